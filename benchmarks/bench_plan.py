@@ -40,7 +40,10 @@ from packer.options import PackOptions
 from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.planning.surveying import survey
 from packer.pipeline.segments.segment_reader import LengthsReader
-from packer.plan import NO_GROUP, apart_bound, cut_documents, deal, keep_apart
+from packer.plan.apart import keep_apart
+from packer.plan.cutting import cut_documents
+from packer.plan.groups import NO_GROUP, apart_bound
+from packer.plan.whole_plan import deal
 
 ROW_BYTES = 8  # input_ids and labels
 SHARD_SIZE = 512_000_000

@@ -22,7 +22,7 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.options import PackOptions
 from packer.pipeline.partitions.partitioning import PartitionPlan
 from packer.pipeline.planning.make_plan import plan_lengths
-from packer.plan import cut_documents
+from packer.plan.cutting import cut_documents
 from packer.stats.row_mixing import Mixing, RowSums, shuffled_share
 
 ROW_BYTES = 8  # a token and its label

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_convergence import draw_documents, make_corpus, pool, train
 from bench_pack import installed
 
-from packer.pipeline import packed_statistics
+from packer.pipeline.statistics import packed_statistics
 
 ALGORITHMS = {"sorted": "bfd", "mixed": "auto"}
 

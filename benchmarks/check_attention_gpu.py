@@ -27,6 +27,7 @@ SHAPES = {  # heads, key heads, head size, value size
     "one key head 80": (8, 1, 80, 80),
     "odd size 100": (6, 3, 100, 100),
     "latent 192/128": (16, 16, 192, 128),
+    "no backward 208": (4, 2, 208, 208),  # on GPUs of compute capability 8.6, 8.9 and 12.0
     "largest 256": (4, 2, 256, 256),
 }
 WINDOWS = [None, 1, 64, 5000]

@@ -336,7 +336,7 @@ def warm_up(folder: Path) -> None:
     from packer.algorithms import jit
     from packer.cli import cli
 
-    jit.PLAIN_SECONDS = 0  # otherwise every fork would load Numba for itself
+    jit.compile_from_now_on()  # otherwise every fork would load Numba for itself
     write_arrow(folder / "warm.arrow", made_documents(300))
     write_mixed(folder / "warm", made_documents(300))
     for name in ("warm.arrow", "warm"):

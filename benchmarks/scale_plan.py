@@ -27,10 +27,10 @@ from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.partitions.partition_plan import PartitionPlan
 from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.planning.surveying import Survey, survey
-from packer.plan import Segments
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits
 from packer.plan.pieces import PIECE
+from packer.plan.segments import Segments
 
 MEDIAN, SIGMA, LONGEST = 245, 1.0, 20_000
 """Lengths are log-normal, about 400 tokens on average."""
@@ -229,7 +229,7 @@ def _count_value_notes(plan: PartitionPlan) -> int:
     for_regions = sum(stage.below.count for stage in plan.stages)
     for_shards = (
         len(part.stage.below.numbers(part.region))
-        for shard in range(plan.own_shards, len(plan.shard_rows))
+        for shard in plan.pool_numbers.tolist()
         for part in plan.pool_parts(shard)
     )
     return for_regions + sum(for_shards)
@@ -278,12 +278,13 @@ def plan_at_scale(
         seconds = time.process_time() - begun
         shards = len(plan.shard_rows)
     partitions, cut = len(plan.own_rows), plan.job.partitions
-    counts = Counter(name.rpartition("-")[0] for name in plan.pool) | {f"drawn-{partitions}": partitions}
+    drawn = plan.stages[0].below.stage if plan.stages else f"drawn-{partitions}"
+    counts = Counter(name.rpartition("-")[0] for name in plan.pool) | {drawn: partitions}
     times = {stage: count / engine.ran[stage] for stage, count in counts.items()}
     sample = range(min(most_tasks, partitions))
     pool_segments = round(sum(sum(notes.pieces[stage]) * times[stage] for stage in counts))
     left = sum(sum(notes.left[stage]) * times[stage] for stage in counts) / PIECE.itemsize
-    last = max((stage for stage in counts if "-level" in stage), default=f"drawn-{partitions}")
+    last = max((stage for stage in counts if "-level" in stage), default=drawn)
     return PlanFigures(
         documents=documents,
         tokens=surveyed.account.tokens,

@@ -15,7 +15,7 @@ from PIL import Image
 from selenium import webdriver
 
 import packer
-from packer.pipeline import packed_figures
+from packer.pipeline.collect_figures import packed_figures
 from packer.report.html import render_page, render_plot
 
 CORPORA = {"t0": "t0_train_50k.parquet", "gsm8k": "gsm8k", "peps": "python_peps.arrow"}

@@ -34,6 +34,7 @@ def train(
     epochs: int = 1,
     mean: Literal["sequence"] | None = None,
     position_offset: int = 0,
+    learning_rate: float = 1e-4,
     max_grad_norm: float = 1.0,
 ) -> Iterator[tuple[float, float]]:
     """Train on batches of `rows` and steps of `global_batch` rows; yield (loss, gradient norm) of every step."""
@@ -41,7 +42,7 @@ def train(
     sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows)  # passes the epoch to the masks
     options = {"format": "encoder", "mlm": mlm, "loss_weights": mean, "position_offset": position_offset}
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=partial(packer.collate, **options))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     model.train()
     for _ in range(epochs):
         batches = iter(loader)
@@ -68,6 +69,7 @@ def train(
 @click.option("--rows", default=16, show_default=True, help="Rows per batch.")
 @click.option("--global-batch", default=256, show_default=True, help="Rows per optimizer step.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of AdamW.")
 @click.option(
     "--unit", type=click.Choice(["token", "word", "span"]), default="word", show_default=True, help="Masked unit."
 )
@@ -76,7 +78,15 @@ def train(
 )
 @click.option("--position-offset", default=0, show_default=True, help="Position of each first token: 2 for RoBERTa.")
 def main(
-    packed: str, model: str, rows: int, global_batch: int, epochs: int, unit: str, mean: str, position_offset: int
+    packed: str,
+    model: str,
+    rows: int,
+    global_batch: int,
+    epochs: int,
+    learning_rate: float,
+    unit: str,
+    mean: str,
+    position_offset: int,
 ) -> None:
     """Train MODEL, a path or Hub id of a model and its tokenizer, on the PACKED dataset."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -90,6 +100,7 @@ def main(
         epochs=epochs,
         mean=None if mean == "token" else "sequence",
         position_offset=position_offset,
+        learning_rate=learning_rate,
     )
     for number, (loss, norm) in enumerate(steps, 1):
         print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")

@@ -29,6 +29,7 @@ def train(
     rows: int = 4,
     global_batch: int = 32,
     epochs: int = 1,
+    learning_rate: float = 2e-5,
     max_grad_norm: float = 1.0,
 ) -> Iterator[tuple[float, float]]:
     """Train on batches of `rows` and steps of `global_batch` rows over all ranks; yield (loss, gradient norm)."""
@@ -41,7 +42,7 @@ def train(
         print(f"{ranks} ranks: {sampler.imbalance()}")
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
     parallel = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(parallel.parameters(), lr=2e-5)
+    optimizer = torch.optim.AdamW(parallel.parameters(), lr=learning_rate)
     device = model.device
     parallel.train()
     for _ in range(epochs):
@@ -70,14 +71,15 @@ def train(
 @click.option("--rows", default=4, show_default=True, help="Rows per batch on each rank.")
 @click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step over all ranks.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
-def main(packed: str, model: str, rows: int, global_batch: int, epochs: int) -> None:
+@click.option("--learning-rate", default=2e-5, show_default=True, help="Learning rate of AdamW.")
+def main(packed: str, model: str, rows: int, global_batch: int, epochs: int, learning_rate: float) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float().to(device))
-    steps = train(loaded, packed, rows=rows, global_batch=global_batch, epochs=epochs)
+    steps = train(loaded, packed, rows=rows, global_batch=global_batch, epochs=epochs, learning_rate=learning_rate)
     for number, (loss, norm) in enumerate(steps, 1):
         if distributed.get_rank() == 0:
             print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")

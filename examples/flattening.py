@@ -24,6 +24,7 @@ def make_trainer(
     documents: int = 16,
     accumulation: int = 1,
     epochs: int = 1,
+    learning_rate: float = 2e-5,
     max_grad_norm: float = 1.0,
 ) -> Trainer:
     """Return a trainer with batches of `documents` and `accumulation` batches per step; checkpoints go to `folder`."""
@@ -32,6 +33,7 @@ def make_trainer(
         per_device_train_batch_size=documents,
         gradient_accumulation_steps=accumulation,
         num_train_epochs=epochs,
+        learning_rate=learning_rate,
         max_grad_norm=max_grad_norm,
         logging_steps=1,
         bf16=torch.cuda.is_available(),
@@ -47,10 +49,21 @@ def make_trainer(
 @click.option("--documents", default=16, show_default=True, help="Documents per batch on each device.")
 @click.option("--accumulation", default=1, show_default=True, help="Batches per optimizer step on each device.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
-def main(source: str, model: str, folder: str, documents: int, accumulation: int, epochs: int) -> None:
+@click.option("--learning-rate", default=2e-5, show_default=True, help="Learning rate of AdamW.")
+def main(
+    source: str, model: str, folder: str, documents: int, accumulation: int, epochs: int, learning_rate: float
+) -> None:
     """Train MODEL, a path or Hub id, on the documents of SOURCE; checkpoints go to FOLDER."""
     loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
-    make_trainer(loaded, source, folder, documents=documents, accumulation=accumulation, epochs=epochs).train()
+    make_trainer(
+        loaded,
+        source,
+        folder,
+        documents=documents,
+        accumulation=accumulation,
+        epochs=epochs,
+        learning_rate=learning_rate,
+    ).train()
 
 
 if __name__ == "__main__":

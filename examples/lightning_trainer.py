@@ -30,6 +30,7 @@ class PackedTraining(lightning.LightningModule):
         *,
         rows: int = 4,
         global_batch: int = 32,
+        learning_rate: float = 2e-5,
         max_grad_norm: float = 1.0,
     ) -> None:
         super().__init__()
@@ -37,6 +38,7 @@ class PackedTraining(lightning.LightningModule):
         self.dataset = packer.load(packed)
         self.rows = rows
         self.global_batch = global_batch
+        self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
         self.automatic_optimization = False
 
@@ -74,7 +76,7 @@ class PackedTraining(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        return torch.optim.AdamW(self.parameters(), lr=2e-5)
+        return torch.optim.AdamW(self.parameters(), lr=self.learning_rate)
 
 
 @click.command()
@@ -84,7 +86,8 @@ class PackedTraining(lightning.LightningModule):
 @click.option("--rows", default=4, show_default=True, help="Rows per batch on each device.")
 @click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step over all devices.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
-def main(packed: str, model: str, folder: str, rows: int, global_batch: int, epochs: int) -> None:
+@click.option("--learning-rate", default=2e-5, show_default=True, help="Learning rate of AdamW.")
+def main(packed: str, model: str, folder: str, rows: int, global_batch: int, epochs: int, learning_rate: float) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset; metrics and checkpoints go to FOLDER."""
     loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
     trainer = lightning.Trainer(
@@ -94,7 +97,7 @@ def main(packed: str, model: str, folder: str, rows: int, global_batch: int, epo
         precision="bf16-mixed" if torch.cuda.is_available() else "32-true",
         use_distributed_sampler=False,  # BatchSampler divides the rows among ranks
     )
-    trainer.fit(PackedTraining(loaded, packed, rows=rows, global_batch=global_batch))
+    trainer.fit(PackedTraining(loaded, packed, rows=rows, global_batch=global_batch, learning_rate=learning_rate))
 
 
 if __name__ == "__main__":

@@ -25,13 +25,14 @@ def train(
     rows: int = 4,
     global_batch: int = 32,
     epochs: int = 1,
+    learning_rate: float = 2e-5,
     max_grad_norm: float = 1.0,
 ) -> Iterator[tuple[float, float]]:
     """Train on batches of `rows` and steps of `global_batch` rows; yield (loss, gradient norm) of every step."""
     dataset = packer.load(packed)
     sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     device = model.device
     model.train()
     for _ in range(epochs):
@@ -58,11 +59,12 @@ def train(
 @click.option("--rows", default=4, show_default=True, help="Rows per batch.")
 @click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
-def main(packed: str, model: str, rows: int, global_batch: int, epochs: int) -> None:
+@click.option("--learning-rate", default=2e-5, show_default=True, help="Learning rate of AdamW.")
+def main(packed: str, model: str, rows: int, global_batch: int, epochs: int, learning_rate: float) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float().to(device))
-    steps = train(loaded, packed, rows=rows, global_batch=global_batch, epochs=epochs)
+    steps = train(loaded, packed, rows=rows, global_batch=global_batch, epochs=epochs, learning_rate=learning_rate)
     for number, (loss, norm) in enumerate(steps, 1):
         print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")
 

@@ -1,10 +1,12 @@
 """Create a small Llama model with random weights and its tokenizer, to try the other examples on a CPU.
 
 packer demo
+packer pack packer-demo/stdlib.arrow --max-len 512
 python examples/tiny_model.py packer-demo/tokenizer.json tiny-model
-python examples/plain_loop.py packer-demo/stdlib-packed-4096 tiny-model --rows 1
+python examples/plain_loop.py packer-demo/stdlib-packed-512 tiny-model --global-batch 8 --learning-rate 0.01
 
-Nothing is downloaded.
+Nothing is downloaded. Random weights need a higher learning rate than the examples' defaults, which are for
+fine-tuning: with 0.01, the loss falls from 8.3 to below 7.5 in four steps.
 """
 
 from __future__ import annotations

@@ -31,35 +31,24 @@ Importing this package imports no other; loading a packed dataset imports numpy 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
-from packer.names_on_use import names_on_use
 
 if TYPE_CHECKING:
     from packer import attention
     from packer.exporting import Export
     from packer.functions import append, export, materialize, pack, verify
-    from packer.loader import (
-        BatchSampler,
-        DocumentRows,
-        Imbalance,
-        MaskedLM,
-        PackedDataset,
-        PackedSchedule,
-        StaticShape,
-        batches,
-        causal_lm_loss,
-        collate,
-        flatten,
-        load,
-        masked_lm,
-        masked_lm_loss,
-        num_items_in_batch,
-        packed_schedule,
-        rows,
-        static_shape,
-    )
+    from packer.loader.batching.batch_shape import StaticShape, static_shape
+    from packer.loader.batching.collating import batches, collate, flatten
+    from packer.loader.batching.token_masking import MaskedLM, masked_lm
+    from packer.loader.dataset import PackedDataset, load
+    from packer.loader.document_rows import DocumentRows, rows
+    from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
+    from packer.loader.sampling.attention_balance import Imbalance
+    from packer.loader.sampling.batch_sampler import BatchSampler
+    from packer.loader.schedule import PackedSchedule, packed_schedule
     from packer.options import PackOptions
     from packer.shards.manifest import Manifest
 
@@ -97,36 +86,33 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = names_on_use(
-    __name__,
-    {
-        "attention": (),
-        "exporting": ("Export",),
-        "functions": ("append", "export", "materialize", "pack", "verify"),
-        "loader": (
-            "BatchSampler",
-            "DocumentRows",
-            "Imbalance",
-            "MaskedLM",
-            "PackedDataset",
-            "PackedSchedule",
-            "StaticShape",
-            "batches",
-            "causal_lm_loss",
-            "collate",
-            "flatten",
-            "load",
-            "masked_lm",
-            "masked_lm_loss",
-            "num_items_in_batch",
-            "packed_schedule",
-            "rows",
-            "static_shape",
-        ),
-        "options": ("PackOptions",),
-        "shards.manifest": ("Manifest",),
-    },
-)
+_HOMES = {
+    "attention": (),
+    "exporting": ("Export",),
+    "functions": ("append", "export", "materialize", "pack", "verify"),
+    "loader.batching.batch_shape": ("StaticShape", "static_shape"),
+    "loader.batching.collating": ("batches", "collate", "flatten"),
+    "loader.batching.token_masking": ("MaskedLM", "masked_lm"),
+    "loader.dataset": ("PackedDataset", "load"),
+    "loader.document_rows": ("DocumentRows", "rows"),
+    "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
+    "loader.sampling.attention_balance": ("Imbalance",),
+    "loader.sampling.batch_sampler": ("BatchSampler",),
+    "loader.schedule": ("PackedSchedule", "packed_schedule"),
+    "options": ("PackOptions",),
+    "shards.manifest": ("Manifest",),
+}
+"""Names by the module that defines them; a module without names is itself a name."""
+
+
+def __getattr__(name: str) -> object:
+    """Import a module when one of its names is first used, because most users need only a part of the package."""
+    for module, names in _HOMES.items():
+        if name in names or (not names and name == module):
+            home = import_module(f"{__name__}.{module}")
+            globals()[name] = found = getattr(home, name) if names else home
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -64,9 +64,11 @@ def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]
     """
     import time
 
-    from packer import pipeline, report
-    from packer.loader import batches, load
+    from packer.loader.batching.collating import batches
+    from packer.loader.dataset import load
     from packer.options import PackOptions
+    from packer.pipeline import packing, statistics, verifying
+    from packer.report import dataset_report, run_summary
 
     source, output = folder / "stdlib.arrow", folder / f"stdlib-packed-{max_len}"
     options = PackOptions(max_len=max_len)
@@ -77,15 +79,14 @@ def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]
         raise PackerError(f"{error.filename or folder}: {error.strerror}: choose another --output") from error
 
     yield f"\n$ packer stats {source} --max-len {max_len}"
-    yield report.render_stats(pipeline.dataset_statistics(source, options=options, progress=progress))
+    yield dataset_report.render_stats(statistics.dataset_statistics(source, options=options, progress=progress))
     yield f"\n$ packer pack {source} --max-len {max_len} --overwrite"
     started = time.perf_counter()
-    result = pipeline.pack(source, output, options=options, overwrite=True, progress=progress)
+    result = packing.pack(source, output, options=options, overwrite=True, progress=progress)
     seconds = time.perf_counter() - started
-    rows = pipeline.mixing_sample(output, result.manifest)
-    yield report.render_manifest_summary(result.manifest, rows=rows, output=str(output), seconds=seconds)
+    yield run_summary.render_manifest_summary(result.manifest, output=str(output), seconds=seconds)
     yield f"\n$ packer verify {output} --source {source}"
-    for fault in pipeline.verify(output, source, progress=progress):
+    for fault in verifying.verify(output, source, progress=progress):
         raise PackerError(f"{output}: {fault}")
     yield f"{output} is verified: hashes, structure and every token of the source"
     yield f'\n>>> next(packer.batches(packer.load("{output}"), rows=4))'

@@ -16,7 +16,7 @@ from packer.executors import run_tasks
 Result = TypeVar("Result")
 
 Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
-"""A task that runs in a thread of this process, called as `watched(number, go_on)`; see `run_tasks`."""
+"""A task that runs in a thread of this process, called as `watched(number, raise_if_cancelled)`; see `run_tasks`."""
 
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
@@ -81,8 +81,8 @@ class Threads:
     ) -> Iterator[Result]:
         """Run tasks in threads."""
 
-        def unwatched(number: int, go_on: Callable[[], None]) -> Result:
-            go_on()
+        def unwatched(number: int, raise_if_cancelled: Callable[[], None]) -> Result:
+            raise_if_cancelled()
             return task(number)
 
         return run_tasks(watched or unwatched, numbers, self.workers)

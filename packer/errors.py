@@ -10,12 +10,19 @@ from contextlib import contextmanager
 class PackerError(Exception):
     """A user's mistake or a machine's limit, described in one line: the value, the limit and the remedy.
 
-    The command line prints it without a traceback and exits with 1. Line breaks, as in a name quoted from a damaged
-    file, become spaces.
+    The command line prints it without a traceback and exits with 1, or with 2 for an `OptionError`. Line breaks, as in
+    a name quoted from a damaged file, become spaces.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))
+
+
+class OptionError(PackerError):
+    """Options that no dataset could make right: a value outside its limits, or two that exclude each other.
+
+    The command line exits with 2, as it does for an option that does not exist.
+    """
 
 
 class OtherSourceError(PackerError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from packer.plan.threads import AHEAD, as_they_end
+from packer.plan.threads import AHEAD, as_completed
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -38,14 +38,14 @@ def run_tasks(
     are stopped and waited for, and the exception is raised.
 
     Args:
-        function: called as `function(task, go_on)`. It should call `go_on()` regularly, which raises `Stopped` if the
-            task must end.
+        function: called as `function(task, raise_if_cancelled)`. It should call `raise_if_cancelled()` regularly, which
+            raises `Stopped` if the task must end.
         tasks: arguments of the calls.
         workers: largest number of tasks that run at the same time.
     """
     stopping = threading.Event()
 
-    def go_on() -> None:
+    def raise_if_cancelled() -> None:
         if stopping.is_set():
             raise Stopped
 
@@ -54,13 +54,13 @@ def run_tasks(
 
     def run(task: Task) -> Result:
         with places:
-            go_on()
-            return function(task, go_on)
+            raise_if_cancelled()
+            return function(task, raise_if_cancelled)
 
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
         submitted = (pool.submit(run, task) for task in tasks)
-        for future in as_they_end(submitted, ahead=AHEAD * workers):
+        for future in as_completed(submitted, ahead=AHEAD * workers):
             yield future.result()
     finally:
         stopping.set()

@@ -66,7 +66,7 @@ def pack(
     """
     from packer.options import options_of, pack_options
     from packer.options.command_options import EngineOptions
-    from packer.pipeline import pack as run
+    from packer.pipeline.packing import pack as run
     from packer.pipeline.read_documents import split_weights
 
     with python_names():
@@ -126,7 +126,7 @@ def append(
     Raises:
         PackerError: an error that the user can fix, in one line.
     """
-    from packer.pipeline import append as run
+    from packer.pipeline.appending import append as run
 
     with python_names():
         _check(workers=workers, sync=sync, overwrite=overwrite)
@@ -180,7 +180,7 @@ def materialize(
     Raises:
         PackerError: an error that the user can fix, in one line.
     """
-    from packer.pipeline import materialize as run
+    from packer.pipeline.materializing import materialize as run
 
     with python_names():
         _check(output=output, workers=workers, sync=sync, overwrite=overwrite)
@@ -225,7 +225,7 @@ def verify(
     Raises:
         PackerError: the packed dataset or the source cannot be read.
     """
-    from packer.pipeline import verify as run
+    from packer.pipeline.verifying import verify as run
 
     with python_names():
         _check(workers=workers)

@@ -23,7 +23,7 @@ from packer.output.stored_pack import StoredPack
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.progress import Progress, silent
 from packer.stores import RemotePath
-from packer.stores.folder_sizes import folder_sizes
+from packer.stores.listing import folder_sizes
 from packer.stores.requests import AT_ONCE, in_parallel
 
 _ALIGNED = 64  # bytes

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Protocol
 
 STATUS = logging.getLogger("packer.status")
 """Logger for work whose progress cannot be measured, such as compiling; the command shows it on terminals."""
+
+INTERRUPTED = threading.Event()
+"""Set when a signal ends the command, for slow Python code in threads for which the main thread waits."""
 
 
 class Progress(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packer.engine import Done, Threads, without
-from packer.errors import PackerError
+from packer.errors import OptionError, PackerError
 from packer.signs_of_life import SignsOfLife
 
 FIRST_WAIT = 0.02
@@ -51,16 +51,17 @@ def rank_of(rank: int | None, ranks: int | str | None, environ: Mapping[str, str
         environ: environment variables.
 
     Raises:
-        PackerError: only one of the two is set, a value is out of range, or "env" finds no variables.
+        OptionError: only one of the two is set, or a value is out of range.
+        PackerError: "env" finds no variables.
     """
     if ranks == "env":
         if rank is not None:
-            raise PackerError(f"--ranks env reads the rank from the environment: leave --rank {rank} out")
+            raise OptionError(f"--ranks env reads the rank from the environment: leave --rank {rank} out")
         return _rank_in(environ)
     if rank is None and ranks is None:
         return None
     if rank is None or ranks is None:
-        raise PackerError("--rank and --ranks belong together: --rank 0 --ranks 4, or --ranks env")
+        raise OptionError("--rank and --ranks belong together: --rank 0 --ranks 4, or --ranks env")
     return _checked(str(rank), str(ranks), "--rank", "--ranks")
 
 
@@ -76,9 +77,9 @@ def _checked(rank: str, ranks: str, rank_name: str, ranks_name: str) -> RankOf:
     try:
         found = RankOf(rank=int(rank), ranks=int(ranks))
     except ValueError:
-        raise PackerError(f"{rank_name} {rank} and {ranks_name} {ranks} must be whole numbers") from None
+        raise OptionError(f"{rank_name} {rank} and {ranks_name} {ranks} must be whole numbers") from None
     if not 0 <= found.rank < found.ranks:
-        raise PackerError(f"{rank_name} {rank} must be from 0 to {found.ranks - 1}, one less than {ranks_name} {ranks}")
+        raise OptionError(f"{rank_name} {rank} must be from 0 to {found.ranks - 1}, one less than {ranks_name} {ranks}")
     return found
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from packer.progress import INTERRUPTED
+
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _AGAIN = 0.01  # seconds
 
@@ -50,6 +52,7 @@ def raising() -> Iterator[None]:
     def stop(number: int, _: FrameType | None) -> None:
         for each in ours:
             signal.signal(each, signal.SIG_DFL)
+        INTERRUPTED.set()
         raise Signalled(number)
 
     def raise_again(unraisable: Any) -> None:
@@ -68,6 +71,7 @@ def raising() -> Iterator[None]:
     try:
         yield
     finally:
+        INTERRUPTED.clear()
         if ours:
             sys.unraisablehook = usual_hook
             signal.setitimer(signal.ITIMER_REAL, 0)

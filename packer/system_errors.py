@@ -13,6 +13,7 @@ from packer.stores.requests import StoreError
 
 _NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
+_NETWORK_ERRORS = ("Connect", "Timeout", "gaierror", "OfflineMode")
 _NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 
 
@@ -44,6 +45,20 @@ def shortage_behind(error: BaseException) -> str | None:
             return found
         led = led.__cause__ or led.__context__
     return None
+
+
+def hub_is_unreachable(error: BaseException) -> bool:
+    """Whether an error, or one that led to it, is that the Hugging Face Hub did not answer.
+
+    The types of errors differ with the version of huggingface_hub and its HTTP library, their names do not.
+    """
+    led: BaseException | None = error
+    while led is not None:
+        words = type(led).__name__
+        if isinstance(led, (ConnectionError, TimeoutError)) or any(word in words for word in _NETWORK_ERRORS):
+            return True
+        led = led.__cause__ or led.__context__
+    return False
 
 
 @contextmanager
@@ -78,9 +93,9 @@ def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
         elif error.errno == errno.EFBIG:
             remedy = f"raise ulimit -f, or choose a smaller --shard-size, and repeat the command{goes_on}"
         elif error.errno == errno.ENAMETOOLONG:
-            remedy = "choose a shorter name with --output"
+            remedy = "choose a shorter name"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP):
-            remedy = "choose a folder that can be written with --output"
+            remedy = "make it writable, or choose another folder"
         else:
             remedy = f"repeat the same command when that is fixed{goes_on}"
         raise PackerError(f"{where}: {error.strerror or error}: {remedy}") from error

@@ -1,5 +1,6 @@
 """Chat templates of every manner, and a tokenizer for them, made in place."""
 
+import json
 from functools import cache
 
 import numpy as np
@@ -131,3 +132,26 @@ def lists(array: pa.ListArray) -> list[list[int]]:
 
 def trained_at(labels: list[int]) -> list[int]:
     return np.flatnonzero(np.array(labels, np.int64) != -100).tolist()
+
+
+GLM = (
+    "[gMASK]{% for message in messages %}<|{{ 'observation' if message.role == 'tool' else message.role }}|>\n"
+    "{{ message.content }}{% if message.tool_calls %}<call>{{ message.tool_calls[0].function.name }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+"""A turn ends where the next role's marker begins; the model stops at <|user|> and <|observation|>."""
+GLM_ENDS = ("<|user|>", "<|observation|>")
+
+
+def save_glm(folder, *, template=GLM, ends=(*GLM_ENDS, END_OF_TEXT)):
+    """Write a tokenizer folder whose generation_config.json names `ends`; without any, there is no such file."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = train_byte_level([WORDS] * 4, 340)
+    tokenizer.add_special_tokens(["[gMASK]", "<|assistant|>", "<|system|>", *GLM_ENDS])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT, chat_template=template)
+    fast.save_pretrained(folder)
+    if ends:
+        ids = [tokenizer.token_to_id(token) for token in ends]
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids if len(ids) > 1 else ids[0]}))
+    return str(folder)

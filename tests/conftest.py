@@ -1,6 +1,5 @@
 """What all tests share: the kernels' cache, Hypothesis settings, and the folder of test data."""
 
-import hashlib
 import multiprocessing
 import os
 import sys
@@ -16,21 +15,19 @@ ROOT = Path(__file__).parent.parent
 
 
 def _kernel_cache() -> Path:
-    """A folder for Numba's cache that changes with any source and with the switch for bounds checks.
+    """A folder for Numba's cache that changes with the sources of kernels and with the switch for bounds checks.
 
     Numba itself does not notice when a helper in another file changes, nor when bounds checks are switched on.
     """
-    digest = hashlib.sha256(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
-    for source in sorted((ROOT / "packer").rglob("*.py")):
-        digest.update(source.read_bytes())
-    return ROOT / ".pytest_cache" / "numba" / digest.hexdigest()[:16]
+    mode = "checked" if os.environ.get("NUMBA_BOUNDSCHECK") else "usual"
+    return ROOT / ".pytest_cache" / "numba" / f"{jit.state_of_sources()}-{mode}"
 
 
 # before anything imports Numba
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
 
 # kernels run compiled in the process of the tests, however small the arrays; commands in other processes decide
-jit.PLAIN_SECONDS = 0
+jit.compile_from_now_on()
 
 # the first example of a property pays for compiling its kernels
 settings.register_profile("packer", deadline=None)
@@ -38,6 +35,17 @@ settings.register_profile("packer", deadline=None)
 few = 8 if os.environ.get("NUMBA_DISABLE_JIT") else 25
 settings.register_profile("kernels", deadline=None, max_examples=few)
 settings.load_profile("packer")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--nightly", action="store_true", help="also run the tests that CI leaves to the night")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("nightly"):
+        left = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -7,6 +7,8 @@ from transformers import (
     AutoModelForMaskedLM,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    PaliGemmaConfig,
+    PaliGemmaForConditionalGeneration,
 )
 
 from tests.family_parts import (
@@ -243,12 +245,27 @@ def tiny_model(family, *, attention=None, dtype=torch.float32, **changes):
     return auto.from_config(config, dtype=dtype).train()
 
 
+TEXT = {name: value for name, value in COMMON.items() if "dropout" not in name}
+
+
+def tiny_paligemma():
+    """A model of two parts, whose text sees later tokens unless the batch says which are the prompt."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = PaliGemmaConfig(
+        text_config={"model_type": "gemma", **TEXT, **HEAD},
+        vision_config={"model_type": "siglip_vision_model", **vision, "image_size": 8, "patch_size": 4},
+        projection_dim=32,
+        image_token_index=90,
+    )
+    torch.manual_seed(0)
+    return PaliGemmaForConditionalGeneration(config)
+
+
 def tiny_gemma3():
     """A model of two parts: images and text."""
-    text = {name: value for name, value in COMMON.items() if "dropout" not in name}
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Gemma3Config(
-        text_config={**text, **FAMILIES["gemma3_text"]},
+        text_config={**TEXT, **FAMILIES["gemma3_text"]},
         vision_config={**vision, "image_size": 8, "patch_size": 4},
         initializer_range=0.2,
     )

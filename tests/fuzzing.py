@@ -31,7 +31,8 @@ import zstandard
 
 from tests.fuzzing_index import index_fault, pack_index
 from tests.fuzzing_kept import KEPT as KEPT
-from tests.fuzzing_kept import make_manifest_fit, pack_keeping, reading_fault
+from tests.fuzzing_kept import SETS as SETS
+from tests.fuzzing_kept import make_manifest_fit, make_set, pack_keeping, reading_fault, writing_fault
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.fuzzing_warm"])
@@ -355,6 +356,18 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
             return reading_fault(here, source, with_report=zlib.crc32(content) % 16 == 0)  # it takes longest
 
         return first.read_bytes(), try_kept
+
+    if name.startswith("set-"):
+        packed, source, last = make_set(folder, name.removeprefix("set-"))
+        shard = max(packed.glob("*.arrow"))
+
+        def try_set(content: bytes, here: Path) -> str | None:
+            shutil.copytree(packed, here)
+            (here / shard.name).write_bytes(content)
+            make_manifest_fit(here, shard.name)
+            return writing_fault(here, source, last)
+
+        return shard.read_bytes(), try_set
 
     if name == INDEX:
         source, index = pack_index(write_source, folder)

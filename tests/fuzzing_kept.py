@@ -1,4 +1,4 @@
-"""Damaged shards with a kept column, in packed datasets whose manifest is adapted to the damage."""
+"""Damaged shards, with every kind of kept column and of rows, in packed datasets whose manifest is adapted to them."""
 
 from __future__ import annotations
 
@@ -61,6 +61,49 @@ def pack_keeping(column: str, folder: Path) -> tuple[Path, Path]:
     return folder / "a.arrow", folder / "packed"
 
 
+SETS = {
+    "plain": {},
+    "aligned": {"align": 4, "overlap": 3},
+    "grouped": {"group_by": "topic", "keep": ["topic"]},
+    "appended": {"align": 2, "keep": ["topic"]},
+    "index": {"index_only": True, "align": 8},
+}
+
+
+def make_set(folder: Path, name: str) -> tuple[Path, Path, Path]:
+    """Pack documents with a kept column; return the dataset, its source, and the source of its last generation."""
+    import packer
+
+    paths = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(2):
+        tokens = [[number * 1000 + place for place in range(length % 23 + 1)] for length in range(3, 60 - 20 * number)]
+        topics = pa.array([f"topic {length % 3}" for length in range(len(tokens))])
+        table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "topic": topics})
+        paths.append(folder / f"rows-{number}.arrow")
+        with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
+            stream.write_table(table)
+    packer.pack(paths[0], folder / "packed", max_len=16, shard_size="1KB", sync=False, **SETS[name])
+    if name == "appended":
+        packer.append(folder / "packed", paths[1], sync=False)
+    return folder / "packed", paths[0], paths[name == "appended"]
+
+
+def written_from(packed: Path, source: Path, last: Path) -> dict[str, Callable[[Path], object]]:
+    """Return, by name, everything that writes what it reads from the shards of a dataset, or decides by it."""
+    import packer
+
+    again = {"append": lambda out: packer.append(packed, last, sync=False)}
+    if "index_only" in (packed / "manifest.json").read_text():
+        return {**again, "materialize": lambda out: packer.materialize(packed, source, out, sync=False)}
+    return {
+        **again,
+        "repack": lambda out: packer.pack(packed, out, max_len=20, sync=False),
+        "mixture": lambda out: packer.pack([(packed, 0.5), (source, 0.5)], out, max_len=20, sync=False),
+        "export": lambda out: packer.export(packed, out, to="torchtitan", sync=False),
+    }
+
+
 def make_manifest_fit(folder: Path, name: str) -> None:
     """Update the size and hash of a file in the manifest, and the checksum of the manifest."""
     from packer.shards.files import hash_file
@@ -75,13 +118,42 @@ def make_manifest_fit(folder: Path, name: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
+def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
+    """Use a packed dataset in every way, and write from it; return what is wrong, as `reading_fault` does.
+
+    Args:
+        folder: the packed dataset.
+        source: its source, or that of its first generation.
+        last: source of its last generation.
+    """
+    import packer
+
+    fault = None
+    if "index_only" not in (folder / "manifest.json").read_text():
+        fault = reading_fault(folder, source, with_report=False)
+    for name, write in reversed(written_from(folder, source, last).items()):  # append last: it changes the dataset
+        out = folder.parent / f"{folder.name}-{name}"
+        try:
+            write(out)
+            if name in ("repack", "mixture", "materialize"):
+                faults = list(packer.verify(out))
+                fault = fault or (f"{name}: verify finds {faults}" if faults else None)
+        except packer.PackerError as error:
+            if "\n" in str(error) or len(str(error)) > 2000:
+                fault = f"{name}: the message is no line: {error}"
+        except Exception:
+            fault = f"{name}: {traceback.format_exc()}"
+        shutil.rmtree(out, ignore_errors=True)
+    return fault
+
+
 def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> str | None:
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
-    from packer.pipeline import packed_figures
+    from packer.pipeline.collect_figures import packed_figures
     from packer.pipeline.statistics import packed_statistics
-    from packer.report import render_row, segments_of
     from packer.report.html import render_page
+    from packer.report.row_table import render_row, segments_of
 
     def show(number: int) -> None:
         dataset = packer.load(folder)

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from packer.algorithms import jit
 from tests import fuzzing
 
-jit.PLAIN_SECONDS = 0  # otherwise every fork would load Numba for itself
+jit.compile_from_now_on()  # otherwise every fork would load Numba for itself
 with TemporaryDirectory() as folder:
     for name in ("stream", "packed-shard", "kept-string"):
         whole, attempt = fuzzing.open_target(name, Path(folder) / name / "whole")

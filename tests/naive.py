@@ -719,15 +719,21 @@ def fewest_rows_apart(segments, max_len, rows=()):
 
 
 def draw_rows(
-    order: list[int], max_len: int, max_segments: int | None, reserve: int
+    order: list[int], max_len: int, max_segments: int | None, reserve: int, ahead: int, *, far: bool
 ) -> tuple[list[list[int]], list[int]]:
-    """Rows drawn from extents in this order, each exactly full, and the extents that are left, sorted."""
+    """Rows drawn from extents in this order, each exactly full, and the extents that are left, sorted.
+
+    Segments that close a row are among the next `ahead`, or with `far`, if there are none, any.
+    """
     waiting = list(order)
     free = Counter(order)  # what stands in no row; of each extent, the latest in `waiting` have closed rows
     limit = max_len if max_segments is None else min(max_segments, max_len)
     rows: list[list[int]] = []
     given_up: list[int] = []
     closed: Counter[int] = Counter()
+    near: Counter[int] = Counter()  # what stands in no row, of the next
+    from_far: Counter[int] = Counter()  # what closed a row and is not among the next yet
+    end = 0
     to_draw = sum(order) - reserve
 
     def skip() -> None:
@@ -735,10 +741,21 @@ def draw_rows(
             closed[waiting[0]] -= 1
             waiting.pop(0)
 
-    def can_take(*extents: int) -> bool:
-        return all(free[extent] >= count for extent, count in Counter(extents).items())
+    def look_ahead() -> None:
+        nonlocal end
+        position = len(order) - len(waiting)
+        while end < min(position + ahead, len(order)):
+            extent = waiting[end - position]
+            if from_far[extent]:
+                from_far[extent] -= 1
+            else:
+                near[extent] += 1
+            end += 1
 
-    def closers(gap: int, most: int) -> list[int]:
+    def closers(gap: int, most: int, of: Counter[int]) -> list[int]:
+        def can_take(*extents: int) -> bool:
+            return all(of[extent] >= count for extent, count in Counter(extents).items())
+
         for one in waiting[:64] if most >= 2 else []:
             if gap - one > 0 and can_take(one, gap - one):
                 return [one, gap - one]
@@ -756,19 +773,26 @@ def draw_rows(
         row: list[int] = []
         while sum(row) < max_len:
             skip()
+            look_ahead()
             if not waiting or len(row) == limit or waiting[0] > max_len - sum(row):
                 break
             free[waiting[0]] -= 1
+            near[waiting[0]] -= 1
             row.append(waiting.pop(0))
-        if sum(row) < max_len:
+        for of in (near, free) if far else (near,):
+            if sum(row) == max_len:
+                break
             for removed in range(min(len(row), 4) + 1):
                 kept = row[: len(row) - removed]
-                found = closers(max_len - sum(kept), limit - len(kept))
+                found = closers(max_len - sum(kept), limit - len(kept), of)
                 if not found or (removed == 1 and found == row[-1:]):
                     continue
                 waiting[:0] = row[len(kept) :]
-                free.update(row[len(kept) :])
-                free.subtract(found)
+                for counts in (free, near):
+                    counts.update(row[len(kept) :])
+                for extent in found:
+                    free[extent] -= 1
+                    (near if near[extent] else from_far).update({extent: -1 if near[extent] else 1})
                 closed.update(found)
                 row = kept + found
                 break

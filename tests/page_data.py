@@ -92,7 +92,7 @@ def _write_tokenizers(folder: Path):
     trained = train_byte_level([Writer(0).text(3000)], 700)
     trained.add_special_tokens(SPECIAL)
     qwen = PreTrainedTokenizerFast(tokenizer_object=trained, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    qwen.chat_template = built_in("qwen3")[0]
+    qwen.chat_template = built_in("qwen3").source
     qwen.save_pretrained(folder / "Qwen/Qwen3-0.6B")
 
     seeing = Tokenizer.from_str(trained.to_str())

@@ -11,7 +11,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.plan import count_documents, cut_documents
+from packer.plan.account import count_documents
+from packer.plan.cutting import cut_documents
 from tests import naive
 from tests.effort import FUZZ
 from tests.packed_rows import rows_on_disk

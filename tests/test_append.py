@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import namedtuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,9 @@ from packer.errors import PackerError
 from packer.output import join_generation
 from packer.output.claim_append import claim_append
 from packer.output.packed_output import PackedOutput
-from packer.pipeline import appending, packed_figures, packed_statistics
+from packer.pipeline import appending
+from packer.pipeline.collect_figures import packed_figures
+from packer.pipeline.statistics import packed_statistics
 from packer.pipeline.write_shards import ShardTask
 from packer.shards import shard_table
 from packer.shards.manifest import checksum
@@ -533,6 +536,25 @@ def test_a_rank_that_is_killed_before_it_puts_documents_in_place_is_replaced(
     assert hashes(packed) == hashes(tmp_path / "other")
 
 
+def test_a_finished_generation_with_a_changed_manifest_is_not_put_in_place(packed, files, monkeypatch):
+    """Its counts would be sealed with a checksum of their own."""
+    before = hashes(packed)
+    with monkeypatch.context() as broken:
+        broken.setattr(appending, "join_generation", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            packer.append(packed, files[1], sync=False)
+    manifest = packed / ".packer" / "append-00001" / "manifest.json"
+    whole = manifest.read_bytes()
+    at = whole.rindex(b'"tokens": ') + len(b'"tokens": ')
+    manifest.write_bytes(whole[:at] + (b"2" if whole[at : at + 1] != b"2" else b"3") + whole[at + 1 :])
+    with pytest.raises(PackerError, match=r"append-00001.*manifest\.json"):
+        packer.append(packed, files[1], sync=False)
+    assert {name: digest for name, digest in hashes(packed).items() if name in before} == before
+    manifest.write_bytes(whole)
+    packer.append(packed, files[1], sync=False)
+    assert list(packer.verify(packed, files[:2])) == []
+
+
 def test_what_ranks_began_one_process_finishes(packed, files, tmp_path, quickly, monkeypatch):
     shutil.copytree(packed, tmp_path / "other")
     packer.append(tmp_path / "other", files[1])
@@ -667,7 +689,7 @@ def test_unlike_documents_are_refused_and_leave_nothing_behind(packed, files, tm
         (bare, "have labels or a mask, and these have none"),
         (tmp_path / "text.jsonl", "was packed from tokens: append documents of the same kind"),
         (tmp_path / "nowhere", "no such file"),
-        (tmp_path, "is inside the source"),
+        (tmp_path, "is inside the source .*: append the files or folders in it that hold documents$"),
         ([], "holds paths, which are one source"),
     ):
         with pytest.raises(PackerError, match=words):
@@ -680,6 +702,13 @@ def test_unlike_documents_are_refused_and_leave_nothing_behind(packed, files, tm
     with pytest.raises(PackerError, match="is not a packed dataset"):
         packer.append(tmp_path, files[1])
     assert hashes(packed) == before
+
+
+def test_a_full_disk_is_told_without_an_option_that_append_does_not_have(packed, files, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 0))
+    with pytest.raises(PackerError, match=r"0 bytes are free: free some space and repeat the same command$"):
+        packer.append(packed, files[1])
 
 
 def test_a_kept_column_has_the_same_type(tmp_path):
@@ -836,7 +865,7 @@ def test_damaged_descriptions_of_generations_are_refused(packed, files, change, 
     [
         (lambda content: grow(content, 1, "lower_bound", 50), "generation 1, .*: lower_bound is"),
         (lambda content: grow(content, 0, "tokens_packed", 1), "generation 0, .* tokens, the manifest says"),
-        (lambda content: grow(content, 1, "pool_packs", 1), "generation 1, .*: pool_packs is"),
+        (lambda content: grow(content, 1, "pool_packs", 10**6), "generation 1, .*: pool_packs is"),
         (lambda content: grow(content, 1, "segments", 1), "generation 1, .*: segments is"),
         (lambda content: content["generations"][0]["source"].update(documents=100), "document 100 is not of its gener"),
     ],

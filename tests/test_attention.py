@@ -76,6 +76,24 @@ def test_sdpa_segment_by_segment_equals_attention_written_out(causal, window, sc
     assert_equals_naive(varlen.segment_attention, tensors, causal=causal, window=window, scale=scale)
 
 
+@pytest.mark.parametrize(
+    ("capability", "size", "width"),
+    [
+        *(((8, 9), size, width) for size, width in ((64, 64), (190, 192), (193, 256), (224, 256), (225, 232))),
+        *((capability, 208, 256) for capability in ((8, 6), (8, 7), (12, 0))),
+        *((capability, 208, 208) for capability in ((8, 0), (9, 0), (10, 0))),
+    ],
+)
+def test_heads_without_a_backward_pass_on_a_gpu_are_padded_in_training(monkeypatch, capability, size, width):
+    class OnGpu:
+        device, shape, requires_grad = torch.device("cuda"), (1, 1, size), True
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert varlen._kernel_width(OnGpu(), 8) == width
+    OnGpu.requires_grad = False
+    assert varlen._kernel_width(OnGpu(), 8) == -(-size // 8) * 8
+
+
 KERNELS = {
     "2.10": naive_attention.varlen_attn_2_10,
     "2.11": naive_attention.varlen_attn_2_11,
@@ -284,8 +302,9 @@ def test_a_model_copies_and_pickles_before_and_after_its_first_pass(prepare):
     for _ in range(2):
         model = prepare(model)
         model(**batch_of()).logits.sum().backward()
+        with pytest.raises(PackerError, match="neither cu_seq_lens_q nor position_ids"):
+            model(input_ids=batch_of()["input_ids"])
     assert not model._forward_hooks
-    assert not model._forward_pre_hooks
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
@@ -319,6 +338,55 @@ def test_the_text_part_of_a_model_of_several_parts_is_switched_alone():
 # ---- what is refused ----
 
 
+@pytest.mark.parametrize("family", ["llama3", "gpt2", "qwen3"])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("called", ["model", "forward", "base", "by place"])
+def test_a_batch_without_boundaries_is_refused(family, rows, called):
+    """TRL sends a mask of ones and nothing else to a model without packing=True."""
+    model = packer.attention.use(packer.attention.use(tiny_model(family)))
+    ids = batch_of()["input_ids"].reshape(rows, -1)
+    mask = torch.ones_like(ids)
+    calls = {
+        "model": lambda: model(input_ids=ids, attention_mask=mask),
+        "forward": lambda: model.forward(input_ids=ids, attention_mask=mask),  # as PEFT calls it
+        "base": lambda: model.base_model(input_ids=ids),
+        "by place": lambda: model(ids, None if family == "gpt2" else mask),
+    }
+    with pytest.raises(PackerError, match=r"neither cu_seq_lens_q nor position_ids.*packing=True.*rows_are_documents"):
+        calls[called]()
+    packer.attention.use(model, rows_are_documents=True)
+    calls[called]()
+    packer.attention.use(model)
+    with pytest.raises(PackerError, match="neither cu_seq_lens_q nor position_ids"):
+        calls[called]()
+    model.set_attn_implementation("sdpa")
+    calls[called]()
+
+
+def test_a_model_loaded_by_name_needs_cu_seq_lens():
+    """Its positions may be those that it has made itself."""
+    name = packer.attention.register()
+    model = tiny_model("llama3")
+    model.set_attn_implementation(name)
+    ids = batch_of()["input_ids"]
+    for batch in ({"input_ids": ids}, {"input_ids": ids, "position_ids": batch_of()["position_ids"]}):
+        with pytest.raises(PackerError, match=r"no cu_seq_lens_q reached attention.*packer.attention.use\(model\)"):
+            model(**batch)
+
+
+@pytest.mark.parametrize("names", [["position_ids"], ["position_ids", "cu_seq_lens_q", "max_length_q"]])
+def test_batches_are_evaluated_in_inference_mode(names):
+    """Also with a second batch in the same memory."""
+    model = packer.attention.use(tiny_model("qwen3")).eval()
+    with torch.inference_mode():
+        batch = {name: value.clone() if torch.is_tensor(value) else value for name, value in batch_of().items()}
+        found = model(**{name: batch[name] for name in ["input_ids", *names]}, use_cache=False).logits[0]
+        torch.testing.assert_close(found, alone("qwen3"), rtol=0, atol=1e-5)
+        batch["position_ids"].copy_(torch.arange(batch["position_ids"].numel())[None])
+        changed = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits[0]
+    assert (changed - found).abs().max() > 1e-3
+
+
 def refusal(family, *, changes=None, **options):
     model = packer.attention.use(tiny_model(family, **options))
     with pytest.raises(PackerError) as raised:
@@ -342,7 +410,7 @@ def test_a_cache_that_holds_tokens_is_refused():
     model = packer.attention.use(tiny_model("llama3"))
     cache = model(**batch_of(use_cache=True)).past_key_values
     with pytest.raises(PackerError, match=r"1 queries and 33 keys, as with a KV cache: .* generate with"):
-        model(input_ids=torch.tensor([[5]]), past_key_values=cache, use_cache=True)
+        model(input_ids=torch.tensor([[5]]), position_ids=torch.tensor([[32]]), past_key_values=cache, use_cache=True)
 
 
 def test_dropout_is_refused_in_training_and_ignored_in_evaluation():
@@ -373,7 +441,7 @@ def test_a_model_with_attention_of_its_own_is_refused(family):
 
 
 def test_a_model_that_never_calls_it_is_refused_at_its_first_pass():
-    model = packer.attention.use(tiny_model("mamba"))
+    model = packer.attention.use(tiny_model("mamba"), rows_are_documents=True)
     with pytest.raises(PackerError, match=f"MambaForCausalLM never called {IMPLEMENTATION}"):
         model(input_ids=torch.tensor([[5, 6, 7]]))
 
@@ -394,8 +462,17 @@ def attend(layer, **options):
 
 
 def test_a_layer_that_drops_the_boundaries_is_refused():
+    layer = Layer()
+    layer._packer_in_use = True
     with pytest.raises(PackerError, match="neither cu_seq_lens_q nor position_ids reached attention"):
-        attend(Layer())
+        attend(layer)
+
+
+def test_a_replica_of_data_parallel_is_refused():
+    options = {"cu_seq_lens_q": CU_SEQLENS, "max_length_q": 12}
+    attend(Layer(), **options)
+    with pytest.raises(PackerError, match=r"DataParallel splits cu_seq_lens_q .* torchrun"):
+        attend(Layer()._replicate_for_data_parallel(), **options)
 
 
 def test_a_window_that_does_not_arrive_is_refused():

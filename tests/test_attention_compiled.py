@@ -87,7 +87,7 @@ def test_a_second_model_runs_on_what_was_compiled_for_the_first():
 @pytest.mark.parametrize("way", ["torch.compile", "in place", "forward"])
 def test_a_compiled_model_that_never_calls_it_is_refused_at_its_first_pass(way):
     packer.attention.use(tiny_model("llama3"))(**batch_of())  # what other models call is no excuse
-    model = WAYS[way](packer.attention.use(tiny_model("mamba", **ONE_LAYER)))
+    model = WAYS[way](packer.attention.use(tiny_model("mamba", **ONE_LAYER), rows_are_documents=True))
     with pytest.raises(packer.PackerError, match=f"MambaForCausalLM never called {IMPLEMENTATION}"):
         model(input_ids=torch.tensor([[5, 6, 7]]))
 
@@ -113,6 +113,22 @@ def test_a_pass_is_one_graph_that_is_compiled_once(monkeypatch, checkpointing):
         model(**batch_of(lengths)).logits.sum().backward()
     torch.testing.assert_close(model(**batch_of()).logits[0], alone("qwen3", **ONE_LAYER), rtol=0, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_length_q": 11}, "max_length_q is below the longest segment"),
+        ({"cu_seq_lens_q": torch.tensor([0, 5, 18], dtype=torch.int32)}, "cu_seq_lens_q does not cover the tokens"),
+        ({"cu_seq_lens_q": torch.tensor([0, 9, 5, 32], dtype=torch.int32)}, "cu_seq_lens_q does not cover the tokens"),
+    ],
+)
+def test_wrong_boundaries_are_an_error_in_compiled_code(monkeypatch, changes, message):
+    monkeypatch.setattr(transformers_hook, "segment_attention", in_one_graph)
+    model = packer.attention.use(tiny_model("qwen3", **ONE_LAYER))
+    model = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match=message):
+        model(**batch_of(**changes))
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from packer.errors import PackerError
-from packer.sources import open_source
 from packer.sources.json_lines import lines as lines_module
 from packer.sources.json_lines.json_blocks import count_lines
 from packer.sources.json_lines.lines import filled_lines, first_line
 from packer.sources.text.json_records import open_json_records
+from packer.sources.tokenized_source import open_source
 from tests.test_splits import refused, run
 
 BLANKS = {"newlines": b"\n", "carriage returns": b"\r\n", "spaces": b" \t\n"}

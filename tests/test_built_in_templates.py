@@ -1,5 +1,6 @@
 """Built-in chat templates: the tokens of the models' own on simple chats, and exact spans for any number of turns."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 import packer
 from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
-from packer.text import train_byte_level
+from packer.text import TextError, train_byte_level
 from packer.text.built_in_templates import built_in
 from packer.text.rendering import Chat, Templates
 from packer.text.text_columns import Records
@@ -27,7 +28,7 @@ CHATS = [[QUESTION, ANSWER], [SYSTEM, QUESTION, ANSWER], [QUESTION, ANSWER, AGAI
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A tokenizer that has the special tokens of all templates, and no template."""
-    special = sorted({token for name in BUILT_IN_TEMPLATES for token in built_in(name)[1]})
+    special = sorted({token for name in BUILT_IN_TEMPLATES for token in built_in(name).special_tokens})
     tokenizer = train_byte_level([WORDS] * 3, 1000)
     tokenizer.add_special_tokens([*special, "<bos>"])
     folder = tmp_path_factory.mktemp("tokenizer")
@@ -35,9 +36,9 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def rendered(folder: Path, template: str, messages, *, prompt: bool = False) -> str:
+def rendered(folder: Path, template: str, messages, *, prompt: bool = False, tools=None) -> str:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    return Templates(of_transformers(tokenizer), template).render(Chat(0, messages), prompt=prompt)
+    return Templates(of_transformers(tokenizer), template).render(Chat(0, messages, tools=tools), prompt=prompt)
 
 
 def template_of_trl(name: str) -> str:
@@ -49,7 +50,7 @@ def template_of_trl(name: str) -> str:
     return path.read_text()
 
 
-@pytest.mark.parametrize("name", ["gemma3", "llama3", "qwen3"])
+@pytest.mark.parametrize("name", ["gemma3", "glm4moe", "llama3", "qwen3"])
 @pytest.mark.parametrize("prompt", [False, True])
 def test_chats_are_rendered_as_by_the_model_s_own_template(folder, name, prompt):
     own = template_of_trl(name)
@@ -61,8 +62,35 @@ def test_chats_are_rendered_as_by_the_model_s_own_template(folder, name, prompt)
 def test_qwen3_writes_thoughts_before_every_answer_as_its_template_for_training(folder):
     thoughtful = {"role": "assistant", "content": "<think>\nAdd.\n</think>\n\n4"}
     reasoned = {"role": "assistant", "content": "4", "reasoning_content": "Add."}
-    for messages in (*CHATS, [QUESTION, thoughtful, AGAIN, ANSWER], [QUESTION, reasoned]):
-        assert rendered(folder, "qwen3", messages) == rendered(folder, template_of_trl("qwen3_training"), messages)
+    call = {
+        **ANSWER,
+        "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}, {"name": "é", "arguments": "{}"}],
+    }
+    results = [{"role": "tool", "content": "4"}, {"role": "tool", "content": "5"}]
+    called = [[*start, QUESTION, call, *results, {**call, "content": ""}, results[0]] for start in ([], [SYSTEM])]
+    for messages in (*CHATS, [QUESTION, thoughtful, AGAIN, ANSWER], [QUESTION, reasoned], *called):
+        for tools in (None, [{"type": "function", "function": {"name": "add", "description": "Zoë"}}]):
+            ours, theirs = (
+                rendered(folder, template, messages, tools=tools)
+                for template in ("qwen3", template_of_trl("qwen3_training"))
+            )
+            assert ours == theirs
+
+
+def test_chats_with_tools_are_trained_by_the_template_of_qwen3_and_refused_by_others(shared_data, folder):
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]}
+    record = {"messages": [QUESTION, call, {"role": "tool", "content": "4"}, ANSWER, AGAIN, ANSWER], "tools": []}
+    records = Records(kind="chat", columns=("messages",), template_columns=("tools",), conversational=True)
+    tokenizer = str(shared_data / "tokenizers" / "qwen3")
+    encoded = Encoder(TextOptions(tokenizer=tokenizer, chat_template="qwen3"), records).encode([record])
+    (labels,) = encoded.labels.to_pylist()
+    trained = PreTrainedTokenizerFast.from_pretrained(tokenizer).decode([token for token in labels if token >= 0])
+    thought = "<think>\n\n</think>\n\n"
+    arguments = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>\n'
+    assert trained == f"{thought}{arguments}{thought}4, of course.<|im_end|>\n{thought}4, of course.<|im_end|>\n"
+    for name in set(BUILT_IN_TEMPLATES) - {"qwen3"}:
+        with pytest.raises(TextError, match=f"the built-in template {name} has no tools"):
+            Encoder(TextOptions(tokenizer=str(folder), chat_template=name), records).encode([record])
 
 
 def test_the_tokens_are_those_of_qwen3_s_own_tokenizer_and_template(shared_data):
@@ -89,12 +117,13 @@ def test_every_answer_of_a_long_chat_is_trained_and_nothing_else(folder, tmp_pat
     encoded = Encoder(TextOptions(tokenizer=str(folder), chat_template=name), records).encode([{"messages": messages}])
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     ids, labels = (column.to_pylist()[0] for column in (encoded.input_ids, encoded.labels))
-    assert tokenizer.decode(ids) == rendered(folder, name, messages)
+    last = "<|user|>" if name == "glm4moe" else ""  # which ends the last answer, too
+    assert tokenizer.decode(ids) == rendered(folder, name, messages) + last
     trained = tokenizer.decode([token if label >= 0 else 0 for token, label in zip(ids, labels, strict=True)])
     for turn in range(5):
         assert f"answer {turn}" in trained
         assert f"question {turn}" not in trained
-    end = built_in(name)[1][-1]
+    end = built_in(name).ends[0]
     assert trained.count(end) == 5, "an answer includes the token that ends it"
 
 
@@ -122,10 +151,30 @@ def test_the_error_about_a_template_that_cannot_be_trained_on_names_those_that_c
 
     pq.write_table(pa.table({"messages": CHATS[2:] * 5}), tmp_path / "chats.parquet")
     options = {"max_len": 64, "tokenizer": shared_data / "tokenizers" / "qwen3", "sync": False}
-    with pytest.raises(PackerError, match=r"chat_template \(chatml, gemma3, llama3, qwen3, or a file\)"):
+    with pytest.raises(PackerError, match=r"; choose chat_template qwen3, which renders chats with one answer alike"):
         packer.pack(tmp_path / "chats.parquet", tmp_path / "out", **options)
     manifest = packer.pack(
         tmp_path / "chats.parquet", tmp_path / "out", chat_template="qwen3", overwrite=True, **options
     )
     assert manifest.options.chat_template == "qwen3"
     assert manifest.totals.tokens_trained > 0
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN_TEMPLATES if name != "chatml"])
+def test_the_error_names_the_template_that_renders_short_chats_alike(folder, name):
+    own = built_in(name).source.replace("loop.first", "messages[0] == message")
+    tokenizer = replace(of_transformers(PreTrainedTokenizerFast.from_pretrained(folder)), chat_template=own)
+    assert Templates(tokenizer).choice.startswith(f"choose --chat-template {name}, which renders ")
+
+
+def test_the_error_about_a_missing_template_names_those_whose_tokens_the_tokenizer_has(tmp_path):
+    tokenizer = train_byte_level([WORDS] * 3, 1000)
+    for tokens, words in (
+        ([], "give one by --chat-template FILE"),
+        (["<|im_start|>", "<|im_end|>"], "(chatml, qwen3, or a file)"),
+    ):
+        tokenizer.add_special_tokens(tokens)
+        opened = of_transformers(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+        with pytest.raises(PackerError) as caught:
+            Templates(opened)
+        assert str(caught.value).endswith(words)

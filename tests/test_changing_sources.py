@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import packer
-from packer.cli.bus_errors import shrunken_files
+from packer.cli.one_line_errors import shrunken_files
 from packer.errors import SourceError
 from packer.pipeline import shard_maker, watch_source
 from packer.pipeline import tokenizing as tokenizing_module

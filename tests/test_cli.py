@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import packer
 from packer.cli import COMMANDS, cli, command_named, progress_bars
-from packer.cli.commands_page import commands_page
+from packer.cli.commands_page import commands_pages
 from packer.options import PackOptions, options_of
 from packer.options.headings import HEADINGS
 from packer.pipeline.name_output import default_output
@@ -96,6 +96,7 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
         "output",
         "as_json",
         "debug",
+        "verbose",
         "workers",
         "sync",
         "overwrite",
@@ -134,9 +135,11 @@ def test_help_fits_80_columns(name):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_page_of_commands_is_that_of_the_declarations():
-    assert (ROOT / "docs/reference/commands.md").read_text() == commands_page(), (
-        "write it anew: python -m packer.cli.commands_page > docs/reference/commands.md"
+def test_the_pages_of_commands_are_those_of_the_declarations():
+    reference = ROOT / "docs/reference"
+    written = [reference / "commands.md", *(reference / "commands").iterdir()]
+    assert {str(page.relative_to(reference)): page.read_text() for page in written} == commands_pages(), (
+        "write them anew: python -m packer.cli.commands_page docs/reference"
     )
 
 
@@ -145,6 +148,8 @@ def test_the_page_of_commands_is_that_of_the_declarations():
     [
         ((), "Usage:"),
         (("frobnicate",), "No such command 'frobnicate'"),
+        (("repack", "rows.arrow"), "No such command 'repack'. Did you mean 'pack'?"),
+        (("materialise",), "Did you mean 'materialize'?"),
         (("pack", "--max-len", 64), "Give a DATASET, or a mixture of several with --source PATH:WEIGHT."),
         (("pack", "rows.arrow"), "Missing option '--max-len'"),
         (("pack", "rows.arrow", "--max-len", 0), "'--max-len': 0 is not a whole number from 1 to 16777216"),
@@ -165,6 +170,13 @@ def test_the_page_of_commands_is_that_of_the_declarations():
         (("pack", "rows.arrow", "--max-len", 64, "--workers", 0), "'--workers'"),
         (("pack", "rows.arrow", "--max-len", 64, "--seed", -1), "'--seed'"),
         (("pack", "rows.arrow", "--max-len", 64, "--max-segments", 0), "'--max-segments'"),
+        (("pack", "rows.arrow", "--max-len", "4kb"), "'--max-len': '4kb' is not a whole number"),
+        (("pack", "rows.arrow", "--max-len", "1.0001k"), "'--max-len': '1.0001k' is not a whole number"),
+        (("pack", "rows.arrow", "--max-len", 64, "--overlap", 64), "--overlap is 64: it must be below --max-len 64"),
+        (("stats", "rows.arrow", "--group-mode", "apart"), "--group-mode is apart: name the column"),
+        (("pack", "--source", "rows.arrow:much", "--max-len", 64), "'much' is not a weight"),
+        (("pack", "rows.arrow", "--max-len", 64, "--rank", 3), "--rank and --ranks belong together"),
+        (("pack", "rows.arrow", "--max-len", 64, "--with-text"), "--with-text is for a report"),
         (("pack", "rows.arrow", "--max_len", 3), "No such option '--max_len'. Did you mean '--max-len'?"),
         (("show", "rows", "first"), "'[ROW]': 'first'"),
         (("show", "rows"), "Give a ROW, or a --document."),
@@ -177,6 +189,41 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(source, arguments, word
     assert result.stdout == ""
     assert words in result.stderr
     assert [path.name for path in Path().iterdir()] == ["rows.arrow"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frobnicate",),
+        ("pack", "rows.arrow"),
+        ("stats", "rows.arrow", "--max-len", "1,x"),
+        ("pack", "rows.arrow", "--max-len", 64, "--truncate-side", "left"),
+        ("show", "rows", "--no-such-option"),
+    ],
+)
+def test_with_json_wrong_usage_is_json_too(source, arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 2
+    content = json.loads(result.stdout)
+    assert content["exit_code"] == 2
+    assert content["error"] in result.stderr
+
+
+def test_files_that_options_name_are_a_fault_of_what_is_found(source):
+    Path("broken.toml").write_text("max_len = ")
+    for options in (("--like", "nowhere"), ("--chat-template", "nowhere.jinja"), ("--config", "broken.toml")):
+        result = run("pack", source, "--max-len", 64, "--tokenizer", "T", *options, "--json")
+        assert result.exit_code == json.loads(result.stdout)["exit_code"] == 1
+        assert result.stderr == f"packer: {json.loads(result.stdout)['error']}\n"
+
+
+def test_lengths_and_amounts_of_tokens_have_units(source):
+    assert json.loads(succeeded("pack", source, "--max-len", "0.25k", "--json"))["options"]["max_len"] == 256
+    assert "  1,024  " in succeeded("stats", source, "--max-len", "1K,64")
+    packer.pack(source, "long", max_len="2k", overlap="1k")
+    assert packer.load("long").manifest.options.overlap == 1024
+    mixture = ("--source", f"{source}:1", "--mix-tokens", "1.5k", "--max-len", 64, "-o", "mix", "--json")
+    assert json.loads(succeeded("pack", *mixture))["options"]["mix_tokens"] == 1500
 
 
 def test_version():
@@ -219,7 +266,7 @@ def test_pack_json_is_the_manifest_and_where_it_is(source):
     manifest = json.loads(Path("rows-packed-64", "manifest.json").read_bytes())
     del manifest["checksum"]
     assert {name: content[name] for name in manifest} == manifest
-    assert set(content) - set(manifest) == {"output", "found_complete", "seconds"}
+    assert set(content) - set(manifest) == {"output", "found_complete", "seconds", "compiling"}
 
 
 def test_progress_goes_to_stderr_line_by_line_where_that_is_no_terminal(source, monkeypatch):
@@ -346,7 +393,7 @@ def test_the_output_of_this_folder_or_the_one_above_lies_beside_it(tmp_path, mon
 
 def test_a_glob_or_an_object_needs_an_output(source):
     result = run("pack", "*.arrow", "--max-len", 64)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr == "packer: *.arrow is a glob: name the output with --output\n"
     assert "Written to out" in succeeded("pack", "*.arrow", "--max-len", 64, "-o", "out")
     with pytest.raises(packer.PackerError, match="no name: name the output"):
@@ -593,7 +640,7 @@ def test_a_message_of_several_lines_becomes_one(source, monkeypatch):
     def fail(*arguments, **options):
         raise packer.PackerError("the first\nand the second\n")
 
-    monkeypatch.setattr("packer.pipeline.pack", fail)
+    monkeypatch.setattr("packer.pipeline.packing.pack", fail)
     result = run("pack", source, "--max-len", 64)
     assert result.stderr == "packer: the first and the second\n"
 

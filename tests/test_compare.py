@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer import pipeline
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
@@ -21,9 +20,9 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline import comparing
-from packer.plan import cut_documents
+from packer.plan.cutting import cut_documents
 from packer.plan.pieces import Located
-from packer.report import render_comparison
+from packer.report.comparison_tables import render_comparison
 from packer.sources.length_counts import read_length_counts
 from packer.stats.algorithm_comparison import Failure, Outcome, compare_outcomes
 from packer.stats.row_figures import Corpus, RowFigures, rows_in_order, rows_of_patterns
@@ -421,7 +420,7 @@ def test_an_interrupt_ends_the_run_in_one_line(source, monkeypatch):
 
 def test_progress_names_every_algorithm(source):
     steps = []
-    found = pipeline.compare(
+    found = comparing.compare(
         source,
         options=PackOptions(max_len=64),
         algorithms=["bfd", "wrapped"],
@@ -494,7 +493,7 @@ def test_nothing_to_pack_and_invalid_sizes_are_refused(source):
     assert too_long.exit_code == 2
     assert "'--max-len': 1073741824 is not a whole number from 1 to 16777216" in too_long.stderr
     with pytest.raises(PackerError, match="longer"):
-        pipeline.compare(source, options=PackOptions(max_len=4, long="error"))
+        comparing.compare(source, options=PackOptions(max_len=4, long="error"))
 
 
 # ---- published numbers (Krell et al., tables reproduced with the authors' code) ----

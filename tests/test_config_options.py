@@ -119,14 +119,14 @@ def test_stats_like_a_dataset_name_the_options_that_they_cannot_predict(tmp_path
 def test_what_is_wrong_in_a_file_is_named(source, content, words):  # noqa: F811
     Path("pack.toml").write_text(content)
     result = run("pack", source, "--config", "pack.toml")
-    assert result.exit_code == 2
+    assert result.exit_code == (1 if "cannot be read" in words else 2)
     assert words in result.stderr.splitlines()[-1]
 
 
 def test_a_file_or_dataset_that_is_not_there_is_named(source):  # noqa: F811
     for name in ("config", "like"):
         result = run("pack", source, f"--{name}", "nowhere")
-        assert result.exit_code == 2
+        assert result.exit_code == 1
         assert "nowhere" in result.stderr.splitlines()[-1]
     assert run("pack", source, "--config", "nowhere").stderr.endswith(
         "nowhere cannot be read: No such file or directory\n"

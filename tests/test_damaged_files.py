@@ -19,13 +19,15 @@ from packer.loader import open_shards as loader_module
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.reader import open_shard
-from packer.sources import open_source
+from packer.sources.tokenized_source import open_source
 from tests import fuzzing
 from tests.effort import FUZZ
+from tests.fuzzing_kept import SETS, make_set, written_from
 
 MUTATIONS = 40 * FUZZ  # per file
 
 KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
+SETS_DAMAGED = [f"set-{name}" for name in SETS]
 
 
 @pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "index-shard"])
@@ -34,7 +36,7 @@ def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT, fuzzing.INDEX])
+@pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT, *SETS_DAMAGED, fuzzing.INDEX])
 def test_thousands_of_damaged_files_are_refused_or_read_correctly(tmp_path, name):
     assert fuzzing.run(name, 60, MUTATIONS, tmp_path) == []
 
@@ -100,6 +102,39 @@ def test_verify_finds_a_manifest_of_other_bytes_and_equal_content(tmp_path):
         assert list(packer.verify(packed)) == [
             "manifest.json does not match its own checksum: it was changed after packing"
         ]
+
+
+@pytest.mark.parametrize("file", ["shard", "manifest"])
+@pytest.mark.parametrize("name", SETS)
+def test_no_changed_bit_is_passed_on(tmp_path, name, file):
+    """It is refused before anything is complete, and is not taken for other documents, which would be stored twice."""
+    packed, source, last = make_set(tmp_path, name)
+    rest, shards = len(list(packed.iterdir())), len(list(packed.glob("*.arrow")))
+    chance = random.Random(name)
+    for number in range(12 * FUZZ):
+        pattern = f"*-of-{shards:05d}.arrow" if file == "shard" else "manifest.json"  # shards of the last generation
+        path = chance.choice(sorted(packed.glob(pattern)))
+        whole = path.read_bytes()
+        for command, write in written_from(packed, source, last).items():
+            changed = bytearray(whole)
+            place = chance.randrange(8 * len(whole))
+            changed[place // 8] ^= 1 << place % 8
+            path.write_bytes(changed)
+            with pytest.raises(PackerError, match=path.name):
+                write(tmp_path / f"{command}-{number}")
+            path.write_bytes(whole)
+            assert not any((tmp_path / f"{command}-{number}").glob("*.json")), (command, place)
+            assert len(list(packed.iterdir())) == rest
+
+
+@pytest.mark.parametrize("name", ["plain", "appended", "index"])
+def test_a_missing_shard_is_named_before_documents_are_found_again(tmp_path, name):
+    packed, source, last = make_set(tmp_path, name)
+    path = min(packed.glob("*.arrow"))
+    path.rename(tmp_path / "gone")
+    for command, write in written_from(packed, source, last).items():
+        with pytest.raises(PackerError, match=rf"{path.name} is missing, but listed in the manifest"):
+            write(tmp_path / command)
 
 
 def test_the_loader_hashes_on_request(tmp_path):

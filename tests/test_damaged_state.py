@@ -34,6 +34,14 @@ def as_folder(path: Path) -> None:
     (path / "folder").mkdir(parents=True)
 
 
+def option_renamed(path: Path) -> None:
+    """Change the name of each option of a request, so that those without a default are missing."""
+    content = json.loads(path.read_bytes() or b"{}") if path.name == "request.json" else {}
+    if "options" in content:
+        content["options"] = {name[::-1]: value for name, value in content["options"].items()}
+        path.write_text(json.dumps(content))
+
+
 def first_value_changed(path: Path) -> None:
     """Change a value of JSON, or a byte in the middle of another file."""
     content = bytearray(path.read_bytes())
@@ -59,6 +67,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "other types": lambda path: path.write_text(
         '{"options": 1, "files": [3], "facts": {}, "made_from": null, "file": 1}'
     ),
+    "other names": option_renamed,
     "a folder": as_folder,
     "missing": lambda path: path.unlink() if path.is_file() else shutil.rmtree(path),
 }
@@ -115,10 +124,36 @@ def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(
             told = str(error)
         if told is not None:
             assert not overwrite
+            assert "_" not in told.removeprefix(str(out)).replace("max_len", "")
             assert "overwrite" in told
             assert damaged.name in told or "unfinished pack" in told
             pack(source, out, overwrite=True)
         assert hashes(out) == expected
+
+
+@pytest.mark.parametrize("damage", ["emptied", "truncated", "zeroed", "list offsets"])
+def test_a_damaged_decoded_copy_is_not_called_a_corrupt_source_by_ranks(source, expected, tmp_path, damage):
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as striking:
+        kill(striking, PackedOutput, "commit", call=5)
+        with pytest.raises(Killed):
+            packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1)
+    (stream,) = (out / ".packer/spill").glob("*.arrow")
+    if damage == "list offsets":
+        content = bytearray(stream.read_bytes())
+        content[content.index(b"\0" * 4 + len(made_documents(100)[0]).to_bytes(4, "little")) + 7] = 0x70
+        stream.write_bytes(content)
+    else:
+        DAMAGES[damage](stream)
+    told = (
+        f"^{stream.parent}: the decoded copy of rows.jsonl is damaged: remove this folder, and repeat the same command$"
+    )
+    with pytest.raises(packer.PackerError, match=told):
+        packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1)
+    assert len(shards_in(out)) == 5
+    shutil.rmtree(stream.parent)
+    packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1)
+    assert hashes(out) == expected
 
 
 @pytest.mark.parametrize("damage", ["zeroed", "changed", "truncated"])

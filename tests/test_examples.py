@@ -69,9 +69,9 @@ def assert_first_step(loss: float, gradient_norm: float, alone) -> None:
     assert gradient_norm == pytest.approx(alone.gradient_norm, rel=1e-4)
 
 
-def printed(output: str) -> tuple[float, float]:
-    """(loss, gradient norm) of the first step that was printed."""
-    found = re.search(r"step 1: loss (\S+), gradient norm (\S+)$", output, re.MULTILINE)
+def printed(output: str, step: int = 1) -> tuple[float, float]:
+    """(loss, gradient norm) of a step that was printed."""
+    found = re.search(rf"step {step}: loss (\S+), gradient norm (\S+)$", output, re.MULTILINE)
     assert found, output
     return float(found[1]), float(found[2])
 
@@ -126,8 +126,9 @@ def test_two_processes_of_torchrun(example, model, alone):
 def test_the_tiny_model_trains(example, tmp_path):
     tiny_tokenizer().save_pretrained(tmp_path)
     run("tiny_model", tmp_path / "tokenizer.json", tmp_path / "tiny")
-    loss, _ = printed(run("plain_loop", example.packed, tmp_path / "tiny"))
-    assert 4 < loss < 6, "about the logarithm of 128"
+    output = run("plain_loop", example.packed, tmp_path / "tiny", "--learning-rate", 0.01, "--epochs", 4)
+    assert 4 < printed(output)[0] < 6, "about the logarithm of 128"
+    assert printed(output, step=4)[0] < printed(output)[0] - 0.3
 
 
 # ---- encoders ----

@@ -341,11 +341,11 @@ def refused(tmp_path, name):
         content = bytearray(shard.read_bytes())
         content[len(content) // 2] ^= 1
         shard.write_bytes(content)
-        message = "was changed after packing: restore it, or pack again"
+        message = "does not match its hash in the manifest: changed after packing; restore it, or pack again"
     elif name == "no folder":
         (tmp_path / "file").write_text("")
         out = tmp_path / "file" / "out"
-        message = "Not a directory: choose a folder that can be written with output"
+        message = "Not a directory: make it writable, or choose another folder"
     return packed, out, options, message
 
 

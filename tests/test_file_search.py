@@ -8,7 +8,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.sources import open_source
+from packer.sources.tokenized_source import open_source
 from tests.test_splits import refused, run, save, tokens_of
 
 
@@ -147,7 +147,7 @@ def test_an_output_with_an_impossible_name_fails_in_one_line(tmp_path):
         str(caught.value).encode()
     long_name = tmp_path / ("x" * 249 + ".jsonl")  # too long with -packed-8
     source.rename(long_name)
-    with pytest.raises(PackerError, match="File name too long: choose a shorter name with output"):
+    with pytest.raises(PackerError, match="File name too long: choose a shorter name"):
         packer.pack(long_name, max_len=8)
 
 

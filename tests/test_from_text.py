@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 import packer
-from packer import pipeline
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
+from packer.pipeline import packing
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
 from packer.sources.decoding import decoded_pieces as pieces_module
@@ -309,7 +309,7 @@ def test_text_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer
     options = PackOptions(max_len=MAX_LEN, algorithm="bfd", tokenizer=tokenizer)
 
     def run(out):
-        (pipeline.pack if command == "pack" else tokenize)(source, out, options=options, workers=1, sync=False)
+        (packing.pack if command == "pack" else tokenize)(source, out, options=options, workers=1, sync=False)
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
     with monkeypatch.context() as patch:
@@ -544,9 +544,31 @@ def test_a_template_that_rewrites_turns_is_an_error_with_the_line(tmp_path, toke
     assert pack(source, tmp_path / "out", tokenizer, chat_template=REWRITING[name], train_on="all").packs == 1
 
 
-def test_a_template_file_that_is_not_there_is_a_usage_error(tmp_path):
+def test_a_template_file_that_is_not_there_is_named_with_the_templates_that_are(tmp_path):
     done = CliRunner().invoke(cli, ["pack", "x", "--max-len", "8", "--chat-template", str(tmp_path / "none")])
-    assert done.exit_code == 2
+    assert done.exit_code == 1
+    assert "none cannot be read: No such file or directory; name a file, or chatml" in done.stderr
+
+
+def test_tokenizers_that_cannot_be_opened_are_told_apart(tmp_path, monkeypatch):
+    text = write_lines(tmp_path / "texts.jsonl", texts())
+    (tmp_path / "empty").mkdir()
+    assert refused(text, str(tmp_path / "empty")).endswith(
+        "empty has no files of a tokenizer, such as tokenizer.json: name a folder that has"
+    )
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "tokenizer.json").write_text("{}")
+    assert "broken cannot be opened as a tokenizer (" in refused(text, str(tmp_path / "broken"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "nor was it downloaded before HF_HUB_OFFLINE was set" in refused(text, "no-one-here/no-such-tokenizer")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unanswered)
+    message = refused(text, "no-one-here/no-such-tokenizer")
+    assert "is not a local path, and the Hugging Face Hub cannot be reached (timed out): check the network" in message
+
+
+def unanswered(*arguments, **settings):
+    raise TimeoutError("timed out")
 
 
 def test_every_kind_of_text_has_a_default_among_the_choices():

@@ -18,21 +18,14 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.choices import GroupMode
 from packer.pipeline.planning.group_plan import plan_groups
+from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.segments.packable_segments import cut_by_policy
-from packer.plan import (
-    NO_GROUP,
-    Plan,
-    apart_bound,
-    cut_documents,
-    cut_pairs,
-    deal,
-    deal_together,
-    groups,
-    keep_apart,
-    together_bound,
-)
-from packer.plan.apart_kernels import find_runs, mark_clashes, spread_runs
-from packer.plan.group_kernels import GroupedSegments
+from packer.plan import groups
+from packer.plan.apart import find_runs, keep_apart, mark_clashes, spread_runs
+from packer.plan.cutting import cut_documents
+from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound, deal_together, together_bound
+from packer.plan.items import cut_pairs
+from packer.plan.whole_plan import Plan, deal
 from tests import naive
 from tests.test_kept import write
 from tests.test_plan import int32s, located, real_like_lengths, rows_of
@@ -322,6 +315,21 @@ def test_the_bound_of_a_group_is_the_largest_of_three(lengths, max_segments, bou
     segments = cut_documents(int32s([*lengths, *lengths, 2]), 10, "split")
     of_documents = int32s([*[0] * len(lengths), *[1] * len(lengths), NO_GROUP])
     assert together_bound(segments, of_documents, max_segments) == 2 * bound + 1
+
+
+@pytest.mark.parametrize("seed", [28, 30, 45, 53, 56, 93])
+def test_auto_keeps_groups_apart_in_no_more_rows_than_simpler_algorithms(seed):
+    random = np.random.default_rng(seed)
+    documents = int(random.integers(150, 600))
+    lengths = np.minimum(random.lognormal(4.5, 1, documents) + 1, 128).astype(np.int32)
+    of_documents = random.integers(0, documents // 2, documents).astype(np.int32)
+    rows = {
+        name: plan_lengths(
+            lengths, PackOptions(max_len=128, group_by="topic", group_mode="apart", algorithm=name), groups=of_documents
+        ).packs
+        for name in ("auto", "bfd", "ffd")
+    }
+    assert rows["auto"] == min(rows.values())
 
 
 def test_added_rows_are_anywhere_among_those_of_the_pool():

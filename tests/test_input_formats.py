@@ -13,10 +13,10 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.sources import open_source
 from packer.sources.documents import Batch, Columns, Input, SourceFile
 from packer.sources.formats import FORMATS, InputFormat, ending_of, format_of, known_formats
 from packer.sources.text.text_records import RecordReader
+from packer.sources.tokenized_source import open_source
 from tests.chat_templates import save_tokenizer
 from tests.test_sources import DOCUMENTS, read_whole, write
 

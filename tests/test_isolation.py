@@ -15,7 +15,8 @@ transformers = pytest.importorskip("transformers")
 from packer.attention import IMPLEMENTATION, load_model  # noqa: E402  needs torch, as all that follows
 from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.load_model import load_small_model  # noqa: E402
-from tests.families import tiny_gemma3, tiny_model  # noqa: E402
+from tests.families import FAMILIES, tiny_gemma3, tiny_model, tiny_paligemma  # noqa: E402
+from tests.family_parts import EXPERTS, LATENT, MIXED_MLP  # noqa: E402
 from tests.naive_attention import flash_attn_installed  # noqa: E402
 
 
@@ -95,7 +96,71 @@ def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
     exact, rounded = (answers(probe(tiny_model(family, dtype=dtype))) for dtype in (torch.float32, torch.bfloat16))
     assert set(exact.values()) <= {"safe", "refuses"}
     assert all(rounded[name] in (answer, "unclear") for name, answer in exact.items())
-    assert "safe" in rounded.values()
+    assert ("safe" in rounded.values()) == (family != "phimoe")  # whose logits differ by 15%
+    assert answers(probe(tiny_model(family, dtype=torch.bfloat16), also_in_float32=True)) == exact
+
+
+def longrope(size):
+    """A little LongRoPE: documents above 12 tokens change those below."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 12}
+    rope |= {"short_factor": size * [1.0], "long_factor": [*(size - 1) * [1.0], 1.2]}
+    return {"max_position_embeddings": 14, "original_max_position_embeddings": 12, "rope_parameters": rope}
+
+
+SMALL_MISMATCHES = {"minicpm3": longrope(2), "phi3": longrope(4)}
+
+
+@pytest.mark.parametrize("family", SMALL_MISMATCHES)
+def test_a_small_difference_that_rounding_does_not_explain_is_not_safe(family):
+    eager, sdpa, ours = probe(tiny_model(family, **SMALL_MISMATCHES[family]))
+    assert ours.safe
+    for verdict in (eager, sdpa):
+        assert verdict.answer == "differs"
+        assert 1e-5 < max(verdict.logits, verdict.loss, verdict.gradients) < 1e-3
+
+
+@pytest.mark.parametrize("family", ["axk2", "deepseek_v32", "glm_moe_dsa"])
+def test_tokens_selected_by_ties_are_not_safe_in_bfloat16(monkeypatch, family):
+    """Which of many scores of 0 are the largest depends on the length of the row."""
+    sizes = {**EXPERTS, **LATENT, **MIXED_MLP, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 16}
+    monkeypatch.setitem(FAMILIES, family, sizes)
+    verdicts = probe(tiny_model(family, dtype=torch.bfloat16))
+    assert answers(verdicts) == {"eager": "unclear", "sdpa": "unclear", IMPLEMENTATION: "refuses"}
+    assert "computes with the attention mask, which packer_varlen does not make" in verdicts[-1].reason
+
+
+# ---- causal models ----
+
+
+def test_a_causal_model_whose_tokens_see_later_ones_is_not_safe():
+    eager, sdpa, ours = probe(tiny_paligemma())
+    assert (eager.answer, sdpa.answer, ours.answer) == ("unclear", "leaks", "leaks")
+    assert "eager and sdpa differ by" in eager.reason
+    assert ours.moved == 0
+    assert "changing a token moved earlier ones of its document" in ours.reason
+    assert all("token_type_ids" in verdict.remedy for verdict in (eager, sdpa, ours))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_both_ways_in_every_implementation_is_not_safe_for_a_causal_model(dtype):
+    verdicts = probe(tiny_model("gemma3_text", use_bidirectional_attention=True, dtype=dtype))
+    assert not any(verdict.safe for verdict in verdicts)
+    assert set(answers(verdicts).values()) & {"leaks", "unclear"}
+    assert any("changing a token moved earlier ones" in verdict.reason for verdict in verdicts)
+
+
+def test_probing_leaves_implementations_of_all_parts_as_they_were():
+    model = tiny_paligemma()
+    model.set_attn_implementation({"": "sdpa", "text_config": "eager", "vision_config": "sdpa"})
+    probe(model, [IMPLEMENTATION])
+    assert model.config.text_config._attn_implementation == "eager"
+    assert model.config.vision_config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(("family", "changes"), [("llama3", {"vocab_size": 3}), ("gpt2", {"vocab_size": 4})])
+def test_a_model_with_special_tokens_alone_is_an_error_in_one_line(family, changes):
+    with pytest.raises(PackerError, match=r"only [01] of [34] tokens of \w+ are not special, and the probe needs 2"):
+        probe(tiny_model(family, **changes))
 
 
 @pytest.mark.parametrize("position", [False, True])
@@ -153,6 +218,13 @@ def test_flash_attn_is_probed_where_it_is_installed():
         found = answers(probe(tiny_model("falcon")))
     assert found["flash_attention_2"] == "safe"
     assert found["sdpa"] == "leaks"
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_newer_kernels_are_probed_where_they_are_installed(monkeypatch, version):
+    name = f"is_flash_attn_{version}_available"
+    monkeypatch.setattr(transformers.utils.import_utils, name, lambda: True)
+    assert f"flash_attention_{version}" in answers(probe(tiny_model("qwen3")))
 
 
 def test_the_model_is_left_as_it_was():
@@ -282,6 +354,25 @@ def test_the_language_model_of_several_parts_is_probed(tmp_path):
     assert type(opened.model).__name__ == "Gemma3ForCausalLM"
 
 
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "mllama"])
+def test_a_model_with_images_that_has_no_language_model_class_is_probed_whole(tmp_path, family):
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
+    text = {**NARROW, "vocab_size": 200, "num_hidden_layers": 3, "pad_token_id": 0}
+    if family == "mllama":
+        text |= {"cross_attention_layers": [1]}
+    elif family == "glm4v":
+        text |= {"rope_parameters": rope}
+    else:
+        text |= {"rope_parameters": {**rope, "partial_rotary_factor": 1.0, "mrope_section": [4, 2, 2]}}
+    narrow = {"hidden_size": 64, "out_hidden_size": 64, "embed_dim": 64, "num_heads": 4, "attention_heads": 4}
+    vision = {**narrow, "intermediate_size": 64, "depth": 8} if family != "mllama" else narrow
+    opened = load_small_model(str(save_config(tmp_path, family, text_config=text, vision_config=vision)))
+    assert type(opened.model).__name__.endswith("ForConditionalGeneration")
+    assert (opened.layers, opened.all_layers) == (2, 3)
+    assert answers(probe(opened.model, [IMPLEMENTATION])) == {IMPLEMENTATION: "safe"}
+    assert sum(parameter.numel() for parameter in opened.model.parameters()) < 20_000_000
+
+
 def test_the_same_config_makes_the_same_weights_and_leaves_the_random_state(tmp_path):
     save_config(tmp_path, "gpt2")
     state = torch.random.get_rng_state()
@@ -385,6 +476,20 @@ def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
         *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy", "thresholds")
     }
     assert all(verdict["answer"] == "safe" and verdict["moved"] == 0 for verdict in verdicts)
+
+
+@pytest.mark.parametrize(("family", "code"), [("qwen3", 0), ("minicpm3", 0), ("deepseek_v32", 3)])
+def test_check_of_a_model_in_bfloat16_as_on_a_gpu_probes_float32_as_well(monkeypatch, family, code):
+    sizes = {**EXPERTS, **LATENT, **MIXED_MLP, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 16}
+    monkeypatch.setitem(FAMILIES, "deepseek_v32", sizes)
+    model = tiny_model(family, dtype=torch.bfloat16, **SMALL_MISMATCHES.get(family, {}))
+    opened = load_model.SmallModel(model=model, layers=2, all_layers=2)
+    monkeypatch.setattr(load_model, "load_small_model", lambda name: opened)
+    result = check("model")
+    assert result.exit_code == code, result.output
+    assert "bfloat16 and float32 on cpu" in result.stdout
+    expected = answers(probe(tiny_model(family, **SMALL_MISMATCHES.get(family, {}))))
+    assert {row.split()[0]: row.split()[1] for row in result.stdout.splitlines()[2:5]} == expected
 
 
 def test_check_of_nothing_is_one_line_and_exit_1(tmp_path):

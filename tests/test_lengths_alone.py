@@ -154,6 +154,90 @@ def test_files_that_are_no_lengths_are_refused(tmp_path):
         packer.pack(tmp_path / "l.csv", tmp_path / "packed", max_len=64, lengths_column="num_tokens")
 
 
+def npy(header: str, content=bytes(80), version=b"\x01\x00") -> bytes:
+    text = header.encode("latin-1") + b"\n"
+    size = len(text).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return b"\x93NUMPY" + version + size + text + content
+
+
+GOOD = "{'descr': '<i8', 'fortran_order': False, 'shape': (10,), }"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy("{'descr': '<i8', 'shape': (10,"), "the header does not describe an array"),
+        (npy(GOOD.replace("'<i8'", "'\"'")), "the header does not describe an array"),
+        (npy(GOOD.replace("'<i8'", "['<i8']")), "the header does not describe an array"),
+        (npy(GOOD.replace("'<i8'", "('<i8', 10**30)")), "the header does not describe an array"),
+        (npy(GOOD.replace("'<i8'", "'|O'"), b"cos\nsystem\n"), "object of shape [10]; expected whole numbers"),
+        (npy(GOOD.replace("(10,)", "()")), "int64 of shape []; expected whole numbers in one dimension"),
+        (npy(GOOD.replace("(10,)", "(5, 2)").replace("False", "True")), "int64 of shape [5, 2]; expected whole"),
+        (
+            npy(GOOD.replace("(10,)", "(9223372036854775808,)")),
+            "names 9,223,372,036,854,775,808 values of 8 bytes",
+        ),
+        (npy(GOOD.replace("(10,)", "(-1,)")), "its header names -1 values of 8 bytes, and 80 bytes follow"),
+        (npy(GOOD, bytes(88)), "its header names 10 values of 8 bytes, and 88 bytes follow; write it again"),
+        (npy(GOOD.replace("<i8", "|b1"), bytes(10)), "bool of shape [10]; expected whole numbers"),
+        (npy(GOOD, version=b"\x03\x00"), "a .npy file of version 3.0; expected 1.0 or 2.0"),
+        (b"PK\x03\x04" + bytes(100), "cannot be read, truncated or corrupt: the magic string is not correct"),
+        (b"", "cannot be read, truncated or corrupt"),
+    ],
+)
+def test_damaged_arrays_are_refused_in_one_line(tmp_path, content, message):
+    (tmp_path / "l.npy").write_bytes(content)
+    done = CliRunner().invoke(cli, ["pack", "--lengths", str(tmp_path / "l.npy"), "--max-len", "64"])
+    assert done.exit_code == 1, done.output
+    assert message in done.stderr
+    assert "l.npy: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_arrays_of_any_whole_numbers_are_lengths(tmp_path):
+    for number, dtype in enumerate(("u1", "<i2", ">i4", ">u8", "i1")):
+        array = np.asfortranarray(np.array([3, 0, 100, 7], dtype))
+        np.save(tmp_path / f"{number}.npy", array)
+        packer.pack(tmp_path / f"{number}.npy", tmp_path / str(number), max_len=64)
+        assert documents_in(tmp_path / str(number)) == [(0, 0, 3), (2, 0, 64), (2, 64, 36), (3, 0, 7)]
+    (tmp_path / "two.npy").write_bytes(npy(GOOD.replace("(10,)", "(2,)"), b"\5" + bytes(15), b"\x02\x00"))
+    packer.pack(tmp_path / "two.npy", tmp_path / "two", max_len=64)
+    assert documents_in(tmp_path / "two") == [(0, 0, 5)]
+
+
+def test_an_archive_of_arrays_is_refused(tmp_path):
+    np.savez(tmp_path / "l.npz", LENGTHS)
+    done = CliRunner().invoke(cli, ["pack", "--lengths", str(tmp_path / "l.npz") + ":arr_0", "--max-len", "64"])
+    assert done.exit_code == 1, done.output
+    assert "l.npz" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["l.jsonl", "l.jsonl.gz", "l.json"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (2**63, "is 9223372036854775808; expected 0 to 2147483647"),
+        (10**30, "expected 0 to 2147483647"),
+        (-1, "is -1; expected 0 to 2147483647"),
+        (2.5, "is 2.5; expected a whole number"),
+        (3.0, "is 3.0; expected a whole number"),
+        (True, "is true; expected a whole number"),
+        ("3", 'is "3"; expected a whole number'),
+        ([3], "is [3]; expected a whole number"),
+        (None, "is missing; give it a number"),
+    ],
+)
+def test_values_of_json_that_are_no_lengths_are_named_with_their_place(tmp_path, name, value, message):
+    records = [{"n": 3}, {"n": value}, {"n": 4}]
+    text = json.dumps(records) if name == "l.json" else "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    where = "l.json row 1" if name == "l.json" else f"{name} line 2"
+    with pytest.raises(PackerError) as raised:
+        packer.pack(tmp_path / name, tmp_path / "packed", max_len=64, lengths_column="n")
+    assert str(raised.value).startswith(f"{where}: 'n' {message}" if value != 10**30 else f"{where}: 'n' is 1000000")
+    assert message in str(raised.value)
+
+
 def test_there_are_no_tokens_to_load_or_write(tmp_path):
     path = write(tmp_path / "l.npy")
     packer.pack(path, tmp_path / "packed", max_len=64)
@@ -230,6 +314,18 @@ def test_rows_stay_within_all_limits(tmp_path, kind):
     bounds = [LENGTHS.sum() / 64, images[real].sum() / 12, sounds[real].sum() / 3, real.sum() / 4]
     assert manifest.totals.lower_bound >= max(bounds)
     assert manifest.packs <= 1.05 * manifest.totals.lower_bound
+
+
+@pytest.mark.parametrize("max_segments", [None, 2])
+@pytest.mark.parametrize("column", [[0] * 8, [3, 2, 1, 0, 3, 1, 2, 3]])
+def test_a_bound_under_limits_is_not_below_the_bound_without(tmp_path, column, max_segments):
+    """Half of each row is taken by segments of which no three fit into one."""
+    path = write(tmp_path / "l.parquet", np.array([3, 3, 3, 4, 3, 5, 3, 7]), images=column)
+    options = {"max_len": 8, "lengths_column": "num_tokens", "long": "drop", "max_segments": max_segments}
+    plain = packer.pack(path, tmp_path / "plain", **options)
+    limited = packer.pack(path, tmp_path / "limited", limit=["images:5"], **options)
+    assert plain.totals.lower_bound <= limited.totals.lower_bound <= limited.packs
+    assert not list(packer.verify(tmp_path / "limited"))
 
 
 def test_a_limit_needs_no_policy_for_long_documents_if_there_are_none(tmp_path):

@@ -303,3 +303,77 @@ def test_a_shard_of_other_rows_is_named(tmp_path):
     rows = len(packer.load(out))
     edit_manifest(out, lambda content: content["shards"][0].update(rows=rows + 1))
     assert refusal(out).startswith(f"{shard} has {rows} rows, the manifest says {rows + 1}")
+
+
+CUT = """
+import os, sys, time, numpy as np, packer
+packer.pack(sys.argv[1], sys.argv[2], max_len=1024, sync=False)
+dataset = packer.load(sys.argv[2])
+path = dataset.path / dataset.manifest.shards[0].file
+first = packer.collate([dataset[0]], tensors="numpy")
+os.truncate(path, 3 * path.stat().st_size // 4)
+time.sleep(1.1)
+for read in (lambda: dataset[0], lambda: dataset[-1], lambda: dataset.__getitems__([3, -2]), lambda: dataset.find(5),
+             lambda: next(packer.batches(dataset, rows=4, tensors="numpy")), lambda: packer.load(sys.argv[2])):
+    try:
+        read()
+        print("read")
+    except packer.PackerError as error:
+        print(error)
+"""
+
+
+def test_a_shard_that_is_cut_under_an_open_loader_is_an_error(tmp_path):
+    lists = [[1] * 1000] * 2000
+    table = pa.table({"input_ids": pa.array(lists, pa.list_(pa.int32()))})
+    with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(tmp_path / "rows.arrow"), str(tmp_path / "out")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *found, reopened = done.stdout.splitlines()
+    assert len(found) == 5
+    for message in found:
+        assert "data-00000-of-00001.arrow became shorter while it was open: it has" in message
+    assert "the manifest says" in reopened
+
+
+def test_rows_stay_readable_if_a_shard_is_removed_or_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr("packer.loader.open_shards._CHECK_PAUSE", 0.0)
+    out = make(tmp_path)
+    dataset, expected = packer.load(out), rows_on_disk(out)
+    path = out / dataset.manifest.shards[0].file
+    path.rename(tmp_path / "kept")
+    assert as_lists(dataset[0]) == expected[0]
+    path.write_bytes(b"other")
+    assert as_lists(dataset[1]) == expected[1]
+
+
+SOURCE_CUT = """
+import os, sys, time, packer
+packer.pack(sys.argv[1], sys.argv[2], max_len=1024, sync=False, index_only=True)
+dataset = packer.load(sys.argv[2], source=sys.argv[1])
+dataset[0]
+os.truncate(sys.argv[1], os.path.getsize(sys.argv[1]) // 2)
+time.sleep(0.5)
+for read in (lambda: dataset[-1], lambda: next(packer.batches(dataset, rows=4, tensors="numpy"))):
+    try:
+        print("read", read())
+    except packer.PackerError as error:
+        print(error)
+"""
+
+
+def test_a_source_that_is_cut_under_an_open_index_is_an_error(tmp_path):
+    table = pa.table({"input_ids": pa.array([[1] * 1000] * 2000, pa.list_(pa.int32()))})
+    with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    done = subprocess.run(
+        [sys.executable, "-c", SOURCE_CUT, str(tmp_path / "rows.arrow"), str(tmp_path / "out")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+    assert all("rows.arrow: the file changed from" in line for line in done.stdout.splitlines())

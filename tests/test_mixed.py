@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.mixed import draw_rows
+from packer.algorithms.mixed import NEAR, draw_rows
 from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
 
@@ -18,17 +18,21 @@ orders = st.integers(1, 40).flatmap(
 )
 
 
-def drawn(order, max_len, max_segments=None, reserve=0):
-    found = draw_rows(np.array(order, np.int32), max_len, max_segments, reserve=reserve)
+ahead = st.integers(1, 12) | st.just(NEAR)
+
+
+def drawn(order, max_len, max_segments=None, reserve=0, ahead=NEAR, *, far=False):
+    order = np.array(order, np.int32)
+    found = draw_rows(order, max_len, max_segments, reserve=reserve, ahead=ahead, far=far)
     starts = found.row_starts.tolist()
     rows = [found.row_extents[a:b].tolist() for a, b in itertools.pairwise(starts)]
     return rows, np.repeat(np.arange(max_len + 1), found.left).tolist()
 
 
-@given(orders, st.none() | st.integers(1, 8), st.integers(0, 100))
-def test_rows_are_exactly_full_and_the_rest_is_handed_back(made, max_segments, reserve):
+@given(orders, st.none() | st.integers(1, 8), st.integers(0, 100), ahead, st.booleans())
+def test_rows_are_exactly_full_and_the_rest_is_handed_back(made, max_segments, reserve, ahead, far):
     max_len, order = made
-    rows, left = drawn(order, max_len, max_segments, reserve)
+    rows, left = drawn(order, max_len, max_segments, reserve, ahead, far=far)
     assert all(sum(row) == max_len for row in rows)
     assert all(len(row) <= (max_segments or max_len) for row in rows)
     assert Counter(left) + Counter(extent for row in rows for extent in row) == Counter(order)
@@ -36,16 +40,18 @@ def test_rows_are_exactly_full_and_the_rest_is_handed_back(made, max_segments, r
         assert sum(left) >= min(reserve, sum(order)) - max_len  # the last row may take what it needs of it
 
 
-@given(orders, st.none() | st.integers(1, 8), st.integers(0, 100))
-def test_rows_are_those_of_the_slow_twin(made, max_segments, reserve):
+@given(orders, st.none() | st.integers(1, 8), st.integers(0, 100), ahead, st.booleans())
+def test_rows_are_those_of_the_slow_twin(made, max_segments, reserve, ahead, far):
     max_len, order = made
-    assert drawn(order, max_len, max_segments, reserve) == naive.draw_rows(order, max_len, max_segments, reserve)
+    twin = naive.draw_rows(order, max_len, max_segments, reserve, ahead, far=far)
+    assert drawn(order, max_len, max_segments, reserve, ahead, far=far) == twin
 
 
 def test_rows_of_real_like_lengths_are_those_of_the_slow_twin():
     order = like_real(2_000, 512)
-    for max_segments in (None, 3, 6):
-        assert drawn(order, 512, max_segments) == naive.draw_rows(order.tolist(), 512, max_segments, 0)
+    for max_segments, ahead, far in ((None, NEAR, False), (3, 300, True), (6, 100, False), (None, 100, True)):
+        twin = naive.draw_rows(order.tolist(), 512, max_segments, 0, ahead, far=far)
+        assert drawn(order, 512, max_segments, 0, ahead, far=far) == twin
 
 
 def like_real(documents, max_len, seed=5):
@@ -56,6 +62,14 @@ def test_the_example_of_the_docstring():
     rows, left = drawn([5, 3, 2, 4, 5, 6], 10)
     assert rows == [[5, 3, 2], [4, 6]]
     assert left == [5]
+
+
+def test_the_first_rows_have_segments_as_long_as_the_last_however_many_there_are():
+    order = like_real(200_000, 512)
+    found = draw_rows(order.copy(), 512, reserve=int(0.02 * order.sum()))
+    depths = np.diff(found.row_starts)
+    tenths = [part.mean() for part in np.array_split(depths, 10)]
+    assert max(tenths) < 1.05 * min(tenths)
 
 
 @pytest.mark.parametrize("max_len", [1024, 4096])

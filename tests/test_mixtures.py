@@ -16,7 +16,8 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline import dataset_figures, pack, packed_figures
+from packer.pipeline.collect_figures import dataset_figures, packed_figures
+from packer.pipeline.packing import pack
 from packer.pipeline.read_documents import open_sources
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
@@ -486,9 +487,9 @@ def test_the_command_rejects_invalid_mixtures(tmp_path):
             2,
             "Give a DATASET, or a mixture of several with --source PATH:WEIGHT.",
         ),
-        (["--source", f"{source}:x"], 1, "'x' is not a weight; write PATH:WEIGHT, as in web:0.7"),
-        (["--source", f"{source}:0"], 1, "the weight of a source is 0.0: it must be a number above 0"),
-        (["--source", f"{source}:nan"], 1, "the weight of a source is nan: it must be a number above 0"),
+        (["--source", f"{source}:x"], 2, "'x' is not a weight; write PATH:WEIGHT, as in web:0.7"),
+        (["--source", f"{source}:0"], 2, "the weight of a source is 0.0: it must be a number above 0"),
+        (["--source", f"{source}:nan"], 2, "the weight of a source is nan: it must be a number above 0"),
     ):
         done = CliRunner().invoke(cli, ["pack", *arguments, "--max-len", "32", "-o", str(tmp_path / "out")])
         assert (done.exit_code, words in done.output) == (code, True), done.output

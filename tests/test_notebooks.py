@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.options import PackOptions
-from packer.pipeline import dataset_statistics, packed_statistics
+from packer.pipeline.statistics import dataset_statistics, packed_statistics
 
 NAME = "<b>&name"
 

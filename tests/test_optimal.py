@@ -277,6 +277,7 @@ def test_the_same_histogram_gives_the_same_patterns_in_every_process(max_segment
         for _ in range(2)
     }
     assert len(runs) == 1
+    assert len(runs.pop().splitlines()) == 1, "the solver prints on stdout"
     again = solve(histogram, max_segments)
     np.testing.assert_array_equal(first.extents, again.extents)
     np.testing.assert_array_equal(first.counts, again.counts)

@@ -34,7 +34,7 @@ from packer.options.command_options import (
 )
 from packer.options.headings import HEADINGS, ROWS
 from packer.pipeline.apply_options import row_format_of
-from packer.shards.option_kinds import OPTIONS, option_kinds
+from packer.shards.manifest_fields import OPTIONS, option_kinds
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
@@ -59,14 +59,14 @@ NEEDS = {
 
 @pytest.fixture
 def asked(monkeypatch) -> list[tuple[object, object, PackOptions]]:
-    """(source, output, options) of every call of `packer.pipeline.pack`, which does nothing."""
+    """(source, output, options) of every call of `packer.pipeline.packing.pack`, which does nothing."""
     calls = []
 
     def fake(source, output=None, *, options, **others):
         calls.append((source, output, options, others))
         raise packer.PackerError("not packed")
 
-    monkeypatch.setattr("packer.pipeline.pack", fake)
+    monkeypatch.setattr("packer.pipeline.packing.pack", fake)
     return calls
 
 
@@ -131,7 +131,8 @@ def test_the_keyword_arguments_have_the_declared_types():
         "keep_tokens": Sequence[str],
         "emit": str | Sequence[TokenColumn],
     }
-    wider |= {"shard_size": int | str, "max_len": typing_extensions.Required[int], "tokenizer": str | Path | None}
+    wider |= {"shard_size": int | str, "overlap": int | str, "mix_tokens": int | str | None}
+    wider |= {"max_len": typing_extensions.Required[int | str], "tokenizer": str | Path | None}
     declared = get_type_hints(PackOptions)
     expected = {name: wider.get(name, declared[name]) for name in [*SAMPLES, "lengths_column"]}
     names = {**vars(typing_extensions), "Sequence": Sequence, "Path": Path}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader.sampling.attention_balance import attention_costs, deal_by_cost
-from packer.loader.sampling.row_order import row_order, slot_sizes
+from packer.loader.sampling.batch_sampler import row_order, slot_sizes
 from tests import naive
 from tests.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
 

@@ -242,6 +242,23 @@ def test_a_partly_discarded_pack_is_not_mistaken_for_the_new_one(source, undistu
     assert hashes(out) == undisturbed
 
 
+def test_an_unfinished_pack_with_shards_of_another_plan_is_not_resumed(source, undisturbed, tmp_path):
+    """An earlier version placed documents by other rules, so its shards and the new ones would not fit together."""
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as striking:
+        kill(striking, OutputFolder, "finish")
+        with pytest.raises(Killed):
+            pack(source, out)
+    request = out / ".packer" / "request.json"
+    begun = json.loads(request.read_text())
+    del begun["options"]["plan_version"]
+    request.write_text(json.dumps(begun))
+    with pytest.raises(packer.PackerError, match="unfinished pack of another version of packer, which places"):
+        pack(source, out)
+    pack(source, out, overwrite=True)
+    assert hashes(out) == undisturbed
+
+
 def test_a_partly_discarded_pack_is_not_resumed(source, undisturbed, tmp_path):
     """A pack with --overwrite is killed while it removes the plan; then the first command is repeated."""
     out = tmp_path / "out"
@@ -543,7 +560,7 @@ def test_two_equal_packs_at_once_produce_one_dataset(source, undisturbed, tmp_pa
 def test_after_an_error_tasks_that_have_not_begun_are_cancelled():
     begun = []
 
-    def task(number: int, go_on) -> None:
+    def task(number: int, raise_if_cancelled) -> None:
         begun.append(number)
         time.sleep(0.01)
         raise packer.PackerError(f"task {number}")
@@ -598,14 +615,14 @@ def test_few_tasks_wait_however_many_there_are():
 def test_after_an_error_tasks_that_have_begun_are_stopped():
     begun, stopped = threading.Event(), threading.Event()
 
-    def task(number: int, go_on) -> None:
+    def task(number: int, raise_if_cancelled) -> None:
         if number == 0:
             begun.wait(60)
             raise MemoryError
         begun.set()
         try:
             while True:
-                go_on()
+                raise_if_cancelled()
                 time.sleep(0.001)
         except Stopped:
             stopped.set()

@@ -25,6 +25,8 @@ NOT_RUN = {
     "docs/how-to/trainers/maxtext.md": 1,
     "docs/how-to/trainers/torchtitan.md": 2,
     "docs/how-to/trainers/torchtune.md": 1,
+    "docs/index.md": 1,
+    "docs/tutorials/chats-with-trl.md": 1,
     "docs/tutorials/first-pack.md": 1,
     "docs/tutorials/train.md": 1,
 }

@@ -22,7 +22,7 @@ from packer.pipeline.partitions.regions import Regions
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.planning.surveying import survey
 from packer.pipeline.segments.segment_reader import LengthsReader
-from packer.plan import cut_documents
+from packer.plan.cutting import cut_documents
 from packer.plan.partitions import BlockMarker
 from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
@@ -43,6 +43,11 @@ def planned(lengths, max_len, rows_per_shard=10**9, **options):
     shards = [plan.shards.shard(number) for number in range(len(plan.shards.shard_rows))]
     assert [len(shard) for shard in shards] == plan.shards.shard_rows
     return plan, [shard.located(0, len(shard)) for shard in shards]
+
+
+def of_partitions(plan, shards):
+    """The shards that are not of the pool, in the order of their partitions."""
+    return [shard for number, shard in enumerate(shards) if not plan.shards.is_of_pool(number)]
 
 
 def rows_of(shard):
@@ -134,8 +139,9 @@ def test_auto_needs_no_more_rows_than_the_solver_in_any_order_of_the_source(orde
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_shard_is_a_sample_of_the_corpus(order):
     lengths = ORDERS[order](like_real(120_000))
-    _, shards = planned(lengths, 4096, rows_per_shard=1500)
-    means = [np.average(np.log(shard.lengths), weights=shard.lengths) for shard in shards[:-1]]
+    plan, shards = planned(lengths, 4096, rows_per_shard=1500)
+    own = of_partitions(plan, shards)
+    means = [np.average(np.log(shard.lengths), weights=shard.lengths) for shard in own]
     assert len(means) >= 5
     assert max(means) - min(means) < 0.05  # over tokens the standard deviation is 0.8
 
@@ -147,6 +153,32 @@ def test_rows_are_mixed_like_the_corpus():
     for shard in shards:
         sums.add(shard.lengths, shard.row_starts)
     assert sums.finish().within_row_share > 0.85 * shuffled_share(plan.segments.histogram)
+
+
+@pytest.mark.parametrize("rows_per_shard", [10**9, 1_000])
+@pytest.mark.parametrize("order", ["random", "sorted"])
+def test_rows_are_mixed_in_shards_of_any_size_and_the_longest_documents_are_not_kept_for_the_last(
+    order, rows_per_shard
+):
+    """Skewed like T0: most prompts are short, and the long ones need short partners."""
+    lengths = np.minimum(np.random.default_rng(2).lognormal(4.9, 1.0, 50_000) + 1, 4096).astype(np.int32)
+    lengths = np.sort(lengths) if order == "sorted" else lengths
+    plan, shards = planned(lengths, 1024, rows_per_shard)
+    sums = RowSums()
+    for shard in shards:
+        sums.add(shard.lengths, shard.row_starts)
+    assert plan.packs <= plan.lower_bound + 1
+    assert sums.finish().within_row_share > 0.95 * shuffled_share(cut_documents(lengths, 1024, "split").histogram)
+
+
+@pytest.mark.parametrize("algorithm", ["bfd", "mixed"])
+def test_rows_made_of_leftovers_are_not_all_at_the_end(algorithm):
+    """A trainer that reads the rows in order sees about the same lengths in every quarter."""
+    plan, shards = planned(like_real(60_000, longest=1024), 1024, 200, algorithm=algorithm)
+    assert plan.totals.pool_packs > (200 if algorithm == "bfd" else 0)
+    depths = np.concatenate([np.diff(shard.row_starts) for shard in shards])
+    quarters = [part.mean() for part in np.array_split(depths, 4)]
+    assert max(quarters) < 1.1 * min(quarters)
 
 
 def test_auto_solves_long_documents_and_mixed_draws_them():
@@ -173,9 +205,9 @@ def test_a_row_of_a_partition_holds_only_documents_of_that_partition():
         plan, shards = planned(like_real(20_000), 2048, rows_per_shard=300, algorithm=algorithm)
         partitions = plan.shards.job.partitions
         assert len(partitions) > 5
-        for partition in range(len(partitions)):
+        for partition, shard in enumerate(of_partitions(plan, shards)):
             own = {document for first, last in partitions.ranges(partition) for document in range(first, last)}
-            assert set(shards[partition].documents.tolist()) <= own
+            assert set(shard.documents.tolist()) <= own
 
 
 def test_shards_are_alike_if_documents_have_few_lengths():
@@ -183,7 +215,7 @@ def test_shards_are_alike_if_documents_have_few_lengths():
     # and the others would be left with segments that do not fit together.
     lengths = np.random.default_rng(0).choice([100, 300, 1000, 1500], 60_000)
     plan, shards = planned(lengths, 2048, rows_per_shard=2000, algorithm="bfd")
-    own = shards[: len(plan.shards.job.partitions)]
+    own = of_partitions(plan, shards)
     assert len(own) > 5
     assert plan.shards.pool_packs < 0.05 * plan.packs
     fills = [shard.lengths.sum() / (len(shard.row_starts) - 1) for shard in own]

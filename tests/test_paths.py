@@ -97,7 +97,7 @@ def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from packer import demo_corpus
-    from packer.attention.load_model import _text_config
+    from packer.attention.load_model import _language_config
 
     seen = []
     monkeypatch.setattr(demo_corpus, "run_demo", lambda folder, **_: [seen.append(folder)])
@@ -106,7 +106,7 @@ def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
     transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")
     from packer.attention import load_model
 
-    monkeypatch.setattr(load_model, "_text_config", lambda name: seen.append(_text_config(name)) or 1 / 0)
+    monkeypatch.setattr(load_model, "_language_config", lambda name: seen.append(_language_config(name)) or 1 / 0)
     CliRunner().invoke(cli, ["check", "~/model"])
     assert seen[1].hidden_size == 64
 

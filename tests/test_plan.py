@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
-from packer.plan import Plan, Segments, cut_documents, deal
 from packer.plan import permute as permutations
+from packer.plan.cutting import cut_documents
 from packer.plan.permute import key_of as key
 from packer.plan.permute import permute
+from packer.plan.segments import Segments
+from packer.plan.whole_plan import Plan, deal
 from tests import naive
 from tests.compiled import compiled
 

@@ -1,5 +1,6 @@
 """Several ranks pack into one folder: the bytes of one process, whoever dies, and whenever they start."""
 
+import errno
 import json
 import os
 import signal
@@ -290,6 +291,23 @@ def test_of_two_ranks_that_finish_at_the_same_time_one_prints_the_summary(tmp_pa
     done = CliRunner().invoke(cli, [*arguments, "--rank", "0", "--ranks", "1"])
     assert (done.exit_code, done.stdout) == (0, ""), done.stderr
     assert list(packer.verify(tmp_path / "out")) == []
+
+
+def test_a_file_system_without_hard_links_is_named_and_enough_for_one_process(tmp_path, monkeypatch):
+    def refused(path, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(target), None, str(path))
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    source, options, out = as_arrow(tmp_path), options_of({}), tmp_path / "out"
+    told = r"has no hard links, by which .* agree \(Operation not permitted\): use one process, or a folder on another "
+    with pytest.raises(PackerError, match=told):
+        packer.pack(source, out, rank=0, ranks=1, **options)
+    expected = packer.pack(source, out, **options)
+    more = save_arrow(tmp_path / "more.arrow", made_documents(90, seed=5))
+    with pytest.raises(PackerError, match=told):
+        packer.append(out, more, rank=0, ranks=1)
+    packer.append(out, more)
+    assert packer.load(out, generations=1).manifest.shards == expected.shards
 
 
 @pytest.mark.slow

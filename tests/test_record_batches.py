@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from packer.errors import SourceError
 from packer.gather import TokenColumn
-from packer.sources import Source, open_source, open_text
 from packer.sources.columns.value_column import ValueColumn
 from packer.sources.documents import Columns
 from packer.sources.mapped.ipc import open_ipc
 from packer.sources.mapped.record_batches import MappedFile
+from packer.sources.source import Source
+from packer.sources.text.text_source import open_text
+from packer.sources.tokenized_source import open_source
 from packer.text import TextOptions
 from tests.chat_templates import save_tokenizer
 from tests.test_sources import DOCUMENTS, LABELS, read_whole, write, write_ipc
@@ -96,9 +98,9 @@ def test_values_are_looked_up_across_files(tmp_path):
 GROWTH = """
 import sys
 from packer.algorithms import jit
-from packer.sources import open_source
+from packer.sources.tokenized_source import open_source
 
-jit.PLAIN_SECONDS = 0  # compile at once
+jit.compile_from_now_on()
 
 def resident():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])

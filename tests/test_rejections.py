@@ -22,12 +22,12 @@ from packer.facts import REASONS
 from packer.facts.rejection import REMEDY
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from packer.sources import open_source
 from packer.sources.decoding import decoded_pieces as spill_module
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.sources.json_lines import jsonl as jsonl_module
 from packer.sources.text import text_records as records_module
-from tests.chat_templates import EXACT, save_tokenizer
+from packer.sources.tokenized_source import open_source
+from tests.chat_templates import EXACT, REWRITING, save_tokenizer
 from tests.test_from_text import documents_of
 from tests.test_output_folder import Killed, kill, pack_module
 from tests.test_pack import hashes
@@ -528,6 +528,24 @@ def test_nothing_left_is_an_error_that_says_why(tmp_path):
         "the first is document 0 (rows.jsonl line 1): not valid JSON: Expecting value: line 1 column 1 (char 0)"
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_records_that_a_template_refuses_are_named_if_nothing_is_trained(tmp_path):
+    tokenizer = save_tokenizer(tmp_path / "rewriting", template=REWRITING["think block in the last turn"])
+    question, answer = {"role": "user", "content": "fox?"}, {"role": "assistant", "content": "42"}
+    chats = [[question], [question, answer, question, answer], [answer, question]]
+    source = write_lines(tmp_path / "chats.jsonl", [{"messages": chat} for chat in chats])
+    with pytest.raises(SourceError) as caught:
+        pack(source, tmp_path / "out", tokenizer=tokenizer)
+    message = str(caught.value)
+    assert (
+        "packed tokens is trained, and of the records, 2 cannot be used (2 unlocated_spans); the first is document 1 ("
+        in message
+    )
+    assert "(chats.jsonl line 2): the chat template renders what comes before" in message
+    assert message.endswith("; or choose allow_untrained")
+    manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, allow_untrained=True)
+    assert manifest.totals.documents_rejected == {"unlocated_spans": 2}
 
 
 def test_no_usable_text_is_an_error_with_the_first_record(tmp_path, tokenizer):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from click.testing import CliRunner
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -18,10 +19,12 @@ from packer import signs_of_life
 from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
-from packer.sources import Source, open_source
 from packer.sources.decoding import decoded_pieces
 from packer.sources.packed import segment_index
+from packer.sources.source import Source
+from packer.sources.tokenized_source import open_source
 from tests.packings import packings
+from tests.test_untrusted_datasets import edit_manifest
 
 KEPT = {"keep": ["url"], "keep_tokens": ["reward"]}
 
@@ -312,7 +315,7 @@ def first_shard(folder: Path) -> Path:
 
 
 def rewritten(shard: Path, name: str, new: int) -> None:
-    """Replace the first value in a column of a shard, and equal ones; the size of the shard stays the same."""
+    """Replace the first value in a column of a shard, and equal ones, and the hash of the shard in the manifest."""
     table = pa.ipc.open_stream(shard.read_bytes()).read_all()
     arrays = []
     for batch in table.to_batches():
@@ -330,6 +333,8 @@ def rewritten(shard: Path, name: str, new: int) -> None:
         for batch in arrays:
             stream.write_batch(batch)
     assert shard.stat().st_size == size
+    digest = xxhash.xxh3_128_hexdigest(shard.read_bytes())
+    edit_manifest(shard.parent, lambda content: content["shards"][0].update(xxh3_128=digest))
 
 
 def cut_off(path: Path) -> None:

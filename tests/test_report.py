@@ -11,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.options import PackOptions, byte_size
-from packer.pipeline import mixing_sample, pack, packed_statistics, statistics
-from packer.pipeline.statistics import row_batches
-from packer.report import render_manifest_summary, render_packed_stats, render_stats
+from packer.pipeline import statistics
+from packer.pipeline.packing import pack
+from packer.pipeline.statistics import mixing_sample, packed_statistics, row_batches
+from packer.report.dataset_report import render_packed_stats, render_stats
 from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
+from packer.report.run_summary import render_manifest_summary
 from packer.shards import row_format
 from packer.shards.manifest import Manifest
-from packer.stats import DatasetStats, PackedStats, RowArrays, RowMixing, dataset_stats, packed_stats
+from packer.stats.dataset_figures import DatasetStats, dataset_stats
+from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
+from packer.stats.row_mixing import RowMixing
 
 
 def stats_of(lengths: Any, *, max_len: int, packs: int, documents_per_step: int = 64) -> DatasetStats:
@@ -75,8 +79,13 @@ def mixing_of(stats: PackedStats) -> RowMixing:
     return RowMixing(rows=stats.packs, mixing=stats.mixing, shuffled_share=stats.shuffled_share)
 
 
-def summary_of(content: dict[str, Any], rows: RowMixing | None = None) -> str:
-    return render_manifest_summary(Manifest.from_dict(content), rows=rows, output="OUT", seconds=1.234)
+def summary_of(
+    content: dict[str, Any], rows: RowMixing | None = None, *, verbose: bool = False, compiling: float = 0
+) -> str:
+    manifest = Manifest.from_dict(content)
+    return render_manifest_summary(
+        manifest, rows=rows, output="OUT", seconds=1.234, compiling=compiling, verbose=verbose
+    )
 
 
 # Numbers
@@ -225,7 +234,8 @@ def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
     summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
     for text in (
         render_packed_stats(stats, unicode=False),
-        summary_of(summary, mixing_of(stats)),
+        summary_of(summary),
+        summary_of(summary, mixing_of(stats), verbose=True),
     ):
         assert max(map(len, text.splitlines())) <= 80, text
 
@@ -233,8 +243,25 @@ def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
 # The summary of a pack
 
 
-def test_summary_accounts_for_every_document_and_token() -> None:
-    text = summary_of(MANIFEST)
+def test_a_summary_is_short_where_nothing_is_lost() -> None:
+    nothing = {"tokens_packed": 13525868, "tokens_truncated": 0, "documents_truncated": 0}
+    no_reason = {"tokens_dropped": {"too_long": 0}, "documents_dropped": {"empty": 0, "too_long": 0}}
+    text = summary_of(MANIFEST | {"totals": MANIFEST["totals"] | nothing | no_reason})
+    assert len(text.splitlines()) == 8
+    for word in ("pool", "mixed", "work", "dropped", "truncated", "packed  "):
+        assert word not in text
+    lost = MANIFEST["totals"] | nothing | {**no_reason, "documents_dropped": {"empty": 1, "too_long": 0}}
+    assert line_with(summary_of(MANIFEST | {"totals": lost}), "dropped").split() == ["dropped,", "empty", "1"]
+
+
+def test_a_summary_says_how_long_kernels_were_compiled() -> None:
+    assert " tokens in 1.23 s, 1.10 s of it compiling\n" in summary_of(MANIFEST, compiling=1.1)
+    assert "compiling" not in summary_of(MANIFEST, compiling=0.01)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_summary_accounts_for_every_document_and_token(verbose: bool) -> None:
+    text = summary_of(MANIFEST, verbose=verbose)
     assert text.startswith("Packed 55,185 documents into 3,304 rows of 4,096 tokens in 1.23 s\n")
     assert text.endswith("\nWritten to OUT")
     for fact in (
@@ -248,7 +275,7 @@ def test_summary_accounts_for_every_document_and_token() -> None:
         ["truncated", "120"],
         ["dropped,", "too", "long", "80"],
         ["rows", "3,304"],
-        ["pool", "413", "12.5%"],
+        *([["pool", "413", "12.5%"]] if verbose else []),
         ["shards", "2", "108.2", "MB"],
     ):
         assert any(line.split()[: len(fact)] == fact for line in text.splitlines()), f"{fact} is missing in:\n{text}"

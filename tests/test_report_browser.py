@@ -174,10 +174,15 @@ def test_text_stays_within_the_page_on_a_phone(browser, address) -> None:
         " return box.left < 0 || box.right > 390; }).map((text) => text.textContent)"
     )
     assert outside == []
+    cut = browser.js(
+        "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth)"
+        ".map((box) => box.textContent)"
+    )
+    assert cut == []
 
 
 def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, packed) -> None:
-    from packer.pipeline import packed_figures
+    from packer.pipeline.collect_figures import packed_figures
 
     rows = packed_figures(packed).rows
     sources = ["chats.parquet", "web & <code>.parquet"]
@@ -188,7 +193,8 @@ def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, p
         browser.point(middle, 22 * index + 8)
         told = browser.told()
         length, trained = row.lengths[segment], row.trained[segment]
-        assert told.startswith(f"Row {row.row:,}, segment {segment + 1} of {len(row.lengths)}: ")
+        why = "" if row.chosen == "at random" else f" ({row.chosen})"
+        assert told.startswith(f"Row {row.row:,}{why}, segment {segment + 1} of {len(row.lengths)}: ")
         assert f"document {row.documents[segment]:,} of {sources[row.sources[segment]]}, {length:,} token" in told
         assert f"{trained:,} trained ({100 * trained / length:.1f}%)" in told
     browser.point(0.01, 8, click=True)
@@ -201,7 +207,7 @@ def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, p
     assert browser.messages() == []
 
 
-def test_gpu_hours_follow_the_fields(browser, address) -> None:
+def test_gpu_time_follows_the_fields(browser, address) -> None:
     browser.open(address)
     cells = "[...document.querySelectorAll('[data-tokens]')].map((cell) => [cell.dataset.tokens, cell.textContent])"
     before = browser.js(cells)
@@ -212,8 +218,11 @@ def test_gpu_hours_follow_the_fields(browser, address) -> None:
     )
     after = browser.js(cells)
     assert [tokens for tokens, _ in before] == [tokens for tokens, _ in after]
-    for tokens, hours in after:
-        assert float(hours.replace(",", "")) == pytest.approx(int(tokens) * 3 / 0.5 / 3600, rel=0.01)
+    units = {"s": 1, "min": 60, "h": 3600}
+    for tokens, time in after:
+        words = time.replace(",", "").split()
+        seconds = sum(float(value) * units[unit] for value, unit in zip(words[::2], words[1::2], strict=True))
+        assert seconds == pytest.approx(int(tokens) * 3 / 0.5, rel=0.02)
     assert before != after
 
 

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from packer.cli import cli
 from packer.options import PackOptions
-from packer.pipeline import row_length_statistics
-from packer.pipeline.measure_row_lengths import DocumentLengths, describe_length
-from packer.report import render_row_lengths
-from packer.stats import RowLength, RowLengths, RowWork
-from packer.stats.model_work import KEYS_OF_MATRICES, attention_share
+from packer.pipeline.measure_row_lengths import DocumentLengths, describe_length, row_length_statistics
+from packer.report.row_length_table import render_row_lengths
+from packer.stats.model_work import KEYS_OF_MATRICES, RowWork, attention_share
+from packer.stats.row_lengths import RowLength, RowLengths
 from tests import naive
 
 rows_of_lengths = st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=5), min_size=1, max_size=20)

@@ -14,8 +14,8 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.read_documents import open_sources
-from packer.pipeline.verification import against_source, packed_segments, segment_buckets
-from packer.pipeline.verification.segment_buckets import Buckets
+from packer.pipeline.verification import against_source, packed_segments
+from packer.pipeline.verification.packed_segments import Buckets
 from packer.pipeline.verifying import compare_opened
 from packer.progress import silent
 from packer.shards.reader import read_manifest
@@ -26,7 +26,7 @@ from tests.test_verifying import rewrite
 def set_sizes(monkeypatch, *, bucket: int, documents: int, written: int) -> None:
     monkeypatch.setattr(packed_segments, "BUCKET", bucket)
     monkeypatch.setattr(against_source, "_CUT_TOGETHER", documents)
-    monkeypatch.setattr(segment_buckets, "_WRITTEN_TOGETHER", written)
+    monkeypatch.setattr(packed_segments, "_WRITTEN_TOGETHER", written)
 
 
 def compared(packing: Packing, paths: list[Path], out: Path) -> list[str]:
@@ -83,7 +83,7 @@ def test_the_faults_of_damaged_rows_do_not_depend_on_the_size_of_buckets(packing
 @given(st.lists(st.integers(0, 500), max_size=300), st.integers(0, 600), st.integers(1, 40))
 def test_a_bucket_has_all_segments_of_its_documents_and_about_the_requested_size(segments, documents, size):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(segment_buckets, "_MOST_RANGES", 64)
+        patched.setattr(packed_segments, "_MOST_RANGES", 64)
         found = np.array(segments, np.int64)
         buckets = Buckets.balanced([found[:7], found[7:]], documents, size)
     numbers = buckets.of(found)
@@ -116,7 +116,7 @@ def temporary(tmp_path, monkeypatch) -> list:
         assert list(folder.iterdir()) == []
         return files[-1]
 
-    monkeypatch.setattr(segment_buckets, "TemporaryFile", noted)
+    monkeypatch.setattr(packed_segments, "TemporaryFile", noted)
     return files
 
 
@@ -167,7 +167,7 @@ def test_long_kept_values_make_buckets_smaller(tmp_path, monkeypatch, temporary)
 def test_a_full_disk_for_the_temporary_file_is_reported_in_one_line(small, tmp_path, monkeypatch, full, reason):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     if full:
-        monkeypatch.setattr(segment_buckets, "TemporaryFile", partial(Path("/dev/full").open, "wb"))
+        monkeypatch.setattr(packed_segments, "TemporaryFile", partial(Path("/dev/full").open, "wb"))
     with pytest.raises(PackerError) as error:
         list(packer.verify(*small))
     assert str(error.value).startswith(f"{tmp_path / 'missing'}: {reason}: a comparison of 200 segments")

@@ -15,7 +15,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.paths import PathList
-from packer.sources import open_source
+from packer.sources.tokenized_source import open_source
 from tests.chat_templates import save_tokenizer
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -235,7 +235,7 @@ def test_a_file_that_is_given_twice_is_named(folder):
 def test_paths_that_cannot_be_one_source_are_refused_in_one_line(folder, tmp_path):
     given = [folder / "a.jsonl", folder / "sub"]
     assert "a.jsonl and 1 other path have no common name: name the output with --output" in refused(
-        "pack", *given, *OPTIONS
+        "pack", *given, *OPTIONS, code=2
     )
     assert "data/sub/x is inside the source data/sub" in refused("pack", *given, *OPTIONS, "-o", "data/sub/x")
     assert "none.jsonl: no such file or folder" in refused("pack", *given, "none.jsonl", *OPTIONS, "-o", "out")

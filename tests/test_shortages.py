@@ -17,7 +17,7 @@ import packer
 from packer.algorithms.jit import jit
 from packer.options import PackOptions
 from packer.output.output_folder import OutputFolder
-from packer.pipeline import tokenize
+from packer.pipeline.tokenizing import tokenize
 from packer.sources.mapped import ipc
 from packer.system_errors import shortage, shortage_behind
 from packer.text.tokens import _is_refusal

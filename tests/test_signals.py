@@ -1,6 +1,7 @@
 """A signal to end is a line and an exit code, whenever it comes."""
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import packer
 from packer import signals
 from packer.cli.one_line_errors import one_line_errors
+from tests.chat_templates import EXACT, save_tokenizer
 
 ROOT = Path(__file__).parent.parent
 ENDS = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
@@ -129,3 +132,19 @@ def test_outside_the_main_thread_signals_are_left_alone():
     thread.start()
     thread.join()
     assert [signal.getsignal(number) for number in ENDS] == before
+
+
+def test_a_slow_chat_template_is_interrupted(tmp_path):
+    pytest.importorskip("transformers")
+    slow = EXACT["chatml"] + "{% for i in range(9) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    lines = [json.dumps({"messages": chat})] * 3000
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
+    options = {"tokenizer": save_tokenizer(tmp_path / "ours", template=slow), "on_error": "skip", "max_len": 64}
+    strike = threading.Timer(5, os.kill, (os.getpid(), signal.SIGINT))
+    strike.start()
+    started = time.monotonic()
+    with signals.raising(), pytest.raises(signals.Signalled):
+        packer.pack(tmp_path / "chats.jsonl", tmp_path / "out", **options)
+    assert time.monotonic() - started < 60  # all of it takes an hour
+    strike.join()

@@ -12,8 +12,8 @@ import pytest
 
 import packer
 from packer.options import PackOptions
-from packer.pipeline import tokenize
 from packer.pipeline.name_output import default_output
+from packer.pipeline.tokenizing import tokenize
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.test_cli import run
 from tests.test_pack import made_documents, save_arrow
@@ -156,23 +156,31 @@ def output_of(source: object) -> str:
     return str(default_output(source, PackOptions(max_len=64)))
 
 
-def test_sources_whose_names_differ_by_their_ending_have_outputs_of_their_own(tmp_path, monkeypatch):
+def test_the_name_of_an_output_does_not_depend_on_neighbours(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("rows.jsonl", "rows.parquet", "other.arrow", "data.json.gz"):
-        Path(name).touch()
-    Path("data").mkdir()
-    assert output_of("rows.jsonl") == "rows.jsonl-packed-64"
-    assert output_of("rows.parquet") == "rows.parquet-packed-64"
-    assert output_of("other.arrow") == "other-packed-64"
-    assert output_of("data") == "data-packed-64"
-    assert output_of("data.json.gz") == "data.json.gz-packed-64"
+    save_arrow(Path("rows.arrow"), [[1, 2, 3]] * 9)
+    pq.write_table(pa.table({"input_ids": [[4, 5]] * 9}), "rows.parquet")
+    packer.pack("rows.arrow", max_len=64)
+    written = Path("rows-packed-64/manifest.json").stat()
+    Path("rows").mkdir()
+    Path("rows.jsonl").touch()
+    Path("rows.json.gz").touch()
+    packer.pack("rows.arrow", max_len=64)
+    assert Path("rows-packed-64/manifest.json").stat() == written, "complete already"
+    assert {output_of(each) for each in Path().glob("rows*") if "packed" not in each.name} == {"rows-packed-64"}
+    with pytest.raises(
+        packer.PackerError,
+        match=r"^rows-packed-64 is complete, packed from other source files \(rows.arrow, not rows.parquet\): choose ",
+    ):
+        packer.pack("rows.parquet", max_len=64)
 
 
-def test_the_output_of_a_file_of_a_saved_dataset_lies_beside_the_dataset(tmp_path, monkeypatch):
+def test_the_output_of_a_file_of_a_saved_dataset_does_not_disturb_the_dataset(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dataset = datasets.Dataset.from_dict({"input_ids": [np.arange(1, 9).tolist()] * 4})
     datasets.DatasetDict({"train": dataset, "test": dataset}).save_to_disk("saved")
     (file,) = Path("saved/train").glob("data-*.arrow")
-    assert Path(output_of(file)) == tmp_path / f"{file.stem}-packed-64"
+    assert Path(output_of(file)) == file.with_name(f"{file.stem}-packed-64")
     packer.pack(file, max_len=8)
-    packer.pack("saved", max_len=8, split="train")
+    assert packer.pack("saved", max_len=8, split="train").totals.packs == 4
+    assert datasets.load_from_disk("saved")["train"].num_rows == 4

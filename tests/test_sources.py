@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
-from packer.sources import Source, TokenTable, open_source
 from packer.sources import source as source_module
+from packer.sources.documents import TokenTable
 from packer.sources.json_lines import jsonl as jsonl_module
 from packer.sources.mapped import mapped_lists as mapped_lists_module
+from packer.sources.source import Source
+from packer.sources.tokenized_source import open_source
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]
 LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]

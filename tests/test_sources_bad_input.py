@@ -16,8 +16,9 @@ import zstandard
 
 from packer.errors import PackerError, SourceError
 from packer.facts.rejection import REMEDY
-from packer.sources import Source, open_source
 from packer.sources.json_lines import jsonl as jsonl_module
+from packer.sources.source import Source
+from packer.sources.tokenized_source import open_source
 
 GOOD = '{"input_ids": [1, 2]}'
 
@@ -322,7 +323,7 @@ def test_an_indices_mapping_outside_the_data(tmp_path):
 
 def test_a_hub_id_without_a_network_fails_quickly(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    code = "from packer.sources import Source, open_source; open_source('no-one-here/no-such-dataset')"
+    code = "from packer.sources.tokenized_source import open_source; open_source('no-one-here/no-such-dataset')"
     for offline in ("0", "1"):
         start = time.monotonic()
         done = subprocess.run(
@@ -333,9 +334,11 @@ def test_a_hub_id_without_a_network_fails_quickly(tmp_path, monkeypatch):
         )
         assert time.monotonic() - start < 20
         last = done.stderr.splitlines()[-1]
-        assert (
-            "PackerError: no-one-here/no-such-dataset: neither a local path nor a dataset on the Hugging Face" in last
-        )
+        fault = {
+            "0": " is not a local path, and the Hugging Face Hub cannot be reached",
+            "1": ": neither a local path nor a dataset on the Hugging Face",
+        }
+        assert f"PackerError: no-one-here/no-such-dataset{fault[offline]}" in last
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

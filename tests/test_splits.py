@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.sources import open_source
 from packer.sources.files.split_names import splits_of
+from packer.sources.tokenized_source import open_source
 from tests.chat_templates import save_tokenizer
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.stats import BATCH_SIZES, RowArrays, dataset_stats, packed_stats, padding_ratios
-from packer.stats.dataset_figures import epoch_steps
+from packer.stats.dataset_figures import dataset_stats, epoch_steps
 from packer.stats.distribution import MAX_BINS, distribution
-from packer.stats.padding import expected_longest, grouped_total
+from packer.stats.packed_figures import RowArrays, packed_stats
+from packer.stats.padding import BATCH_SIZES, expected_longest, grouped_total, padding_ratios
 
 MAX_LEN = 32
 

@@ -3,14 +3,17 @@
 import contextlib
 import errno
 import os
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 
 import pytest
+from test_cli import run
 from test_pack import hashes, made_documents, save_arrow
 from test_ranks import ROOT, run_ranks
 from test_stored_outputs import OPTIONS, expected, quickly, refusal, source, stored  # noqa: F401 (fixtures among them)
@@ -173,3 +176,54 @@ def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(bucket, tmp_path
     packer.pack(arrow, tmp_path / "expected", **OPTIONS)
     made = stored(bucket / "set") if place == "store" else hashes(tmp_path / "set")
     assert made == hashes(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("after", [0, 12, 40])
+def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
+    source,  # noqa: F811
+    bucket,
+    expected,  # noqa: F811
+    store_server,
+    monkeypatch,
+    after,
+):
+    monkeypatch.setattr("packer.stores.requests._TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr("packer.stores.requests._LEFT_ALONE", 2)
+    store_server.faults(seconds=100, after=after)
+    begun = time.monotonic()
+    told = refusal(source, str(bucket / "set"))
+    took = time.monotonic() - begun
+    store_server.faults()
+    assert re.fullmatch(
+        r"s3://bucket-\d+/set\S*: the store cannot be used \(no answer within 2 seconds, tried 2 times\): "
+        "repeat the same command when that is fixed: it resumes where it stopped",
+        told,
+    )
+    assert took < 12
+    time.sleep(2)
+    packer.pack(source, str(bucket / "set"), **OPTIONS)
+    assert stored(bucket / "set") == expected
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"methods": ["PUT"], "contains": "/manifest.json", "lost": True},
+        {"methods": ["PUT"], "contains": "/request.json", "lost": True},
+        {"methods": ["POST"]},
+    ],
+    ids=["manifest", "request", "removal"],
+)
+def test_what_a_process_wrote_itself_is_not_taken_for_that_of_another(source, bucket, expected, store_server, faults):  # noqa: F811
+    """The store does what it is asked to, but every answer is an error; or it does not remove what is left over."""
+    store_server.faults()
+    packer.pack(source, str(bucket / "other"), **OPTIONS)
+    after = store_server.faults()["POST"] - 1 if "POST" in faults["methods"] else 0
+    store_server.faults(status=503, after=after, **faults)
+    result = run(*COMMAND[3:], source, "-o", bucket / "set")
+    store_server.faults()
+    assert result.exit_code == 0, result.stderr
+    assert f"Written to {bucket}/set" in result.stdout
+    assert "another process" not in result.output
+    packer.pack(source, str(bucket / "set"), **OPTIONS)
+    assert stored(bucket / "set") == expected

@@ -21,7 +21,7 @@ from packer import signs_of_life
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.notes import Note, notes_in
-from packer.output import claim_stored
+from packer.output import claim_pack
 from packer.output.stored_pack import StoredPack
 from packer.shards.files import HashingFile
 from packer.signs_of_life import SignsOfLife
@@ -274,14 +274,14 @@ def test_a_pack_that_shows_signs_of_life_is_not_replaced(source, bucket, monkeyp
 def test_a_dataset_that_is_finished_while_signs_of_life_are_looked_for_is_not_removed(
     source, bucket, expected, monkeypatch
 ):
-    out, is_alive = bucket / "set", claim_stored._is_alive
+    out, is_alive = bucket / "set", claim_pack._is_alive
     begin(source, out, monkeypatch)
 
     def finishing(claimed):
         packer.pack(source, str(out), **OPTIONS)
         return is_alive(claimed)
 
-    monkeypatch.setattr(claim_stored, "_is_alive", finishing)
+    monkeypatch.setattr(claim_pack, "_is_alive", finishing)
     assert refusal(source, str(out), seed=5, overwrite=True) == (
         f"{out} was finished by another packer just now: repeat the command to compare"
     )
@@ -295,14 +295,16 @@ def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_pat
 
     def sleeping(self):
         check(self)
-        if not begun and (out / "data-00005-of-00006.arrow").is_file() and self.request.count(b'"max_len": 64'):
+        written = all((out / f"data-{number:05d}-of-00006.arrow").is_file() for number in range(6))
+        if not begun and written and self.request.count(b'"max_len": 64'):
             begun.append(True)
             self.clear()
             begun.append(packer.pack(source, str(out), **options))
 
     monkeypatch.setattr(StoredPack, "check_request", sleeping)
     told = refusal(source, str(out), workers=1)
-    assert told == f"{out} was finished, removed or started again by another packer: choose another output"
+    removed = f"{out} was finished, removed or started again by another packer"
+    assert told == f"{removed}: repeat the command, or choose another output"
     assert begun == [True, expected]
     assert stored(out) == hashes(tmp_path / "expected")
     assert not list(packer.verify(str(out)))
@@ -322,7 +324,8 @@ def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source
 
     monkeypatch.setattr(StoredPack, "commit", sleeping)
     told = refusal(source, str(out), workers=1)
-    assert told == f"{out} was finished, removed or started again by another packer: choose another output"
+    removed = f"{out} was finished, removed or started again by another packer"
+    assert told == f"{removed}: repeat the command, or choose another output"
     assert begun == [True, expected]
     (out / ".packer").remove_all()
     assert stored(out) == hashes(tmp_path / "expected")
@@ -436,7 +439,8 @@ def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tm
         (("stats", source, "--report", f"{out}-x"), "name a local file"),
     ):
         refused = run(*words)
-        assert (refused.exit_code, len(refused.output.splitlines())) == (1, 1)
+        assert refused.exit_code in (1, 2)
+        assert len(refused.output.splitlines()) == 1
         assert message in refused.output
 
 

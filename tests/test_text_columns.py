@@ -1,5 +1,6 @@
 """Beside tokens made of text: columns that are kept, groups, and the places where turns begin."""
 
+import csv
 import json
 from collections import Counter
 
@@ -334,3 +335,66 @@ def test_what_a_template_raises_is_told_with_the_line(tmp_path, tokenizer, small
     message = said_in_one_line(*given)
     assert message.startswith("document 31 (rows.jsonl line 32): the chat template ")
     assert words in message
+
+
+# ---- messages as JSON in strings ----
+
+
+def as_json(records, *columns):
+    return [
+        {name: json.dumps(value) if name in columns else value for name, value in record.items()} for record in records
+    ]
+
+
+@pytest.mark.parametrize("column", ["messages", "body"])
+def test_strings_of_json_are_decoded_on_request_and_never_packed_as_text(tmp_path, tokenizer, small, column):
+    made = [{column: record["messages"], "tools": None} for record in chats()]
+    wanted = pack(write_lines(tmp_path / "chats.jsonl", chats()), tmp_path / "out", tokenizer)
+    strings = as_json(made, column)
+    for name, source in write_formats(tmp_path, strings).items():
+        decoded = pack(source, tmp_path / f"out-{name}", tokenizer, text_column=f"{column}:json")
+        assert shards(decoded) == shards(wanted), name
+        with pytest.raises(packer.PackerError, match=f"text_column {column}:json$"):
+            pack(source, tmp_path / "text", tokenizer, text_column=None if column == "messages" else column)
+    header = csv.DictWriter((tmp_path / "rows.csv").open("w", newline=""), [column], extrasaction="ignore")
+    header.writeheader()
+    header.writerows(strings)
+    with pytest.raises(
+        packer.PackerError, match=f"'{column}' holds messages as JSON in strings, which would be packed"
+    ):
+        pack(tmp_path / "rows.csv", tmp_path / "text", tokenizer, text_column=column)
+    assert not (tmp_path / "text").exists()
+
+
+def test_prompts_completions_and_pairs_may_be_json(tmp_path, tokenizer):
+    question, *answers = [[{"role": role, "content": role[0]}] for role in ("user", "assistant", "assistant")]
+    answers[1] = [{"role": "assistant", "content": "b"}]
+    made = [{"prompt": question, "chosen": answers[0], "rejected": answers[1]}]
+    plain, text = tmp_path / "plain.jsonl", tmp_path / "json.jsonl"
+    write_lines(plain, made)
+    write_lines(text, as_json(made, *made[0]))
+    wanted = shards(pack(plain, tmp_path / "plain", tokenizer, pairs=True))
+    names = "prompt:json,chosen:json,rejected:json"
+    assert shards(pack(text, tmp_path / "decoded", tokenizer, pairs=True, text_column=names)) == wanted
+    with pytest.raises(packer.PackerError, match=f"decode them by text_column {names}"):
+        pack(text, tmp_path / "text", tokenizer, pairs=True)
+    wanted = shards(pack(plain, tmp_path / "sft", tokenizer, text_column="prompt,chosen"))
+    decoded = pack(text, tmp_path / "sft-decoded", tokenizer, text_column="prompt:json,chosen:json")
+    assert shards(decoded) == wanted
+
+
+def test_json_that_is_wrong_is_named_with_its_line_and_text_that_mentions_it_is_packed(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", [*as_json(chats(), "messages")[:2], {"messages": "[{"}])
+    with pytest.raises(packer.SourceError, match=r"document 2 \(rows.jsonl line 3\): 'messages' is not valid JSON: "):
+        pack(source, tmp_path / "out", tokenizer, text_column="messages:json")
+    skipping = pack(source, tmp_path / "out", tokenizer, text_column="messages:json", on_error="skip", overwrite=True)
+    assert skipping.totals.documents_rejected == {"invalid_chat": 1}
+    texts = [*as_json(chats(), "messages")[:2], {"messages": "The format is a list of messages."}, {"messages": "[1]"}]
+    pack(write_lines(tmp_path / "docs.jsonl", texts), tmp_path / "text", tokenizer, text_column="messages")
+
+
+def test_a_source_of_a_mixture_may_be_json(tmp_path, tokenizer):
+    json_lines = write_lines(tmp_path / "json.jsonl", as_json(chats(), "messages"))
+    other = write_lines(tmp_path / "texts.jsonl", texts())
+    manifest = pack([(json_lines, 0.5), (other, 0.5)], tmp_path / "mix", tokenizer, text_column="messages:json")
+    assert [text.train_on for text in manifest.source.texts.values()] == ["assistant", "all"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
+from packer.sources import documents
 from packer.sources.text import text_records
 from packer.sources.text.csv_records import open_csv_records
 from packer.sources.text.json_arrays import open_json_array
@@ -227,3 +228,42 @@ def test_tokens_in_an_array_are_asked_for_as_lines(tmp_path):
 def test_fields_of_a_file_without_records_are_unknown(tmp_path):
     (tmp_path / "rows.csv").write_text("text\n\n")
     assert open_csv_records(tmp_path / "rows.csv", "rows.csv").fields is None
+
+
+LIMIT = "the record has more than {:,} {}, the limit; split it into several, or remove it"
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.csv", "many fields.csv", "many lines.csv"])
+def test_a_record_above_the_limit_is_refused(tmp_path, tokenizer, monkeypatch, name, ending):
+    monkeypatch.setattr(documents, "MOST_RECORD", 5 << 20)
+    size = 11 << 20
+    records = [{"text": "short"}, {"text": "a" * size}, {"text": "short"}]
+    text = {
+        "rows.jsonl": "".join(json.dumps(record) + "\n" for record in records),
+        "rows.json": json.dumps(records),
+        "rows.csv": "text\nshort\n" + "a" * size + "\nshort\n",
+        "many fields.csv": "text\nshort\n" + "," * size + "\nshort\n",
+        "many lines.csv": 'text\nshort\n"' + "a\n" * (size // 2) + '"\nshort\n',
+    }[name]
+    path = tmp_path / (name + ending)
+    path.write_bytes(gzip.compress(text.encode(), 1) if ending else text.encode())
+    message = LIMIT.format(5 << 20, "bytes" if name == "rows.jsonl" else "characters")
+    for options in ({}, {"on_error": "skip"}):
+        with pytest.raises(PackerError) as raised:
+            packed(path, tokenizer, **options)
+        assert message in str(raised.value)
+        assert path.name in str(raised.value)
+        assert ("line 2" if name == "rows.jsonl" else "document 1") in str(raised.value)
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+def test_a_list_of_tokens_above_the_limit_is_refused_with_its_line(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(documents, "MOST_RECORD", 5 << 20)
+    lines = b'{"input_ids": [1, 2]}\n\n' * 1000 + b'{"input_ids": [' + b"1," * (6 << 20) + b"1]}\n"
+    (tmp_path / name).write_bytes(gzip.compress(lines, 1) if name.endswith("gz") else lines)
+    done = run("pack", str(tmp_path / name), "--max-len", "64", "-o", str(tmp_path / "out"))
+    assert done.exit_code == 1
+    assert f"{name} line 2001: {LIMIT.format(5 << 20, 'bytes')}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -12,7 +12,7 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.report import render_manifest_summary
+from packer.report.run_summary import render_manifest_summary
 from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.text import text_records as records_module
 from packer.sources.text.text_source import TextInput
@@ -153,7 +153,7 @@ def test_counts_and_identities_equal_those_of_each_source(tmp_path, tokenizer, s
     for name in ("documents_straddling", "documents_untrained"):
         assert getattr(manifest.totals, name) == sum(getattr(each.totals, name) for each in alone)
     summary = render_manifest_summary(manifest, output="out", seconds=1)
-    assert "chats.jsonl tokenized with ours, training on assistant of messages" in summary
+    assert "chats.jsonl tokenized with ours, training on assistant of messages (" in summary
     assert "All tokens of web.parquet are trained" in summary
 
 

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer import pipeline
 from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
-from packer.sources import open_source, open_text
+from packer.pipeline import packing, statistics, tokenizing
+from packer.sources.text.text_source import open_text
+from packer.sources.tokenized_source import open_source
 from packer.text import PairEncoder, TextOptions, recognize_pairs
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
 from tests.test_from_text import Killed, documents_of, kill_after, shards, write_formats, write_lines
@@ -331,7 +332,8 @@ def test_pairs_tokenized_before_a_kill_are_not_tokenized_again(tmp_path, tokeniz
 
     def run(out):
         made = options(tokenizer, algorithm="bfd")
-        getattr(pipeline, command)(source, out, options=made, workers=1, sync=False)
+        run_command = {"pack": packing.pack, "tokenize": tokenizing.tokenize}[command]
+        run_command(source, out, options=made, workers=1, sync=False)
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
     with monkeypatch.context() as patch:
@@ -364,7 +366,7 @@ def test_each_answer_has_the_values_and_the_group_of_its_record(tmp_path, tokeni
     (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, made), tokenizer=tokenizer)
     assert fault.startswith("document 8 (pairs.jsonl line 5)")
     chosen = options(tokenizer, max_len=256, group_by="topic", keep=("score",))
-    predicted = pipeline.dataset_statistics(source, options=chosen)
+    predicted = statistics.dataset_statistics(source, options=chosen)
     assert predicted.packs == packer.load(tmp_path / "out").manifest.packs
 
 
@@ -488,7 +490,7 @@ def test_an_invalid_record_is_named_with_its_file_and_line(tmp_path, tokenizer, 
     assert message.startswith("document 62 (pairs.jsonl line 33): ")
     assert words.replace("--text-column", "text_column") in message
     with pytest.raises(packer.SourceError, match=r"^document 62 \(pairs.jsonl line 33\)"):
-        pipeline.dataset_statistics(tmp_path / "pairs.jsonl", options=options(tokenizer))
+        statistics.dataset_statistics(tmp_path / "pairs.jsonl", options=options(tokenizer))
 
 
 @pytest.mark.parametrize(
@@ -577,5 +579,5 @@ def test_records_that_cannot_be_used_are_left_out_with_both_answers(tmp_path, to
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     pack(tmp_path / "pairs-tokenized", tmp_path / "once", None)
     assert documents(tmp_path / "once") == documents(out)
-    predicted = pipeline.dataset_statistics(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
+    predicted = statistics.dataset_statistics(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
     assert predicted.packs == made[0].packs

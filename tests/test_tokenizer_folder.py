@@ -11,8 +11,7 @@ import pytest
 
 from packer.text import open_tokenizer
 from packer.text.tokenizer import of_transformers
-from packer.text.tokenizer_classes import CLASSES
-from packer.text.tokenizer_folder import open_complete
+from packer.text.tokenizer_folder import CLASSES, open_complete
 from packer.text.tokenizer_identity import text_identity
 from packer.text.tokens import TextTokens
 from tests.chat_templates import EXACT, MARKED, WORDS, auto_tokenizer, save_tokenizer, trained

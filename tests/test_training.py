@@ -175,9 +175,15 @@ def reading_trainer(model, example, folder, *, batch_size, remove=()):
     return transformers.Trainer(model=model, args=arguments, train_dataset=rows)
 
 
+TRAINED = [
+    ("sdpa", 2),
+    *(pytest.param(*each, marks=pytest.mark.nightly) for each in [("sdpa", 1), ("eager", 1), ("eager", 2)]),
+]
+"""Attention and rows of a batch, of which one is enough to see that a trainer keeps documents apart."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
 def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(example, tmp_path, attention, batch_size):
     model = tiny_llama(attention=attention)
     alone = train_alone(model, example.pieces)
@@ -187,7 +193,7 @@ def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(exam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_the_trainer_with_collate_trains_as_on_documents_alone(example, tmp_path, batch_size):
     pytest.importorskip("accelerate")
     model = tiny_llama()
@@ -226,8 +232,7 @@ def sft_trainer(model, example, folder, *, batch_size, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
 def test_sft_trainer_trains_as_on_documents_alone(example, tmp_path, attention, batch_size):
     model = tiny_llama(attention=attention)
     alone = train_alone(model, example.pieces)
@@ -251,11 +256,11 @@ def test_padding_does_not_matter_to_trainers(tmp_path, make_trainer, options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make_trainer", [reading_trainer, sft_trainer])
-def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(example, tmp_path, make_trainer):
+def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(any_example, tmp_path, make_trainer):
     model = tiny_llama()
-    alone = train_alone(model, example.pieces)
-    trainer = make_trainer(model, example, tmp_path, batch_size=1)
-    trainer.args.per_device_eval_batch_size = example.rows
+    alone = train_alone(model, any_example.pieces)
+    trainer = make_trainer(model, any_example, tmp_path, batch_size=1)
+    trainer.args.per_device_eval_batch_size = any_example.rows
     found = trainer.evaluate(trainer.train_dataset)
     assert found["eval_loss"] == pytest.approx(alone.loss, abs=1e-5)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.plan import cuts_between
+from packer.plan.cutting import cuts_between
 
 
 def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:

@@ -12,6 +12,7 @@ import packer
 from packer.cli import cli
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import checksum
+from tests.chat_templates import save_tokenizer
 from tests.packed_rows import LENGTHS, MAX_LEN, make, write_source
 
 
@@ -155,3 +156,95 @@ def test_a_dataset_with_one_shard_is_checked_too(tmp_path):
     shard.rename(tmp_path / "shard.arrow")
     shard.symlink_to(tmp_path / "shard.arrow")
     assert all("is a symbolic link" in line for line in refusals(folder))
+
+
+# ---- work folders, in which commands remove what they take for leftovers ----
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    """A folder of the user, with files named like those of a work folder."""
+    for name in ("notes.txt", ".hidden", "inner/letter.txt", "lock", "request.json", "append-00001/data.arrow"):
+        (path := tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "home"
+
+
+def contents(folder: Path) -> dict[Path, str]:
+    return {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused_link(command: list[str], link: Path, home: Path) -> None:
+    before = contents(home)
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1, done.output
+    assert f"{link} is a symbolic link" in done.stderr
+    assert contents(home) == before
+
+
+@pytest.mark.parametrize(
+    "inner", ["", "lock", "append-00001", "append-00001/.packer", "append-00001/.packer/notes", "append-00001/x.arrow"]
+)
+def test_an_append_follows_no_link_in_the_work_folder(folder, home, inner):
+    link = folder / ".packer" / inner if inner else folder / ".packer"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(home if "." not in inner and inner != "lock" else home / "lock")
+    if inner.endswith(".packer"):
+        link.unlink()
+        link.symlink_to(home)
+    refused_link(["append", str(folder), str(folder.parent / "source.arrow")], link, home)
+    verified = CliRunner().invoke(cli, ["verify", str(folder)])
+    assert verified.exit_code == 3
+    assert f"{link} is a symbolic link" in verified.output
+
+
+@pytest.mark.parametrize("inner", ["", "spill", "notes", "committed", "lock", "request.json"])
+@pytest.mark.parametrize("command", ["pack", "overwrite", "tokenize", "materialize", "export", "repack"])
+def test_no_command_follows_a_link_in_the_work_folder_of_its_output(folder, home, tmp_path, command, inner):
+    out, source = tmp_path / "out", str(tmp_path / "source.arrow")
+    if command == "overwrite":
+        shutil.copytree(folder, out)
+    hidden = {"overwrite": ".out.packer-new", "tokenize": ".out.packer-tokenizing", "export": ".out.packer-export"}
+    link = tmp_path / hidden.get(command, "out") / ".packer" / inner
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(home / inner if inner in ("lock", "request.json") else home)
+    if command == "tokenize":
+        (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n')
+        save_tokenizer(tmp_path / "tokenizer")
+    if command == "materialize":
+        packer.pack(source, tmp_path / "index", max_len=MAX_LEN, index_only=True)
+    pack = ["pack", source, "--max-len", "24", "-o", str(out)]
+    commands = {
+        "pack": pack,
+        "overwrite": [*pack, "--overwrite"],
+        "tokenize": ["tokenize", str(tmp_path / "texts.jsonl"), "--tokenizer", str(tmp_path / "tokenizer")],
+        "materialize": ["materialize", str(tmp_path / "index"), "--source", source],
+        "export": ["export", str(folder), "--to", "parquet"],
+        "repack": ["pack", str(folder), "--max-len", "24"],
+    }
+    refused_link([*commands[command], *(["-o", str(out)] if "-o" not in commands[command] else [])], link, home)
+
+
+def test_a_link_in_place_of_an_old_output_is_removed_alone(folder, home, tmp_path):
+    source = str(tmp_path / "source.arrow")
+    (tmp_path / ".packed.packer-old").symlink_to(home)
+    before = contents(home)
+    done = CliRunner().invoke(cli, ["pack", source, "--max-len", "24", "-o", str(folder), "--overwrite"])
+    assert done.exit_code == 0, done.output
+    assert contents(home) == before
+    assert not (folder / "notes.txt").exists()
+    assert packer.load(folder).max_len == 24
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_an_append_does_not_go_on_with_files_of_another_user(folder):
+    source = folder.parent / "source.arrow"
+    foreign = folder / ".packer" / "append-00001" / ".packer" / "request.json"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("{}")
+    os.chown(foreign, 1234, 1234)
+    with pytest.raises(packer.PackerError, match=r"request\.json belongs to another user: remove "):
+        packer.append(folder, source)
+    shutil.rmtree(folder / ".packer")
+    packer.append(folder, write_source(folder.parent / "more.arrow", [4, 5]))
+    assert not list(packer.verify(folder))

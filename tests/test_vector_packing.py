@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm, jit
 from packer.algorithms.bounds import token_bound, vector_bounds
-from packer.algorithms.coarse_units import FINEST, in_units
+from packer.algorithms.coarse_units import FINEST, coarsen
 from packer.algorithms.vector_drawing import draw_full_rows
 from packer.algorithms.vector_first_fit import vector_first_fit
 from packer.plan.vector_packing import pack_vectors
@@ -76,8 +76,8 @@ def test_every_item_is_in_one_row_that_has_room_for_it(table, max_segments, seed
 def test_plain_kernels_make_the_rows_of_compiled_ones(table, max_segments, seed):
     compiled = pack_vectors(*table, max_segments=max_segments, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "is_prepared", lambda: False)
-        patch.setattr(jit, "PLAIN_SECONDS", np.inf)
+        patch.setattr(jit, "_is_compiling", False)
+        patch.setattr(jit, "MOST_VALUES_OF_ALL", np.inf)
         plain = pack_vectors(*table, max_segments=max_segments, seed=seed)
     assert listed(plain) == listed(compiled)
 
@@ -86,8 +86,8 @@ def test_plain_kernels_make_the_rows_of_compiled_ones_for_a_vision_table():
     demands = vision(900, (256, 480))
     compiled = pack_vectors(demands, VISION, seed=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "is_prepared", lambda: False)
-        patch.setattr(jit, "PLAIN_SECONDS", np.inf)
+        patch.setattr(jit, "_is_compiling", False)
+        patch.setattr(jit, "MOST_VALUES_OF_ALL", np.inf)
         assert listed(pack_vectors(demands, VISION, seed=3)) == listed(compiled)
 
 
@@ -130,7 +130,7 @@ def test_items_go_into_the_first_row_with_room(table, data):
 def test_drawn_rows_are_full_in_the_first_resource_and_within_the_others(table):
     demands, capacities = np.ascontiguousarray(table[0].T), table[1]
     row_of = draw_full_rows(demands, capacities)
-    counted, capacity = in_units(demands[:, 0], int(capacities[0]))
+    counted, capacity = coarsen(demands[:, 0], int(capacities[0]))
     for row in range(row_of.max(initial=-1) + 1):
         assert counted[row_of == row].sum() == capacity
         assert (demands[row_of == row].sum(axis=0, dtype=np.int64) <= capacities).all()
@@ -139,7 +139,7 @@ def test_drawn_rows_are_full_in_the_first_resource_and_within_the_others(table):
 @given(st.integers(1, 2**40), st.data())
 def test_what_fits_in_coarser_units_fits(capacity, data):
     demands = data.draw(st.lists(st.integers(0, min(capacity, 2**31 - 1)), max_size=6))
-    counted, counted_capacity = in_units(np.array(demands, np.int32), capacity)
+    counted, counted_capacity = coarsen(np.array(demands, np.int32), capacity)
     assert counted_capacity <= FINEST
     assert counted.max(initial=0) <= counted_capacity
     assert (np.array(demands) > 0).tolist() == (counted > 0).tolist()

@@ -1,6 +1,8 @@
 """Faults that `verify` finds even if all hashes match: wrong values in rows, and a manifest that contradicts them."""
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import PADDING
 from tests.packed_rows import MAX_LEN, make, write_source
+from tests.test_untrusted_datasets import edit_manifest
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3]
 
@@ -199,6 +202,105 @@ def test_totals_agree_with_the_shards_and_account_for_every_token(tmp_path, tota
     assert any(words in fault for fault in packer.verify(packed))
 
 
+MANIFESTS = {
+    "split": {},
+    "overlapping": {"overlap": 3},
+    "truncated": {"long": "truncate"},
+    "dropped": {"long": "drop"},
+    "untrained dropped": {"untrained": "drop"},
+    "wrapped": {"algorithm": "wrapped"},
+    "aligned": {"align": 4},
+}
+
+
+def numbers_in(content: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each whole number in JSON, the sizes of files aside."""
+    if isinstance(content, (dict, list)):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from numbers_in(value, *path, key)
+    elif type(content) is int and path[-1] != "bytes":
+        yield path
+
+
+def set_in(content: Any, path: tuple[Any, ...], value: int) -> None:
+    for key in path[:-1]:
+        content = content[key]
+    content[path[-1]] = value
+
+
+@pytest.mark.parametrize("kind", [*MANIFESTS, "mixture", "appended", "grouped"])
+def test_no_number_of_the_manifest_is_believed_without_the_source(tmp_path, kind):
+    packed = tmp_path / "packed"
+    if kind == "mixture":
+        sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS * (number + 1)) for number in range(2)]
+        packer.pack([(sources[0], 2.0), (sources[1], 1.0)], packed, max_len=MAX_LEN, mix_unit="epochs", sync=False)
+    elif kind == "grouped":
+        table = pa.table({"input_ids": [[number + 1] * 4 for number in range(40)], "topic": [0, 1, 2, None] * 10})
+        pq.write_table(table, tmp_path / "grouped.parquet")
+        packer.pack(tmp_path / "grouped.parquet", packed, max_len=MAX_LEN, group_by="topic", sync=False)
+    else:
+        make(tmp_path, LENGTHS, **MANIFESTS.get(kind, {}))
+    if kind == "appended":
+        packer.append(packed, write_source(tmp_path / "more.arrow", LENGTHS[:3]), sync=False)
+    assert list(packer.verify(packed)) == []
+    whole = (packed / MANIFEST).read_bytes()
+    content = json.loads(whole)
+    changes = [[path] for name in ("source", "totals", "generations") for path in numbers_in(content.get(name), name)]
+    assert len(changes) >= 20
+    if kind != "appended":
+        documents = [("source", "documents"), ("totals", "documents")]
+        changes += [documents, [*documents, ("totals", "documents_dropped", "empty")]]
+    for paths in changes:
+        edit_manifest(packed, lambda content, paths=paths: [set_in(content, path, 2**39) for path in paths])
+        try:
+            found = list(packer.verify(packed))
+        except PackerError as error:
+            found = [str(error)]
+        assert found, paths
+        assert not any("\n" in fault for fault in found)
+        (packed / MANIFEST).write_bytes(whole)
+
+
+def test_more_documents_than_fit_in_memory_are_refused_even_if_all_counts_agree(tmp_path):
+    packed = make(tmp_path, LENGTHS)
+
+    def change(content: dict[str, Any]) -> None:
+        for path in numbers_in(content):
+            if path[-1] in ("documents", "rows", "empty") and path[0] in ("source", "totals"):
+                set_in(content, path, 2**45)
+
+    edit_manifest(packed, change)
+    for use in (
+        packer.load,
+        lambda path: list(packer.verify(path)),
+        lambda path: packer.pack(path, tmp_path / "out", max_len=8),
+    ):
+        with pytest.raises(PackerError, match=r"documents is 35184372088832, not a whole number from 0 to 10995"):
+            use(packed)
+
+
+@pytest.mark.parametrize(("name", "value"), [("doc_ids", 7), ("doc_ids", 2**45), ("source_ids", 2), ("copy", 2)])
+def test_segments_of_no_document_of_the_source_are_found_without_it(tmp_path, name, value):
+    """Both sources have 7 documents, of which a copy is taken."""
+    sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS) for number in range(2)]
+    packer.pack([(source, 1.0) for source in sources], tmp_path / "mixture", max_len=MAX_LEN, sync=False)
+    (path,) = (tmp_path / "mixture").glob("*.arrow")
+    rewrite(path, set_at(name, value, is_long))
+    reseal(tmp_path / "mixture")
+    (fault,) = packer.verify(tmp_path / "mixture")  # rows with a fault are not counted
+    assert re.search(r"document [\d,]+ of source \d, copy \d, is not in the mixture$", fault)
+
+
+@pytest.mark.parametrize("document", [len(LENGTHS), 2**45])
+def test_a_document_above_the_last_is_found_without_the_source(tmp_path, document):
+    packed = make(tmp_path, LENGTHS)
+    (path,) = packed.glob("*.arrow")
+    rewrite(path, set_at("doc_ids", document, is_long))
+    reseal(packed)
+    (fault,) = packer.verify(packed)
+    assert fault.endswith(f"rows 0 to 4: document {document:,} is not of the source, 0 to 6")
+
+
 def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
     packed = make(tmp_path, LENGTHS)
     (path,) = packed.glob("*.arrow")
@@ -207,19 +309,23 @@ def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
     def fill_padding(values: Columns) -> None:
         nonlocal size
         number, _ = segment(values, at=is_padding)
-        values["doc_ids"][number], size = 99, int(values["seq_lengths"][number])
+        values["doc_ids"][number], values["doc_starts"][number] = 6, 3
+        size = int(values["seq_lengths"][number])
 
     def count(content: dict[str, Any]) -> None:
         content["shards"][0]["tokens"] += size
         content["shards"][0]["untrained_segments"] += 1
         totals = content["totals"]
         for name, more in {
+            "tokens": size,
             "tokens_packed": size,
-            "tokens_repeated": size,
+            "documents_split": 1,
             "segments": 1,
             "segments_untrained": 1,
         }.items():
             totals[name] += more
+        content["source"]["tokens"] += size
+        content["source"]["files"][0]["tokens"] += size
         totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * MAX_LEN)
 
     rewrite(path, fill_padding)
@@ -227,6 +333,33 @@ def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
     assert list(packer.verify(packed)) == []
     faults = list(packer.verify(packed, tmp_path / "source.arrow"))
     assert faults == ["1 segments in the rows are not in the source"]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl", "saved"])
+@pytest.mark.parametrize("lengths", [LENGTHS[1:], LENGTHS[:-2], [9] * 11])
+def test_another_source_is_known_by_its_number_of_documents(tmp_path, kind, lengths):
+    packed = make(tmp_path, LENGTHS)
+    path = write_source(tmp_path / "other.arrow", lengths)
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    if kind == "parquet":
+        pq.write_table(table, path := tmp_path / "other.parquet")
+    elif kind == "jsonl":
+        path = tmp_path / "other.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    elif kind == "saved":
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset(table).select([*range(len(lengths))][::-1]).save_to_disk(path := tmp_path / "saved")
+    first, *others = packer.verify(packed, path)
+    assert first == f"the source has {len(lengths)} documents, the manifest says 7"
+    assert others
+
+
+def test_a_source_with_as_many_documents_is_described_by_the_first_that_differs(tmp_path):
+    packed = make(tmp_path, LENGTHS)
+    other = write_source(tmp_path / "other.arrow", LENGTHS[::-1])
+    assert list(packer.verify(packed, other)) == [
+        "document 4 (other.arrow row 4) is in the source, but missing from the rows, repeated or cut elsewhere there"
+    ]
 
 
 def test_an_added_empty_document_is_found(tmp_path):

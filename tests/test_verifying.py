@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError, SourceError
 from packer.options.choices import GroupMode
-from packer.plan import NO_GROUP
+from packer.plan.groups import NO_GROUP
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.sharing import clash, group_codes, group_values
 from packer.shards.writer import Counts, write_shard
-from packer.sources import SourceFile, open_source
-from packer.sources.documents import Batch, Columns
+from packer.sources.documents import Batch, Columns, SourceFile
 from packer.sources.pairs import Pairs
 from packer.sources.source import Source
+from packer.sources.tokenized_source import open_source
 from tests import naive
 from tests.test_kept import TYPES, write
 
@@ -255,6 +255,7 @@ class Lists:
     rows = None
     has_labels = True
     mapped = False
+    copied_to = None
 
     def batches(self, pool=None):
         first = 0

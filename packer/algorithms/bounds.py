@@ -90,5 +90,5 @@ def vector_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> 
         histogram = np.bincount(demands[resource] // unit, minlength=capacity // unit + 1)
         histogram[0] = 0
         total = int(demands[resource].sum(dtype=np.int64))
-        bounds[resource] = max(-(-total // capacity), l2_bound(histogram))
+        bounds[resource] = max(-(-total // capacity), l2_bound(histogram), segments_bound(histogram))
     return bounds

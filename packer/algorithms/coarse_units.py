@@ -7,7 +7,7 @@ FINEST = 1 << 17
 """Largest capacity of the primary resource for drawing; demands of a larger one are counted in coarser units."""
 
 
-def in_units(demands: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
+def coarsen(demands: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
     """Return demands and a capacity of at most FINEST, in coarser units, such that whatever fits in these units fits.
 
     Demands are rounded up and the capacity down: 5, 6 and 10 of 10 in units of 3 are 2, 2 and 3 of 3. A demand is never

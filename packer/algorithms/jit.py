@@ -1,39 +1,35 @@
 """How every kernel of the package runs: compiled by Numba, or as plain Python while there is little to do.
 
-Importing Numba takes half a second, and compiling a kernel up to several. Little is done sooner without: a kernel
-marked `jit_if_large` runs as the Python function that it is, until it is called with large arrays, or until the plain
-calls of a process, those of all kernels together, have taken PLAIN_SECONDS. So a large source compiles only the kernels
-that see many documents or tokens. Where Numba is imported anyway, kernels that are in its cache are loaded from there.
-Both ways compute the same; the tests of kernels run both.
+Importing Numba takes half a second, and compiling kernels takes several. In a command with few documents and tokens,
+kernels marked `jit_if_large` therefore run as the Python functions that they are. `prepare_for` decides that before
+planning, and where nothing is planned, the values in all arrays are counted. Once there is much to do, all kernels of
+the process are compiled. Time plays no part, so a command does the same on every machine. Both ways give the same
+results.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from packer.algorithms.prepare_numba import PREPARING, is_prepared, prepared_numba
+from packer.algorithms.prepare_numba import PREPARING, prepared_numba
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
-SMALL, FEW_TOKENS, NUMPY_VALUES = 1 << 13, 1 << 17, 1 << 22
-"""Most values in the arrays of a plain call: in general, of a kernel that does little for each, and in NumPy."""
+FEW_DOCUMENTS, FEW_TOKENS = 1 << 9, 1 << 17
+"""Most documents and tokens of a command whose kernels run as plain Python."""
 
-PLAIN_SECONDS = 0.3
-"""Processor time that a process spends in plain calls before kernels are compiled; tests set it to 0."""
+MOST_VALUES, MOST_VALUES_OF_ALL = 1 << 18, 1 << 22
+"""Most values in the arrays of a plain call, and of all plain calls of a process; a token is one value."""
 
-NUMPY_SECONDS = 0.1
-"""Processor time that a process spends in the form in NumPy of a kernel before it is compiled, unless plain calls are
-off."""
+_COST = 8  # values that one value of a kernel counts for that does more than to copy or count tokens
 
 CACHE_DIR = "PACKER_CACHE_DIR"
 """Environment variable that names the folder of compiled kernels, in a folder for each state of their sources.
@@ -63,20 +59,12 @@ def jit_if_large(kernel: Kernel) -> Kernel:
 
     For kernels of whole numbers whose work is in proportion to the sizes of their arrays.
     """
-    return cast(Kernel, _CompiledIfLarge(kernel, SMALL))
+    return cast(Kernel, _CompiledIfLarge(kernel, _COST))
 
 
 def jit_if_many_tokens(kernel: Kernel) -> Kernel:
     """Like `jit_if_large`, for kernels that copy or count tokens."""
-    return cast(Kernel, _CompiledIfLarge(kernel, FEW_TOKENS))
-
-
-def jit_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
-    """Compile a kernel only after a function that computes the same by NumPy has run for NUMPY_SECONDS.
-
-    For kernels that take longer to compile than NumPy takes for a million values.
-    """
-    return lambda kernel: cast(Kernel, _CompiledOrNumpy(kernel, NUMPY_VALUES, in_numpy))
+    return cast(Kernel, _CompiledIfLarge(kernel, 1))
 
 
 def jit_helper(kernel: Kernel) -> Kernel:
@@ -88,29 +76,21 @@ def jit_helper(kernel: Kernel) -> Kernel:
     return cast(Kernel, _Helper(kernel))
 
 
-def jit_helper_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
-    """Like `jit_helper`, with a function that computes the same by NumPy, for plain calls."""
-    return lambda kernel: cast(Kernel, _Helper(kernel, in_numpy))
-
-
 def compile_from_now_on() -> None:
-    """Run no more loops as plain Python in this process; for what measures kernels. Forms in NumPy stay as they are."""
-    global _plain_seconds
-    _plain_seconds = math.inf
+    """Run no more kernels as plain Python in this process."""
+    global _is_compiling
+    _is_compiling = True
 
 
 def prepare_for(*, documents: int, tokens: int = 0) -> None:
-    """Import Numba now if there is so much to do that it will be imported anyway.
-
-    Kernels in the cache are then loaded instead of run as plain Python, which takes most of PLAIN_SECONDS, and more if
-    the last of the plain calls is a long one.
+    """Compile all kernels from now on if there is much to do.
 
     Args:
         documents: documents that will be planned.
         tokens: tokens that will be copied.
     """
-    if documents > SMALL or tokens > 8 * FEW_TOKENS:
-        prepared_numba()
+    if documents > FEW_DOCUMENTS or tokens > FEW_TOKENS:
+        compile_from_now_on()
 
 
 class _Compiled:
@@ -118,24 +98,21 @@ class _Compiled:
 
     is_called_from_python = True
 
-    def __init__(self, function: Callable[..., object], plain: Callable[..., object] | None = None) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.plain = plain or function
         self._compiled: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the compiled kernel; inside a kernel that runs as plain Python, the Python function."""
-        if _plain.active:
-            return self.plain(*arguments)
-        return self.compiled(*arguments)
+        return self.function(*arguments) if _plain.active else self.compiled(*arguments)
 
     def _run_plain(self, arguments: tuple[Any, ...]) -> Any:
-        """Run the Python function, or its form in NumPy, and kernels that it calls likewise."""
+        """Run the Python function, and kernels that it calls likewise."""
         _plain.active = True
         try:
             with np.errstate(over="ignore"):  # hashes wrap around
-                return self.plain(*arguments)
+                return self.function(*arguments)
         finally:
             _plain.active = False
 
@@ -152,7 +129,7 @@ class _Compiled:
         usual = numba.config.CACHE_DIR
         shared = os.environ.get(CACHE_DIR)
         if shared:  # CACHE_DIR is read when the dispatcher is made
-            numba.config.CACHE_DIR = str(Path(shared) / _state_of_sources())
+            numba.config.CACHE_DIR = str(Path(shared) / state_of_sources())
         # Nothing calls kernels from C. Each entry that is left out saves a good tenth of the time to compile.
         options = {"nogil": True, "no_cfunc_wrapper": True, "no_cpython_wrapper": not self.is_called_from_python}
         try:
@@ -195,8 +172,8 @@ class _Helper(_Compiled):
     is_called_from_python = False
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the Python function, or its form in NumPy."""
-        return self.plain(*arguments) if _plain.active else self._run_plain(arguments)
+        """Run the Python function."""
+        return self.function(*arguments) if _plain.active else self._run_plain(arguments)
 
 
 class _Plain(threading.local):
@@ -206,61 +183,29 @@ class _Plain(threading.local):
 
 
 _plain = _Plain()
-_plain_seconds = 0.0  # of this process
+_plain_values = 0  # in the arrays of the plain calls of this process
+_is_compiling = False  # all kernels of this process
 
 
 class _CompiledIfLarge(_Compiled):
     """A kernel that runs as plain Python while there is little to do."""
 
-    def __init__(
-        self, function: Callable[..., object], most_values: int, plain: Callable[..., object] | None = None
-    ) -> None:
-        super().__init__(function, plain)
-        self._most_values = most_values
-        self._is_worth_compiling = False
+    def __init__(self, function: Callable[..., object], cost: int) -> None:
+        super().__init__(function)
+        self._cost = cost
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel in one of the two ways."""
+        global _plain_values
         if _plain.active:
-            return self.plain(*arguments)
-        if not self._is_worth_compiling:
-            has_much_to_do = self._was_plain_for_long() or _values(arguments) > self._most_values
-            self._is_worth_compiling = has_much_to_do or (is_prepared() and self._is_cached)
-        if self._is_worth_compiling:
-            return self.compiled(*arguments)
-        began = time.thread_time()
-        try:
-            return self._run_plain(arguments)
-        finally:
-            self._add_plain_seconds(time.thread_time() - began)
-
-    def _was_plain_for_long(self) -> bool:
-        return _plain_seconds >= PLAIN_SECONDS
-
-    def _add_plain_seconds(self, seconds: float) -> None:
-        global _plain_seconds
-        _plain_seconds += seconds
-
-    @functools.cached_property
-    def _is_cached(self) -> bool:
-        """Whether a process before this one compiled it, so that it is loaded in milliseconds; looked up once."""
-        stats = getattr(self.compiled, "stats", None)  # with NUMBA_DISABLE_JIT, it is a function
-        if stats is None or stats.cache_path is None:
-            return False
-        line = self.function.__code__.co_firstlineno
-        return any(Path(stats.cache_path).glob(f"*.{self.function.__qualname__}-{line}.*.nbi"))
-
-
-class _CompiledOrNumpy(_CompiledIfLarge):
-    """A kernel that runs by NumPy until that has taken long."""
-
-    _numpy_seconds = 0.0  # of this process
-
-    def _was_plain_for_long(self) -> bool:
-        return self._numpy_seconds >= min(NUMPY_SECONDS, PLAIN_SECONDS)
-
-    def _add_plain_seconds(self, seconds: float) -> None:
-        self._numpy_seconds += seconds
+            return self.function(*arguments)
+        if not _is_compiling:
+            values = self._cost * _values(arguments)
+            _plain_values += values
+            if values <= MOST_VALUES and _plain_values <= MOST_VALUES_OF_ALL:
+                return self._run_plain(arguments)
+            compile_from_now_on()
+        return self.compiled(*arguments)
 
 
 def _values(arguments: tuple[Any, ...]) -> int:
@@ -272,7 +217,7 @@ def _values(arguments: tuple[Any, ...]) -> int:
 
 
 @functools.cache
-def _state_of_sources() -> str:
+def state_of_sources() -> str:
     """Return a hash of the sources that kernels are compiled from.
 
     Numba looks at the time and size of a kernel's own file, which may be those of another version in an image.

@@ -1,10 +1,15 @@
 """Rows that look like the corpus: segments in random order, each row closed by segments that fill it exactly.
 
 Solvers sort by length, so a row holds segments of similar lengths. Here, a row takes the next segments of a random
-order until one does not fit; then it is closed by one, two or three others that fill the gap exactly, found among those
-that come next in the order. If there are none, up to MOST_REMOVED segments are put back and the larger gap is tried.
-Rows without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have been,
-if their lengths are varied enough: `reserve` keeps a random share of the segments for that.
+order until one does not fit; then it is closed by one, two or three others that fill the gap exactly, found among the
+next NEAR of the order. If there are none, up to MOST_REMOVED segments are put back and the larger gap is tried. Rows
+without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have been, if
+their lengths are varied enough: `reserve` keeps a random share of the segments for that.
+
+Closing takes more short segments than a random order has. If they came from anywhere, short ones would run out, and
+later rows would have long segments only. The next NEAR are replenished as rows are drawn, so that all rows are alike.
+Rows that they cannot close are given up, or, on request, closed by segments from anywhere (`far`): more rows are
+exactly full, which may save a few rows, and rows are less mixed.
 """
 
 from dataclasses import dataclass
@@ -14,6 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_helper, jit_if_large
+
+NEAR = 2048
+"""Segments, next in the order, that may close a row."""
 
 CANDIDATES = 64
 """Segments, next in the order, that are tried as the first of two or three that close a row."""
@@ -57,6 +65,12 @@ class _Drawing(NamedTuple):
     left: NDArray[np.int64]
     """Shape (max_len + 1,): how many there are of each extent."""
 
+    near: NDArray[np.int64]
+    """Shape (max_len + 1,): how many of these are among the next ones, which may close a row."""
+
+    taken_far: NDArray[np.int64]
+    """Shape (max_len + 1,): how many of those behind the next ones have already closed a row."""
+
     skipped: NDArray[np.int64]
     """Shape (max_len + 1,): how many of those still in `order` have already closed a row and must be skipped."""
 
@@ -65,7 +79,13 @@ class _Drawing(NamedTuple):
 
 
 def draw_rows(
-    order: NDArray[np.int32], max_len: int, max_segments: int | None = None, *, reserve: int = 0
+    order: NDArray[np.int32],
+    max_len: int,
+    max_segments: int | None = None,
+    *,
+    reserve: int = 0,
+    ahead: int = NEAR,
+    far: bool = False,
 ) -> DrawnRows:
     """Draw rows that are exactly full.
 
@@ -74,16 +94,19 @@ def draw_rows(
         max_len: the capacity of a row.
         max_segments: the most segments in a row; None for no limit.
         reserve: smallest sum of the extents that are left over.
+        ahead: segments, next in the order, that may close a row.
+        far: close rows by segments from anywhere in the order if the next ones cannot.
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
     total = int(order.sum(dtype=np.int64))
     left = np.bincount(order, minlength=max_len + 1)
-    drawing = _Drawing(order, left, np.zeros(max_len + 1, np.int64), np.empty(3, np.int64))
+    near, taken_far, skipped = np.zeros((3, max_len + 1), np.int64)
+    drawing = _Drawing(order, left, near, taken_far, skipped, np.empty(3, np.int64))
     row, given_up = np.empty(limit, np.int32), np.zeros(max_len + 1, np.int64)
     row_extents = np.empty(len(order), np.int32)
     row_starts = np.zeros(total // max_len + 1, np.int64)
-    rows = _draw(drawing, total - reserve, row, given_up, row_extents, row_starts)
+    rows = _draw(drawing, total - reserve, ahead, far, row, given_up, row_extents, row_starts)
     row_starts = row_starts[: rows + 1].copy()
     return DrawnRows(row_extents=row_extents[: row_starts[-1]], row_starts=row_starts, left=left + given_up)
 
@@ -92,6 +115,8 @@ def draw_rows(
 def _draw(
     drawing: _Drawing,
     places: int,
+    ahead: int,
+    far: bool,
     out_row: NDArray[np.int32],
     out_given_up: NDArray[np.int64],
     out_row_extents: NDArray[np.int32],
@@ -102,13 +127,15 @@ def _draw(
     Args:
         drawing: all segments.
         places: tokens, and padding of rows that are given up.
+        ahead: segments, next in the order, that may close a row.
+        far: close rows by segments from anywhere in the order if the next ones cannot.
         out_row: (most segments in a row,) scratch space.
         out_given_up: (max_len + 1,) all zero; afterwards, the segments of rows that are not full, by extent.
         out_row_extents: (segments,) extents, row by row.
         out_row_starts: (most rows + 1,) start of each row, then the end; the first must be 0.
     """
-    order, left, skipped, _ = drawing
-    rows, size, position = 0, 0, 0
+    order, left, near, taken_far, skipped, _ = drawing
+    rows, size, position, end = 0, 0, 0, 0
     while places > 0 and position < len(order):
         # Take segments as they come until the row is full, or the next one does not fit.
         taken = 0
@@ -117,6 +144,11 @@ def _draw(
             while position < len(order) and skipped[order[position]] > 0:
                 skipped[order[position]] -= 1
                 position += 1
+            while end < min(position + ahead, len(order)):
+                is_taken = taken_far[order[end]] > 0
+                taken_far[order[end]] -= is_taken
+                near[order[end]] += not is_taken
+                end += 1
             if position == len(order) or taken == len(out_row) or order[position] > room:
                 break
             extent = order[position]
@@ -125,8 +157,11 @@ def _draw(
             taken += 1
             room -= extent
             left[extent] -= 1
+            near[extent] -= 1
         if room > 0:
-            position, taken, room = _close(drawing, position, out_row, taken, room)
+            position, taken, room = _close(drawing, near, position, out_row, taken, room)
+        if room > 0 and far and end < len(order):
+            position, taken, room = _close(drawing, left, position, out_row, taken, room)
         places -= len(left) - 1 - room
         if room > 0:
             for i in range(taken):
@@ -141,26 +176,33 @@ def _draw(
 
 
 @jit_helper
-def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: int, room: int) -> tuple[int, int, int]:
+def _close(
+    drawing: _Drawing, counts: NDArray[np.int64], position: int, out_row: NDArray[np.int32], taken: int, room: int
+) -> tuple[int, int, int]:
     """Fill a row exactly, putting back as few segments as that takes; returns (position, taken, room).
 
+    `counts`, which is `drawing.near` or `drawing.left`, says which segments may fill it.
     Segments that are put back come next in the order. If nothing fills the row, it stays as it is, with room left.
     """
-    order, left, skipped, closers = drawing
+    order, left, near, taken_far, skipped, closers = drawing
     gap = room
     for removed in range(min(taken, MOST_REMOVED) + 1):
         last = taken - removed
         if removed > 0:
             gap += out_row[last]
-        found = _find_closers(drawing, position, gap, len(out_row) - last)
+        found = _find_closers(drawing, counts, position, gap, len(out_row) - last)
         if found == 0 or (found == 1 and removed == 1 and closers[0] == out_row[last]):
             continue
         for i in range(taken - 1, last - 1, -1):
             position -= 1
             order[position] = out_row[i]
             left[out_row[i]] += 1
+            near[out_row[i]] += 1
         for i in range(found):
             out_row[last + i] = closers[i]
+            is_near = near[closers[i]] > 0
+            near[closers[i]] -= is_near
+            taken_far[closers[i]] += not is_near
             left[closers[i]] -= 1
             skipped[closers[i]] += 1
         return position, last + found, 0
@@ -168,36 +210,36 @@ def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: 
 
 
 @jit_helper
-def _find_closers(drawing: _Drawing, position: int, gap: int, most: int) -> int:
+def _find_closers(drawing: _Drawing, counts: NDArray[np.int64], position: int, gap: int, most: int) -> int:
     """Write the extents of at most three segments that fill a gap exactly to `closers`; returns how many, 0 for none.
 
     Two are preferred: one alone must be as long as the gap, and three are shorter than segments usually are, so that
     either would change the lengths that are left. The first of them is drawn by the order, the last by the gap.
     """
-    order, left, _, closers = drawing
+    order, closers = drawing.order, drawing.closers
     end = min(position + CANDIDATES, len(order))
     if most >= 2:
         for place in range(position, end):
             one = np.int64(order[place])
             other = gap - one
-            if other > 0 and left[one] > 0 and left[other] > (one == other):
+            if other > 0 and counts[one] > 0 and counts[other] > (one == other):
                 closers[0], closers[1] = one, other
                 return 2
-    if most >= 1 and gap < len(left) and left[gap] > 0:
+    if most >= 1 and gap < len(counts) and counts[gap] > 0:
         closers[0] = gap
         return 1
     if most >= 3:
         for place in range(position, end):
             one = np.int64(order[place])
-            if one >= gap or left[one] <= 0:
+            if one >= gap or counts[one] <= 0:
                 continue
-            left[one] -= 1
+            counts[one] -= 1
             for second in range(place + 1, min(place + 1 + PARTNERS, len(order))):
                 two = np.int64(order[second])
                 three = gap - one - two
-                if three > 0 and left[two] > 0 and left[three] > (two == three):
-                    left[one] += 1
+                if three > 0 and counts[two] > 0 and counts[three] > (two == three):
+                    counts[one] += 1
                     closers[0], closers[1], closers[2] = one, two, three
                     return 3
-            left[one] += 1
+            counts[one] += 1
     return 0

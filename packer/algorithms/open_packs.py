@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_many_tokens, jit_or_numpy
+from packer.algorithms.jit import jit_helper, jit_if_many_tokens
 from packer.algorithms.joined_ranges import joined_ranges
 from packer.algorithms.patterns import Patterns
 
@@ -246,11 +246,12 @@ def best_fit(
     return used, out_links
 
 
-def _unroll_in_numpy(
+def unroll(
     links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[np.int32]
 ) -> None:
-    """Unroll as `unroll` does, one link of every chain at a time."""
-    ends, chains = offsets[1:], chains.copy()
+    """Write every chain out: the chain ending in link `chains[i]` fills out[offsets[i]:offsets[i + 1]]."""
+    # One link of every chain at a time. The last link holds the shortest extent, so chains are written from their ends.
+    ends = offsets[1:]
     while len(chains):
         is_left = chains != NONE
         chains, ends = chains[is_left], ends[is_left]
@@ -260,27 +261,11 @@ def _unroll_in_numpy(
         chains = links[chains, PARENT]
 
 
-@jit_or_numpy(_unroll_in_numpy)
-def unroll(
-    links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[np.int32]
-) -> None:
-    """Write every chain out: the chain ending in link `chains[i]` fills out[offsets[i]:offsets[i + 1]]."""
-    for pattern in range(len(chains)):
-        # the last link holds the shortest extent, so a pattern is written from its end
-        end = offsets[pattern + 1]
-        link = chains[pattern]
-        while link != NONE:
-            for _ in range(links[link, REPEAT]):
-                end -= 1
-                out[end] = links[link, EXTENT]
-            link = links[link, PARENT]
-
-
 def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns:
     """Return every group except the untouched packs as a pattern, in the order in which groups were made."""
     used = groups[1:]
     offsets = np.zeros(len(used) + 1, np.int64)
     np.cumsum(used[:, SEGMENTS], out=offsets[1:])
     extents = np.empty(offsets[-1], np.int32)
-    unroll(links, used[:, CHAIN].copy(), offsets, extents)
+    unroll(links, used[:, CHAIN], offsets, extents)
     return Patterns(offsets=offsets, extents=extents, counts=used[:, COUNT].copy())

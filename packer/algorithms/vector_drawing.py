@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.coarse_units import in_units
+from packer.algorithms.coarse_units import coarsen
 from packer.algorithms.jit import jit_helper, jit_if_large
 
 CANDIDATES = 64
@@ -89,7 +89,7 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
         (items,): the row of each item, numbered in the order in which they were drawn, and -1 for those without;
         int32, or int64 if there are more items than that counts.
     """
-    primary, capacity = in_units(demands[:, 0], int(capacities[0]))
+    primary, capacity = coarsen(demands[:, 0], int(capacities[0]))
     counted = demands if capacity == capacities[0] else np.column_stack([primary, demands[:, 1:]])
     limits = np.concatenate([[capacity], capacities[1:]]).astype(np.int64)
     number = np.int32 if len(demands) < 2**31 else np.int64

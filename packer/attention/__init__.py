@@ -17,7 +17,6 @@ and those of the probe:
     load_model.py          path, Hub id or config file -> a small model with random weights
     thresholds.py          config fields that change a model's behavior beyond some length
     compare_outputs.py     logits, loss and gradients of packed and single documents
-    tolerances.py          differences that rounding alone can cause
     isolation.py           a verdict for each implementation
     verdict.py             what a verdict says
 
@@ -42,7 +41,8 @@ __all__ = ["IMPLEMENTATION", "probe", "register", "use"]
 def register() -> str:
     """Register packer's attention with transformers and return its name, for `attn_implementation=`.
 
-    Prefer `use` for a model that is loaded already: it also detects models whose attention cannot be replaced.
+    Prefer `use` for a model that is loaded already: it also detects models whose attention cannot be replaced, and
+    accepts batches with position_ids alone. Without `use`, batches need `cu_seq_lens_q` and `max_length_q`.
 
     Raises:
         PackerError: torch or transformers is not installed, or transformers is too old.
@@ -52,7 +52,7 @@ def register() -> str:
     return register()
 
 
-def use(model: PreTrainedModel) -> PreTrainedModel:
+def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrainedModel:
     """Make a Hugging Face model compute attention within segments only, and return the model.
 
     On NVIDIA GPUs in float16 or bfloat16 this runs torch's varlen FlashAttention-2, elsewhere SDPA for each segment.
@@ -69,13 +69,18 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
     The forward pass raises PackerError if its result would be wrong: with a KV cache, an attention mask, chunked layers
     that are shorter than a segment, capped logits, attention sinks, dropout, or missing boundaries.
 
+    Args:
+        model: model to switch.
+        rows_are_documents: whether batches without boundaries are accepted, each of whose rows is then one document, as
+            in an evaluation of single documents.
+
     Raises:
         PackerError: the model's attention cannot be replaced; torch or transformers is not installed; or transformers
             is too old.
     """
     from packer.attention.transformers_hook import use
 
-    return use(model)
+    return use(model, rows_are_documents=rows_are_documents)
 
 
 def probe(
@@ -85,7 +90,8 @@ def probe(
 
     The model runs on a batch of `packer.collate`, then on the same batch with one document changed; the outputs of all
     other documents must stay the same. Logits, loss and gradients are also compared with those of each document alone;
-    where they differ, the difference is compared with that of the model under other rounding. Weights, gradients and
+    where they differ, the difference is compared with that of the model under other rounding. In a causal language
+    model, no token may change earlier ones, and eager and sdpa must agree on single documents. Weights, gradients and
     mode of the model are restored afterwards. Documents have up to 20 tokens: `Verdict.thresholds` lists config fields,
     such as a sliding window, above which the model may behave differently.
 

@@ -53,7 +53,14 @@ def find_boundaries(
             "M-RoPE needs the position in the document as the first of 4 rows of position_ids"
         )
     if torch.compiler.is_compiling():  # the cache and the checks below would break the graph
-        return _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
+        compiled = _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
+        if cu_seq_lens is not None:
+            _check_compiled(compiled, rows * row_tokens)
+        return compiled
+    if source.is_inference():  # such a tensor has no version, so that a change of it would not be noticed
+        checked = _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
+        _check(checked, rows * row_tokens)
+        return checked
     global _last
     key = (rows, row_tokens, device, source._version, cu_seq_lens is None)
     last_source, last_key, found = _last
@@ -102,6 +109,15 @@ def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.T
     is_start[:, 1:] = positions.diff(dim=1) != 1
     starts = is_start.flatten().nonzero().flatten()
     return torch.cat([starts, starts.new_tensor([rows * row_tokens])])
+
+
+def _check_compiled(found: Boundaries, tokens: int) -> None:
+    """Check the same as `_check` in compiled code, without synchronizing; the error is torch's RuntimeError."""
+    cu_seqlens = found.cu_seqlens
+    lengths = cu_seqlens.diff()
+    covers = (cu_seqlens[0] == 0) & (cu_seqlens[-1] == tokens) & (lengths.min() >= 0)
+    torch._assert_async(covers, "cu_seq_lens_q does not cover the tokens of the batch: pass it whole")
+    torch._assert_async(lengths.max() <= found.longest, "max_length_q is below the longest segment: pass packer's")
 
 
 def _check(found: Boundaries, tokens: int) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from packer.attention.rope import document_frequencies
 from packer.attention.transformers_hook import accepted_arguments
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader import collate
+from packer.loader.batching.collating import collate
 
 ROWS = ((11, 1, 17, 9), (13, 20, 6))
 """Lengths in tokens of the documents in each row of the probed batch."""
@@ -52,10 +53,20 @@ def make_batches(model: PreTrainedModel, position_offset: int) -> tuple[dict[str
     """Return a packed batch of random tokens and the same batch with one document changed, on the model's device.
 
     `position_offset` is the position of the first token of every document.
+
+    Raises:
+        PackerError: the model has fewer than two tokens that are not special.
     """
     config = model.config.get_text_config()
-    special = {value for name, value in vars(config).items() if name.endswith("_token_id") and isinstance(value, int)}
+    fields = vars(model.config) | vars(config)
+    names = [name for name in fields if name.endswith(("_token_id", "_token_index"))]
+    special = {fields[name] for name in names if isinstance(fields[name], int)}
     ordinary = [token for token in range(config.vocab_size) if token not in special]
+    if len(ordinary) < 2:
+        raise PackerError(
+            f"only {len(ordinary)} of {config.vocab_size:,} tokens of {type(model).__name__} are not special, and the "
+            "probe needs 2: correct vocab_size or the fields that end in _token_id in its config"
+        )
     random = np.random.default_rng([0, len(ordinary)])
     documents = [random.choice(ordinary, length) for length in LENGTHS]
     changed = [*documents[:CHANGED], random.choice(ordinary, LENGTHS[CHANGED]), *documents[CHANGED + 1 :]]
@@ -107,6 +118,23 @@ def reference_outputs(model: PreTrainedModel, batch: Mapping[str, Any], changed:
             f"{type(error).__name__}: {one_line(error)}"
         ) from error
     return replace(alone, moved=_others_moved(before, after))
+
+
+def earlier_moved(model: PreTrainedModel, batch: Mapping[str, Any]) -> float:
+    """Return the largest change of a logit when a later token of the document changes, relative to the largest logit.
+
+    0 for models other than causal language models. One document of the batch is computed alone, with its boundaries.
+    """
+    if not model.can_generate() or type(model).__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values():
+        return 0.0
+    tokens, place = LENGTHS[CHANGED], CHANGED_TOKENS.start
+    ids = batch["input_ids"][:, CHANGED_TOKENS]
+    arguments = accepted_arguments(model, {"use_cache": False}) | _boundaries(batch, place, tokens, 1)
+    changed = ids.clone()
+    changed[0, -1] = ids[ids != ids[0, -1]][0]
+    with torch.no_grad(), document_frequencies(model):
+        before, after = (model(input_ids=each, **arguments).logits[0] for each in (ids, changed))
+    return largest_difference(after[:-1], before[:-1])
 
 
 def outputs_alone(
@@ -208,8 +236,11 @@ def training_without_dropout(model: PreTrainedModel) -> Iterator[None]:
     Some kernels use segment boundaries in training mode only. The mode, dropout rates, gradients and attention
     implementation of the model are restored, and torch's random state.
     """
-    training, implementation = model.training, model.config._attn_implementation
-    text = model.config.get_text_config()
+    training, text = model.training, model.config.get_text_config()
+    parts = {part: getattr(model.config, part) for part in model.config.sub_configs}
+    implementations = {
+        part: config._attn_implementation for part, config in {"": model.config, **parts}.items() if config is not None
+    }
     text_implementation = text._attn_implementation
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     holders = {id(holder): holder for holder in (*model.modules(), model.config, text)}
@@ -234,7 +265,7 @@ def training_without_dropout(model: PreTrainedModel) -> Iterator[None]:
             parameter.grad = gradient
         model.train(training)
         if text._attn_implementation != text_implementation:
-            model.set_attn_implementation(implementation)
+            model.set_attn_implementation({name: one for name, one in implementations.items() if one is not None})
 
 
 @contextmanager

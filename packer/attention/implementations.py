@@ -7,8 +7,15 @@ IMPLEMENTATION = "packer_varlen"
 
 
 def installed_implementations() -> list[str]:
-    """Return the names of the attention implementations that can run on this machine; imports transformers."""
-    import transformers
+    """Return the names of the attention implementations that can run on this machine; imports transformers.
 
-    flash = ["flash_attention_2"] if transformers.utils.import_utils.is_flash_attn_2_available() else []
+    Kernels from the Hub, which would be downloaded, are not among them.
+    """
+    from transformers.utils import import_utils
+
+    flash = [
+        f"flash_attention_{version}"
+        for version in (2, 3, 4)
+        if getattr(import_utils, f"is_flash_attn_{version}_available", bool)()  # bool() is False: an older transformers
+    ]
     return ["eager", "sdpa", IMPLEMENTATION, *flash]

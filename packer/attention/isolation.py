@@ -7,9 +7,11 @@ tested.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from packer.attention.implementations import IMPLEMENTATION, installed_implementations
 from packer.attention.transformers_hook import use
@@ -17,42 +19,114 @@ from packer.errors import PackerError
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
 import transformers  # isort: skip
+from transformers import PreTrainedModel  # isort: skip
 
 from packer.attention.compare_outputs import (
     LENGTHS,
     Outputs,
     differences,
+    earlier_moved,
+    largest_difference,
     make_batches,
     one_line,
+    outputs_alone,
     packed_outputs,
     reference_outputs,
     training_without_dropout,
 )
 from packer.attention.rope import depends_on_longest_document
 from packer.attention.thresholds import thresholds_above
-from packer.attention.tolerances import FACTOR, Rounding, measure_rounding, tolerance_of
+from packer.attention.varlen import KERNEL_DTYPES
 from packer.attention.verdict import Answer, Verdict
+
+EXACT = ("eager", "sdpa", IMPLEMENTATION)
+"""Implementations that run in float32 on every device."""
+
+MASK_REMEDY = (
+    "train it without packing, with the arguments that its documentation names (such as token_type_ids) and an "
+    "attn_implementation that uses them"
+)
+"""Remedy for a model whose attention sees later tokens, or not, depending on the implementation."""
 
 
 def probe(
-    model: transformers.PreTrainedModel, implementations: Sequence[str] | None = None, *, position_offset: int = 0
+    model: transformers.PreTrainedModel,
+    implementations: Sequence[str] | None = None,
+    *,
+    position_offset: int = 0,
+    also_in_float32: bool = False,
 ) -> list[Verdict]:
-    """Return a verdict for each attention implementation; see `packer.attention.probe`."""
+    """Return a verdict for each attention implementation; see `packer.attention.probe`.
+
+    With `also_in_float32`, a model in half precision is converted and probed in float32 as well: what is not safe in
+    float32 is not safe, and float32 decides what is unclear in half precision. The model's buffers are then rounded.
+    """
     names = implementations or installed_implementations()
     thresholds = thresholds_above(model.config.get_text_config(), max(LENGTHS))
     with training_without_dropout(model):
         verdicts = _judge_all(model, names, position_offset)
+        if also_in_float32 and model.dtype in KERNEL_DTYPES:
+            verdicts = _confirm_in_float32(model, verdicts, position_offset)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
             remedy = _remedy_by_offset(model, verdicts) or remedy
-    return [replace(verdict, thresholds=thresholds, remedy="" if verdict.safe else remedy) for verdict in verdicts]
+    return [
+        replace(verdict, thresholds=thresholds, remedy="" if verdict.safe else verdict.remedy or remedy)
+        for verdict in verdicts
+    ]
+
+
+def _confirm_in_float32(
+    model: transformers.PreTrainedModel, verdicts: Sequence[Verdict], position_offset: int
+) -> list[Verdict]:
+    """Return the verdicts, with that in float32 instead of one that is unclear, or safe in half precision alone."""
+    names = [verdict.implementation for verdict in verdicts if verdict.implementation in EXACT]
+    dtype, module = model.dtype, cast("torch.nn.Module", model)
+    with warnings.catch_warnings():
+        module.to(torch.float32)
+        warnings.simplefilter("ignore", UserWarning)  # the varlen kernel has no float32
+        exact = {each.implementation: each for each in _judge_all(model, names, position_offset)}
+    module.to(dtype)
+    confirmed = []
+    for verdict in verdicts:
+        found = exact.get(verdict.implementation, verdict)
+        if verdict.answer == "unclear" or (verdict.safe and found.answer in ("leaks", "differs", "unclear")):
+            reason = f"in float32, {found.reason}" if found is not verdict and found.reason else found.reason
+            verdict = replace(found, reason=reason)
+        confirmed.append(verdict)
+    return confirmed
 
 
 def _judge_all(model: transformers.PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
     batch, changed = make_batches(model, position_offset)
     _use_plain_attention(model)
     alone = reference_outputs(model, batch, changed)
-    return [_judge(model, name, batch, changed, alone) for name in names]
+    doubt = _doubt_about_reference(model, batch, alone)
+    verdicts = [_judge(model, name, batch, changed, alone) for name in names]
+    if doubt:
+        verdicts = [
+            replace(verdict, answer="unclear", reason=doubt, remedy=MASK_REMEDY)
+            if verdict.answer in ("safe", "differs")
+            else verdict
+            for verdict in verdicts
+        ]
+    return verdicts
+
+
+def _doubt_about_reference(model: transformers.PreTrainedModel, batch: Mapping[str, Any], alone: Outputs) -> str:
+    """Return why `alone` may be wrong, in one line: eager and sdpa do not agree on single documents; "" if they do."""
+    plain = _implementation(model)
+    try:
+        other = outputs_alone(_switched(model, "sdpa" if plain == "eager" else "eager"), batch, boundaries=False)
+    except Exception:  # the model has only one of the two
+        return ""
+    finally:
+        if _implementation(model) != plain:
+            model.set_attn_implementation(plain)
+    if is_rounding(model, batch, alone, other):
+        return ""
+    difference = max(differences(other, alone))
+    return f"eager and sdpa differ by {difference:.2g} on single documents, so it is unknown which of them is right"
 
 
 def _use_plain_attention(model: transformers.PreTrainedModel) -> None:
@@ -82,12 +156,17 @@ def _judge(
     try:
         switched = _switched(model, name)
         packed = packed_outputs(switched, batch, changed)
+        earlier = earlier_moved(switched, batch)
         rounding = None if _within_tolerance(packed, alone) else measure_rounding(switched, batch, packed, alone)
     except Exception as error:  # an error of any type is the model's answer
-        prefix = "" if isinstance(error, PackerError) else f"{type(error).__name__}: "
-        return Verdict(implementation=name, answer="refuses", reason=prefix + one_line(error))
+        return Verdict(implementation=name, answer="refuses", reason=_refusal(model, name, error))
     logits, loss, gradients = differences(packed, alone)
+    remedy = ""
     answer, reason = _answer(packed.moved, max(logits, loss, gradients), alone.moved, rounding, packed.logits.dtype)
+    if answer != "leaks" and not earlier <= tolerance_of(packed.logits.dtype).moved:
+        may_be_rounding = rounding is not None and earlier <= FACTOR * rounding.most_moved
+        answer, remedy = "unclear" if may_be_rounding else "leaks", MASK_REMEDY
+        reason = f"changing a token moved earlier ones of its document, which predict it, by {earlier:.2g}"
     if answer == "differs" and depends_on_longest_document(model):
         reason += " (RoPE takes its frequencies from the longest document of the batch)"
     return Verdict(
@@ -98,7 +177,18 @@ def _judge(
         loss=loss,
         gradients=gradients,
         reason=reason,
+        remedy=remedy,
     )
+
+
+def _refusal(model: transformers.PreTrainedModel, name: str, error: Exception) -> str:
+    """Return the reason for a verdict "refuses": the error of a model as one line."""
+    if isinstance(error, PackerError):
+        return one_line(error)
+    reason = f"{type(error).__name__}: {one_line(error)}"
+    if name == IMPLEMENTATION and "NoneType" in reason:  # the only argument of a model that use() takes away
+        return f"{type(model).__name__} computes with the attention mask, which {name} does not make ({reason})"
+    return reason
 
 
 def _within_tolerance(packed: Outputs, alone: Outputs) -> bool:
@@ -129,7 +219,11 @@ def _answer(
             return "leaks", f"changing one document moved others by {moved:.2g} of the largest logit"
         if differs:
             return "differs", f"no document affects another, but packed and single ones differ by {difference:.2g}"
-        if not moved <= tolerance.moved or not rounding.packed <= max(FACTOR * rounding.seen, tolerance.difference):
+        if (
+            not moved <= tolerance.moved
+            or not rounding.packed <= max(FACTOR * rounding.seen, tolerance.difference)
+            or not rounding.packed <= LARGEST_SAFE
+        ):
             return "unclear", (
                 f"packed and single documents differ by {rounding.packed:.2g}, and rounding in "
                 f"{str(dtype).removeprefix('torch.')} alone moves them by {rounding.seen:.2g} to {rounding.most:.2g}"
@@ -179,3 +273,125 @@ def _remedy_by_offset(model: transformers.PreTrainedModel, verdicts: Sequence[Ve
         return ""
     shifted = _judge_all(model, differ, padding + 1)
     return _remedy(shifted, padding + 1) if any(verdict.safe for verdict in shifted) else ""
+
+
+FACTOR = 2.0
+"""A difference up to this many times the measured effect of rounding may be rounding."""
+
+LARGEST_SAFE = 0.05
+"""A difference above this is not called safe even if rounding explains it, because it would hide a lost window."""
+
+SHAPES = ({"copies": 3}, {"padding": 7}, {"copies": 2, "padding": 23})
+"""Other shapes of the batch that contains a document alone, in which sums are rounded differently."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """Differences up to which rounding need not be measured. Leaks cause 0.1 and more, other faults below 0.001."""
+
+    moved: float
+    """Largest change of other documents, as in `Outputs.moved`."""
+
+    difference: float
+    """Largest relative difference between packed and single documents."""
+
+
+TOLERANCES = {
+    torch.float64: Tolerance(moved=1e-10, difference=1e-6),
+    torch.float32: Tolerance(moved=1e-5, difference=1e-5),
+}
+"""Tolerance of each dtype, except float16 and bfloat16."""
+
+HALF_TOLERANCE = Tolerance(moved=0.02, difference=0.0)
+"""Tolerance of float16 and bfloat16, for which rounding is always measured."""
+
+
+def tolerance_of(dtype: torch.dtype) -> Tolerance:
+    """Return the tolerance of a dtype."""
+    return TOLERANCES.get(dtype, HALF_TOLERANCE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rounding:
+    """Effect of rounding on single documents, and the effect of packing; the largest of the relative differences."""
+
+    seen: float
+    """Difference between single documents and the same in batches of other shapes, similar to rounding by packing."""
+
+    most: float
+    """Difference to runs with random last bits in the output of every layer, larger than any rounding by packing."""
+
+    most_moved: float
+    """Largest change of a logit in these runs, relative to the largest logit."""
+
+    packed: float
+    """Difference between packed and single documents, both by the implementation that is probed."""
+
+    alone: float
+    """Difference between single documents by that implementation and by a plain one."""
+
+
+def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: Outputs, plain: Outputs) -> Rounding:
+    """Measure the effect of rounding on a model that uses the implementation to be probed.
+
+    Args:
+        model: model in training mode, without dropout.
+        batch: batch from `make_batches`.
+        packed: outputs of the model for the batch.
+        plain: outputs for the single documents, by an implementation that needs no boundaries.
+    """
+    alone = outputs_alone(model, batch, boundaries=True)
+    perturbed = _perturbed_outputs(model, batch, boundaries=True)
+    most = max(max(differences(each, alone)) for each in perturbed)
+    by_shape = [max(differences(outputs_alone(model, batch, boundaries=True, **shape), alone)) for shape in SHAPES]
+    return Rounding(
+        # More than 2 * most is not rounding: the model is an encoder that attends to the padding.
+        seen=max((each for each in by_shape if each <= 2 * most), default=0.0),
+        most=most,
+        most_moved=max(largest_difference(each.logits, alone.logits) for each in perturbed),
+        packed=max(differences(packed, alone)),
+        alone=max(differences(alone, plain)),
+    )
+
+
+def is_rounding(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs, other: Outputs) -> bool:
+    """Return whether rounding explains the difference between outputs for single documents; False for NaN.
+
+    Args:
+        model: model in training mode, without dropout, that computed `alone`.
+        batch: batch from `make_batches`.
+        alone: outputs of the model for the single documents, without boundaries.
+        other: outputs by another implementation.
+    """
+    found, limit = max(differences(other, alone)), tolerance_of(alone.logits.dtype).difference
+    if not found <= limit:
+        perturbed = _perturbed_outputs(model, batch, boundaries=False)
+        limit = FACTOR * max(max(differences(each, alone)) for each in perturbed)
+    return found <= limit
+
+
+def _perturbed_outputs(model: PreTrainedModel, batch: Mapping[str, Any], *, boundaries: bool) -> list[Outputs]:
+    """Return outputs for single documents with other random last bits in each run."""
+    found = []
+    for seed in range(2):
+        with _random_last_bits(model, seed):
+            found.append(outputs_alone(model, batch, boundaries=boundaries))
+    return found
+
+
+@contextmanager
+def _random_last_bits(model: PreTrainedModel, seed: int) -> Iterator[None]:
+    """Multiply the output of every layer by a random factor between 1 - eps and 1 + eps of its dtype."""
+
+    def perturb(_module: Any, _inputs: Any, output: Any) -> Any:
+        if torch.is_tensor(output) and output.is_floating_point():
+            return output * (1 + torch.finfo(output.dtype).eps * (2 * torch.rand_like(output) - 1))
+        return output
+
+    torch.manual_seed(seed)
+    hooks = [module.register_forward_hook(perturb) for module in model.modules() if not list(module.children())]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

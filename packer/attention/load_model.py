@@ -17,9 +17,16 @@ from packer.attention.transformers_hook import accepted_arguments
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
 import transformers  # isort: skip
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
@@ -27,6 +34,9 @@ from packer.attention.compare_outputs import one_line, seeded
 from packer.attention.thresholds import shorten_thresholds
 from packer.errors import PackerError
 from packer.paths import expanded
+
+LAYERS = ("depth", "num_hidden_layers", "num_global_layers")
+"""Config fields that hold a number of layers of an image encoder."""
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Config fields that hold a number of experts."""
@@ -59,17 +69,17 @@ def load_small_model(name: str) -> SmallModel:
     Raises:
         PackerError: there is no config, transformers does not support it, or it is not a language model.
     """
-    config = _text_config(expanded(name))
+    config = _language_config(expanded(name))
     auto_class = _auto_class(config)
     kept = _kept_layers(name, config, auto_class)
     failure = ""
     for reductions in REDUCTIONS:
         smaller = copy.deepcopy(config)
         try:
-            _cut_layers(smaller, kept)
+            _cut_layers(smaller.get_text_config(), kept)
             for reduce in reductions:
-                reduce(smaller)
-            _make_attention_matter(smaller)
+                reduce(smaller.get_text_config())
+            _make_attention_matter(smaller.get_text_config())
             model = _create(auto_class, smaller)
             without_cache = accepted_arguments(model, {"use_cache": False})
             with torch.no_grad():
@@ -79,15 +89,18 @@ def load_small_model(name: str) -> SmallModel:
         except Exception as error:  # sizes that do not fit each other: the next attempt reduces less
             failure = f"{type(error).__name__}: {one_line(error)}"
             continue
-        return SmallModel(model=model, layers=len(kept), all_layers=config.num_hidden_layers)
+        return SmallModel(model=model, layers=len(kept), all_layers=config.get_text_config().num_hidden_layers)
     raise PackerError(
         f"{name}: transformers {transformers.__version__} cannot create a model from this config ({failure}): create "
         "one in Python and pass it to packer.attention.probe"
     )
 
 
-def _text_config(name: str) -> Any:
-    """Return the config of a folder, file or Hub id; for a model of several parts, that of its language model."""
+def _language_config(name: str) -> Any:
+    """Return the config of a folder, file or Hub id; for a model of several parts, that of its language model.
+
+    If transformers has a class for the whole model only (Qwen2-VL), the whole config, with one layer in other parts.
+    """
     path = Path(name)
     if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
         raise PackerError(f"{name} has no config.json: pass a folder with a config.json, such a file, or a Hub id")
@@ -98,15 +111,26 @@ def _text_config(name: str) -> Any:
             f"{name}: transformers {transformers.__version__} finds no model config there "
             f"({one_line(error)}): pass a folder with a config.json, such a file, or a Hub id"
         ) from error
-    return config.get_text_config()
+    text = config.get_text_config()
+    has_class = text.model_type in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MASKED_LM_MAPPING_NAMES}
+    if text is config or has_class or config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        return text
+    for part in (getattr(config, name) for name in config.sub_configs):
+        for depth in LAYERS if part is not text else ():
+            if isinstance(getattr(part, depth, None), int):
+                setattr(part, depth, 1)
+    return config
 
 
 def _auto_class(config: Any) -> Any:
-    """Return the auto class of transformers for a config: for causal or for masked language models."""
-    if config.is_encoder_decoder:
+    """Return the auto class of transformers for a config: for causal or masked language models, or with images."""
+    text = config.get_text_config()
+    if config.is_encoder_decoder or text.is_encoder_decoder:
         raise PackerError(
             f"{config.model_type} has an encoder and a decoder: choose a model with only one, as packed rows require"
         )
+    if text is not config:
+        return AutoModelForImageTextToText
     decodes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if masked and not (decodes and getattr(config, "is_decoder", False)):
@@ -126,8 +150,8 @@ def _create(auto_class: Any, config: Any) -> PreTrainedModel:
     size = sum(parameter.numel() for parameter in empty.parameters())
     if size > LARGEST:
         raise PackerError(
-            f"{config.model_type} has {size:,} parameters in {config.num_hidden_layers} layers, more than {LARGEST:,}: "
-            "reduce the layers or experts in config.json"
+            f"{config.model_type} has {size:,} parameters in {config.get_text_config().num_hidden_layers} layers, more "
+            f"than {LARGEST:,}: reduce the layers or experts in config.json"
         )
     with seeded():
         model: Any = auto_class.from_config(copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False)
@@ -144,7 +168,7 @@ def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
     Raises:
         PackerError: the layers cannot be cut, or transformers cannot create a model of any size from the config.
     """
-    depth = getattr(config, "num_hidden_layers", None)
+    depth = getattr(config.get_text_config(), "num_hidden_layers", None)
     if not isinstance(depth, int):
         raise PackerError(
             f"{name}: {config.model_type} has no single number of layers, so they cannot be cut: create a small "
@@ -159,6 +183,7 @@ def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
             f"({type(error).__name__}: {one_line(error)}): correct config.json, or create a model in Python and pass "
             "it to packer.attention.probe"
         ) from error
+    config = config.get_text_config()
     layer_types = getattr(config, "layer_types", None) or [None] * depth
     stacks = [each for each in whole.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == depth]
     classes = [frozenset(type(part).__name__ for part in layer.modules()) for layer in stacks[0]] if stacks else []

@@ -31,6 +31,9 @@ REFUSED = {
 }
 """Arguments of an attention layer that change its result and are not supported, with the error message of each."""
 
+_IN_USE = "_packer_in_use"
+"""Attribute of the modules of a model that `use` has switched, whose batches are checked for boundaries."""
+
 _callers: set[type[torch.nn.Module]] = set()
 """Classes of the layers that have called this attention in this process."""
 
@@ -48,7 +51,7 @@ def register() -> str:
     return IMPLEMENTATION
 
 
-def use(model: PreTrainedModel) -> PreTrainedModel:
+def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrainedModel:
     """Switch a model to this attention; see `packer.attention.use`."""
     name, text = register(), model.config.get_text_config()
     parts = [part for part in model.config.sub_configs if getattr(model.config, part) is text]
@@ -60,7 +63,33 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
         )
     use_document_frequencies(model)
     _FirstPass(model)
+    for module in model.modules():
+        setattr(module, _IN_USE, True)
+    for part_called in {model, model.base_model}:  # adapters such as PEFT's call the forward method of the model itself
+        for number, hook in list(part_called._forward_pre_hooks.items()):
+            if hook is _require_boundaries:
+                del part_called._forward_pre_hooks[number], part_called._forward_pre_hooks_with_kwargs[number]
+        if not rows_are_documents:
+            part_called.register_forward_pre_hook(_require_boundaries, with_kwargs=True)
     return model
+
+
+def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Forward pre-hook: refuse a batch for which the model itself would make positions, of a single document per row.
+
+    Raises:
+        PackerError: the batch has neither cu_seq_lens_q nor position_ids.
+    """
+    if len(args) > 1:
+        kwargs = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    if kwargs.get("cu_seq_lens_q") is None and kwargs.get("position_ids") is None:
+        if model.config.get_text_config()._attn_implementation != IMPLEMENTATION:  # switched since
+            return
+        raise PackerError(
+            "the batch has neither cu_seq_lens_q nor position_ids, so documents in a row would attend to each other: "
+            "make batches with packer.collate (in TRL, set packing=True); or, if every row is one document, call "
+            "packer.attention.use(model, rows_are_documents=True)"
+        )
 
 
 def accepted_arguments(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,6 +176,16 @@ def attention(
         PackerError: an argument or the layer is not supported, or the boundaries are missing.
     """
     _note_call(type(module))
+    if cu_seq_lens_q is None and not getattr(module, _IN_USE, False):
+        raise PackerError(
+            "no cu_seq_lens_q reached attention, and the model may have made its position_ids itself, without "
+            "boundaries: switch the model by packer.attention.use(model), or pass cu_seq_lens_q and max_length_q"
+        )
+    if cu_seq_lens_q is not None and getattr(module, "_is_replica", False):
+        raise PackerError(
+            "torch.nn.DataParallel splits cu_seq_lens_q among the GPUs but not the rows that it belongs to: start one "
+            "process per GPU, with torchrun --nproc-per-node or accelerate launch, or set CUDA_VISIBLE_DEVICES=0"
+        )
     rows, _, tokens, _ = query.shape
     _check_arguments(module, query, key, attention_mask, dropout, others)
     found = find_boundaries(

@@ -100,7 +100,7 @@ def _by_kernel(
 ) -> torch.Tensor:
     """Compute `segment_attention` by torch's varlen kernel, of torch 2.10 to 2.13."""
     value_size = value.shape[-1]
-    width = -(-max(query.shape[-1], value_size) // 8) * 8
+    width = _kernel_width(query, value_size)
     options: dict[str, Any] = {}
     if "scale" in PARAMETERS:
         options["scale"] = scale
@@ -120,6 +120,16 @@ def _by_kernel(
     attended: Any = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
     unpadded: torch.Tensor = attended[..., :value_size]
     return unpadded
+
+
+def _kernel_width(query: torch.Tensor, value_size: int) -> int:
+    """Return the head size to pad to: a multiple of 8, and one for which the GPU has a backward pass."""
+    width = -(-max(query.shape[-1], value_size) // 8) * 8
+    if 192 < width <= 224 and query.requires_grad and query.device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(query.device)
+        if major == 12 or (major == 8 and minor > 0):
+            return LARGEST_HEAD
+    return width
 
 
 def _by_sdpa(

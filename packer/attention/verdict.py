@@ -20,10 +20,10 @@ class Verdict:
     """One of five words.
 
     - "safe": packed documents have the same outputs as single ones.
-    - "leaks": changing a document changed others.
+    - "leaks": changing a document changed others, or in a causal model, changing a token changed earlier ones.
     - "differs": it did not, but packed documents have other outputs than single ones.
     - "refuses": the model raised an error.
-    - "unclear": the probe could not distinguish a leak from rounding.
+    - "unclear": the probe could not distinguish a leak from rounding, or eager and sdpa differ on single documents.
     """
 
     moved: float | None = None

@@ -3,20 +3,25 @@
 command.py           what all commands have in common
 declared_options.py  their options, from the declarations in `packer.options`
 source_options.py    DATASET, or --source for a mixture
-commands_page.py     docs/reference/commands.md
+commands_page.py     the pages of the commands in docs/reference
 config_options.py    --config and --like: defaults from a file or a packed dataset
-one_line_errors.py   errors as one line and an exit code; bus_errors.py: those of files that became shorter
+one_line_errors.py   errors as one line and an exit code, also those of files that became shorter
 progress_bars.py     progress bars and log lines; colors.py: whether output is colored
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 import click
 
 from packer import __version__
+from packer.cli.command import ARGUMENTS
+from packer.cli.one_line_errors import error_as_json
 
 GROUPS = {
     "Look ahead": ("stats", "compare"),
@@ -41,6 +46,17 @@ def command_named(name: str) -> click.Command:
     return command
 
 
+@contextmanager
+def _usage_errors_as_json(ctx: click.Context) -> Iterator[None]:
+    """Print wrong usage as JSON as well, if that was asked for; click then prints it on stderr."""
+    try:
+        yield
+    except click.UsageError as error:
+        if "--json" in ctx.meta[ARGUMENTS]:
+            click.echo(error_as_json(error.format_message(), error.exit_code))
+        raise
+
+
 class _Commands(click.Group):
     """The group of commands: imports the one that runs, and for --max_len suggests only --max-len."""
 
@@ -59,8 +75,25 @@ class _Commands(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), command_named(name).get_short_help_str(80)) for name in names])
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """See `click.Group`; suggests the nearest command."""
+        near = [] if args[0] in COMMANDS or args[0].startswith("-") else get_close_matches(args[0], COMMANDS, n=1)
+        if near:
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Group`."""
+        ctx.meta[ARGUMENTS] = list(args)
+        with _usage_errors_as_json(ctx):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Group`."""
+        with _usage_errors_as_json(ctx):
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:

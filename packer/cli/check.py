@@ -34,7 +34,7 @@ def check(model: str, attn: str | None, position_offset: int, as_json: bool) -> 
     opened = load_small_model(model)
     names = installed_implementations()
     asked_for = [*names, *([attn] if attn and attn not in names else [])]
-    verdicts = probe(opened.model, asked_for, position_offset=position_offset)
+    verdicts = probe(opened.model, asked_for, position_offset=position_offset, also_in_float32=True)
     content = {
         "model": model,
         "architecture": type(opened.model).__name__,

@@ -13,6 +13,9 @@ from packer.options import options_of
 from packer.options.command_options import DebugOption
 from packer.options.headings import GENERAL, HEADINGS, REQUIRED
 
+ARGUMENTS = "packer.arguments"
+"""Where the context has the words of the command line after `packer`."""
+
 GROUPED_FROM = 12
 """Number of options from which a command lists them under headings."""
 
@@ -27,6 +30,11 @@ class PackerCommand(click.Command):
         super().__init__(*arguments, **settings)
         self.resumes = resumes
         self.params += [DeclaredOption([], declared=option) for option in options_of(DebugOption).values()]
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
+        """See `click.Command`; `--config`, `--like` and `--chat-template` read files."""
+        with one_line_errors(debug="--debug" in args, as_json="--json" in args):
+            return super().make_context(info_name, args, *rest, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command`."""

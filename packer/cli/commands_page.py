@@ -1,9 +1,12 @@
-"""The page docs/reference/commands.md: `python -m packer.cli.commands_page > docs/reference/commands.md` writes it."""
+"""The pages of the commands in docs/reference: `python -m packer.cli.commands_page docs/reference` writes them."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from textwrap import indent
 
 import click
 
@@ -16,7 +19,14 @@ from packer.options.headings import HEADINGS
 _INTRODUCTION = """\
 # Commands and options
 
-This page is made from the declarations in `packer/options/` by `python -m packer.cli.commands_page`.
+{table}
+
+These pages are made from the declarations in `packer/options/` by `python -m packer.cli.commands_page docs/reference`.
+
+Results go to stdout; progress, log lines and errors go to stderr. [Errors and exit codes](errors.md) lists what a
+command returns.
+
+## The same in Python
 
 The keyword arguments of `packer.pack`, `packer.verify` and `packer.export` have the names of the options, with `_` for
 `-`. What is on by default is switched off by `--no-NAME` on the command line and by `NAME=False` in Python. What can be
@@ -29,37 +39,42 @@ repeated on the command line is a list in Python. These differ:
 | `--emit position_ids` | `emit="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions return a result and raise errors |
 
-Results go to stdout, progress, log lines and errors to stderr. With `--json`, an error is printed on stdout as well, as
-`{"error": ..., "exit_code": ...}`. Exit codes:
+```{{toctree}}
+:hidden:
 
-| code | meaning |
-|---|---|
-| 0 | done |
-| 1 | the input, the data or the machine is at fault; one line says what, and what helps |
-| 2 | wrong usage |
-| 3 | what was checked is not right (`packer verify`, `packer check`) |
-| 130, 143 | interrupted (Ctrl-C), terminated; the same command resumes where it stopped |
+{toctree}
+```
 """
 
 
-def commands_page() -> str:
-    """Return the page."""
-    return "\n".join([_INTRODUCTION, *(line for name in COMMANDS for line in _command(name))])
+def commands_pages() -> dict[str, str]:
+    """Return the pages by their paths in docs/reference: one that lists the commands, and one for each."""
+    commands = {name: command_named(name) for name in COMMANDS}
+    table = "| command | what it does |\n|---|---|\n" + "\n".join(
+        f"| [packer {name}](commands/{name}.md) | {_first_sentence(command)} |" for name, command in commands.items()
+    )
+    toctree = "\n".join(f"commands/{name}" for name in commands)
+    pages = {f"commands/{name}.md": "\n".join(_command(name, command)) for name, command in commands.items()}
+    return {"commands.md": _INTRODUCTION.format(table=table, toctree=toctree), **pages}
 
 
-def _command(name: str) -> Iterator[str]:
+def _first_sentence(command: click.Command) -> str:
+    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
     """Lines about a command."""
-    command = command_named(name)
     context = click.Context(command, info_name=f"packer {name}")
-    yield f"## packer {name}\n"
+    yield f"# packer {name}\n"
     yield f"    {command.get_usage(context).removeprefix('Usage: ')}\n"
-    yield inspect.cleandoc(command.help or "").replace("\b\n", "")
-    yield ""
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        lines = paragraph.removeprefix("\b\n")
+        yield f"{lines if lines == paragraph else indent(lines, '    ')}\n"
     found = [option for option in command.params if isinstance(option, click.Option)]
     for heading in HEADINGS:
         members = [option for option in found if heading_of(option) == heading]
         if members:
-            yield f"| {heading} | value | default | |\n|---|---|---|---|"
+            yield f"## {heading}\n\n| option | meaning | default |\n|---|---|---|"
             yield from (_row(option) for option in members)
             yield ""
 
@@ -68,24 +83,29 @@ def _row(option: click.Option) -> str:
     """A row of a table."""
     flags = ", ".join(f"`{flag}`" for flag in option.opts)
     if not isinstance(option, DeclaredOption):
-        return f"| {flags} | {option.metavar or ''} | | {option.help} |"
+        return f"| {flags} {option.metavar or ''} | {option.help} | |"
     about = option.declared.about
     off = option.declared.default is True and about.off is not None
     repeats = " Repeat it for several." if option.multiple and not about.says_repeats else ""
-    sentence = f"{about.off if off else about.help}{repeats}"
-    return f"| {flags} | {_value(option.declared)} | {_default(option.declared)} | {sentence} |"
+    sentence = f"{about.off if off else about.help}{repeats}{_values(option.declared)}"
+    return f"| {flags}{_metavar(option.declared)} | {sentence} | {_default(option.declared)} |"
 
 
-def _value(option: Option) -> str:
-    if option.kind is bool:
+def _metavar(option: Option) -> str:
+    if option.kind is bool or option.choices:
         return ""
-    if option.choices and option.about.is_file:
-        return f"{', '.join(f'`{choice}`' for choice in option.choices)}, or FILE"
+    return f" {option.about.metavar or 'PATH'}"
+
+
+def _values(option: Option) -> str:
+    """The possible values as a sentence; the largest one only where a user could reach it."""
     if option.choices:
-        return ", ".join(f"`{choice}`" for choice in option.choices)
-    if option.kind in (int, float):
-        return f"{option.about.metavar}, {option.limits}"
-    return option.about.metavar or "PATH"
+        choices = [*(f"`{choice}`" for choice in option.choices), *["FILE"] * option.about.is_file]
+        return f" Values: {', '.join(choices)}."
+    if option.kind in (int, float) and option.limits.least != sys.float_info.min:
+        least, most = option.limits.least, option.limits.most
+        return f" At least {least}." if most >= 2**31 - 1 else f" From {least} to {most:,}."
+    return f" {str(option.limits).capitalize()}." if option.kind in (int, float) else ""
 
 
 def _default(option: Option) -> str:
@@ -96,4 +116,5 @@ def _default(option: Option) -> str:
 
 
 if __name__ == "__main__":
-    print(commands_page(), end="")
+    for path, text in commands_pages().items():
+        Path(sys.argv[1], path).write_text(text)

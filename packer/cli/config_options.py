@@ -53,7 +53,8 @@ def _use_file(context: click.Context, parameter: click.Parameter, path: Path | N
     """Make the options of a TOML file the defaults of a command.
 
     Raises:
-        click.UsageError: the file cannot be read, or names an option that the command does not have.
+        click.UsageError: the file names an option that the command does not have.
+        PackerError: the file cannot be read.
     """
     if path is None:
         return
@@ -74,16 +75,16 @@ def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Pat
     """Make the options of a packed dataset the defaults of a command.
 
     Raises:
-        click.UsageError: it is not a packed dataset, or damaged.
+        PackerError: it is not a packed dataset, or damaged.
     """
     if folder is None:
         return
     from packer.shards import read_manifest
 
     try:
-        options = read_manifest(folder).options
+        options = read_manifest(folder, intact=True).options
     except PackerError as error:
-        raise click.UsageError(f"--like: {error}") from error
+        raise PackerError(f"--like: {error}") from error
     defaults: dict[str, Any] = {
         name: value for name, value in options.to_dict().items() if name in _names(context) - {*_NOT_OF_DATASETS}
     }
@@ -114,5 +115,5 @@ def _read_toml(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise click.UsageError(f"{path} cannot be read: {reason}") from error
+        raise PackerError(f"{path} cannot be read: {reason}") from error
     return content

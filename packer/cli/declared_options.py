@@ -51,7 +51,7 @@ class Content(UserPath):
     """A file whose content is the value, or the name of content that comes with packer."""
 
     def __init__(self, names: tuple[str, ...] = ()) -> None:
-        super().__init__(exists=True, dir_okay=False)
+        super().__init__(dir_okay=False)
         self.names = names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -64,9 +64,10 @@ class Content(UserPath):
         try:
             content: str = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            self.fail(f"{path} cannot be read: {error}", param, ctx)
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise PackerError(f"{path} cannot be read: {reason}; name a file, or {', '.join(self.names)}") from error
         if not content.strip():
-            self.fail(f"{path} is empty: it must hold a Jinja template", param, ctx)
+            raise PackerError(f"{path} is empty: it must hold a Jinja template")
         return content
 
 

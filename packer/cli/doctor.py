@@ -101,9 +101,11 @@ def _compile_kernels() -> None:
 
     from packer.algorithms import ALGORITHMS, Algorithm, jit
     from packer.options import PackOptions
-    from packer.pipeline import compare, pack, verify
+    from packer.pipeline.comparing import compare
+    from packer.pipeline.packing import pack
+    from packer.pipeline.verifying import verify
 
-    jit.PLAIN_SECONDS = 0
+    jit.compile_from_now_on()
     documents = [list(range(1 + 7 * number % 40)) for number in range(200)]
     with TemporaryDirectory() as name:
         folder = Path(name)

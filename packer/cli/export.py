@@ -48,6 +48,6 @@ def export(packed: Path, as_json: bool, **values: Any) -> None:
         made = "exported in the same way from the same rows"
         click.echo(f"{result.output} is complete, {made}: nothing to do (its files have the recorded sizes)")
     else:
-        from packer.report import render_export
+        from packer.report.run_summary import render_export
 
         click.echo(render_export(record, output=str(result.output), seconds=seconds))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import time
 from dataclasses import MISSING
 from typing import Any
 
@@ -13,8 +12,8 @@ import click
 
 from packer.cli.command import command
 from packer.cli.declared_options import UserPath, options, values_of
-from packer.cli.progress_bars import progress_bars
-from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, SourceOption
+from packer.cli.progress_bars import Stopwatch, progress_bars
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, SourceOption, SummaryOption
 from packer.stores import AnyPath
 
 
@@ -26,37 +25,40 @@ from packer.stores import AnyPath
 )
 @options(OutputOptions, without=("output",))
 @options(EngineOptions)
+@options(SummaryOption)
 @options(JsonOption)
-def materialize(index: AnyPath, sources: tuple[str, ...], as_json: bool, **values: Any) -> None:
+def materialize(index: AnyPath, sources: tuple[str, ...], verbose: bool, as_json: bool, **values: Any) -> None:
     """Write the rows of an INDEX with their tokens.
 
     INDEX is the output of `packer pack --index-only`. The result is the same as packing without --index-only, and
     appending the same documents. An interrupted command continues where it stopped when it is run again.
     """
-    from packer import pipeline
+    from packer.pipeline import materializing
     from packer.ranks import rank_of
-    from packer.report import render_manifest_summary
+    from packer.report.run_summary import render_manifest_summary
 
     engine_options = EngineOptions(**values_of(EngineOptions, values))
     place = rank_of(engine_options.rank, engine_options.ranks)
     with progress_bars(silently=place is not None and place.rank > 0) as progress:
-        begun = time.perf_counter()
+        watch = Stopwatch()
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to nodes; stdout is for the result
-            result = pipeline.materialize(
+            result = materializing.materialize(
                 index,
                 list(sources),
                 engine_options=engine_options,
                 progress=progress,
                 **values_of(OutputOptions, values),
             )
-        seconds = time.perf_counter() - begun
+        took = watch.read()
     if result.finished_elsewhere:  # the rank that finished it prints the summary
         return
     if as_json:
-        content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        content = {"output": str(result.output), "found_complete": result.found_complete, **took}
         click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
     elif result.found_complete:
         click.echo(f"{result.output} is complete, with the rows of this index: nothing to do ({result.checked})")
     else:
-        summary = render_manifest_summary(result.manifest, rows=None, output=str(result.output), seconds=seconds)
+        summary = render_manifest_summary(
+            result.manifest, rows=None, output=str(result.output), **took, verbose=verbose
+        )
         click.echo(summary)

@@ -1,29 +1,38 @@
 """Errors as one line on stderr, and the exit codes.
 
 0    done
-1    a fault in the input, the data or the machine
-2    wrong usage
+1    a fault in what the command found: files, data, the network, the machine
+2    the command line is wrong, whatever the data: names, values or combinations of options
 3    a check failed (`verify`, `check`)
 130  interrupted (SIGINT); 143: terminated (SIGTERM)
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
 from packer import signals
-from packer.cli.bus_errors import explained_bus_errors
-from packer.errors import PackerError
+from packer.errors import OptionError, PackerError
 from packer.system_errors import shortage_behind
 
 NOT_RIGHT = 3
 """Exit code of a check that has found something wrong."""
+
+
+def error_as_json(message: str, code: int) -> str:
+    """The output of `--json` for an error."""
+    return json.dumps({"error": message, "exit_code": code}, indent=1)
 
 
 @contextmanager
@@ -42,7 +51,7 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
     except PackerError as error:
         if debug:
             raise
-        message = str(error)
+        message, code = str(error), 2 if isinstance(error, OptionError) else 1
     except KeyboardInterrupt as interrupt:
         if debug:
             raise
@@ -60,5 +69,51 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
         return
     click.echo(f"packer: {message}", err=True)
     if as_json:
-        click.echo(json.dumps({"error": message, "exit_code": code}, indent=1))
+        click.echo(error_as_json(message, code))
     sys.exit(code)
+
+
+_MAPS = Path("/proc/self/maps")
+
+
+@contextmanager
+def explained_bus_errors() -> Iterator[None]:
+    """Print one line and exit with 1 on a bus error, which would otherwise end the process silently."""
+    if threading.current_thread() is not threading.main_thread() or not _MAPS.exists():
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain_and_exit)
+    # subtle: a handler of the signal module would run later, in the main thread, and the access that failed would be
+    # repeated forever. This handler runs immediately, which is safe: the access that raised the signal holds no lock.
+    before = libc.signal(signal.SIGBUS, ctypes.cast(handler, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        libc.signal(signal.SIGBUS, before)
+
+
+def _explain_and_exit(_: int) -> None:
+    names = ", ".join(shrunken_files()) or "a memory-mapped file"
+    line = f"packer: {names}: cannot be read: truncated while it was read, or its disk failed; restore it and repeat\n"
+    os.write(2, line.encode(errors="backslashreplace"))
+    os._exit(1)
+
+
+def shrunken_files() -> list[str]:
+    """Files that are shorter than the part of them mapped into this process."""
+    found = []
+    for line in _MAPS.read_text(errors="surrogateescape").splitlines():
+        addresses, access, offset, _, _, *path = line.split(maxsplit=5)
+        if not path or not access.startswith("r--") or int(offset, 16):  # a library: data is mapped as a whole
+            continue
+        first, last = (int(address, 16) for address in addresses.split("-"))
+        try:
+            size = os.stat(path[0]).st_size  # noqa: PTH116 (a path is not made of thousands of names)
+        except OSError:  # removed: its mapped pages can still be read
+            continue
+        if last - first - size >= mmap.PAGESIZE:
+            found.append(path[0])
+    return sorted(set(found))

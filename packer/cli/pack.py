@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ import click
 from packer.cli.command import command
 from packer.cli.config_options import config_option, like_option
 from packer.cli.declared_options import options, values_of
-from packer.cli.progress_bars import progress_bars
+from packer.cli.progress_bars import Stopwatch, progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import lengths_and_column, source_options, sources_and_weights
-from packer.errors import PackerError
+from packer.errors import OptionError
 from packer.facts import REJECTED
 from packer.options import PackOptions
-from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, ReportOptions
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, ReportOptions, SummaryOption
 from packer.stores import is_remote
 
 
@@ -44,6 +43,7 @@ from packer.stores import is_remote
 @options(OutputOptions, without=("output",))
 @options(EngineOptions)
 @options(ReportOptions)
+@options(SummaryOption)
 @options(JsonOption)
 def pack(
     dataset: tuple[str, ...],
@@ -51,6 +51,7 @@ def pack(
     lengths: str | None,
     report: Path | None,
     with_text: bool,
+    verbose: bool,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -61,7 +62,7 @@ def pack(
     documents. Several paths are read as one dataset, in this order; name the output with --output. An interrupted
     command continues where it stopped when it is run again.
     """
-    from packer import pipeline
+    from packer.pipeline import packing
     from packer.ranks import rank_of
 
     if lengths is not None:
@@ -73,32 +74,34 @@ def pack(
     check_report_files(report=report, with_text=with_text, tokenizer=values["tokenizer"])
     decode = text_decoder(with_text=with_text, tokenizer=values["tokenizer"])
     if report is not None and is_remote(values["output"]):
-        raise PackerError(
+        raise OptionError(
             f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
         )
     engine_options = EngineOptions(**values_of(EngineOptions, values))
     place = rank_of(engine_options.rank, engine_options.ranks)
     with progress_bars(silently=place is not None and place.rank > 0) as progress:
-        begun = time.perf_counter()
+        watch = Stopwatch()
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to nodes; stdout is for the result
-            result = pipeline.pack(
+            result = packing.pack(
                 source,
                 options=pack_options,
                 engine_options=engine_options,
                 progress=progress,
                 **values_of(OutputOptions, values),
             )
-        seconds = time.perf_counter() - begun
+        took = watch.read()
         lines = []
         if report is not None and not result.finished_elsewhere and isinstance(result.output, Path):
-            figures = pipeline.packed_figures(result.output, decode=decode, progress=progress)
+            from packer.pipeline.collect_figures import packed_figures
+
+            figures = packed_figures(result.output, decode=decode, progress=progress)
             lines = write_report_files(figures, report=report)
     if result.finished_elsewhere:  # the rank that finished it prints the summary
         if place is None:
             click.echo(f"{result.output} was completed by another process at the same time")
         return
     if as_json:
-        content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        content = {"output": str(result.output), "found_complete": result.found_complete, **took}
         if result.manifest.totals.documents_rejected is not None:
             content["rejected"] = str(result.output / REJECTED)
         click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
@@ -106,10 +109,16 @@ def pack(
         made = "packed with the same options from the same source"
         click.echo("\n".join([f"{result.output} is complete, {made}: nothing to do ({result.checked})", *lines]))
     else:
-        from packer.report import render_manifest_summary
+        from packer.report.run_summary import render_manifest_summary
 
         # In object storage, reading the boundaries of rows may take long: `packer stats` does it.
-        is_local = isinstance(result.output, Path)
-        rows = pipeline.mixing_sample(result.output, result.manifest) if is_local else None
-        summary = render_manifest_summary(result.manifest, rows=rows, output=str(result.output), seconds=seconds)
+        measures = verbose and isinstance(result.output, Path)
+        rows = None
+        if measures:
+            from packer.pipeline.statistics import mixing_sample
+
+            rows = mixing_sample(result.output, result.manifest)
+        summary = render_manifest_summary(
+            result.manifest, rows=rows, output=str(result.output), **took, verbose=verbose
+        )
         click.echo("\n".join([summary, *lines]))

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.errors import PackerError
+import click
+
+from packer import __version__
+from packer.cli.command import ARGUMENTS
+from packer.errors import OptionError, PackerError
 from packer.stores import RemotePath
 
 if TYPE_CHECKING:
-    from packer.stats import ReportFigures
+    from packer.stats.report_figures import ReportFigures
 
 
 def check_report_files(
@@ -28,18 +35,18 @@ def check_report_files(
         if path is None:
             continue
         if isinstance(path, RemotePath):
-            raise PackerError(f"{option} {path} is in object storage: name a local file")
+            raise OptionError(f"{option} {path} is in object storage: name a local file")
         if path.is_dir():
             raise PackerError(f"{option} {path} is a folder: name a file in it")
         if path.suffix.lower() != ending:
-            raise PackerError(f"{option} {path}: name a file that ends with {ending}, so that no data is replaced")
+            raise OptionError(f"{option} {path}: name a file that ends with {ending}, so that no data is replaced")
         if not os.access(path.parent, os.W_OK):
             reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
             raise PackerError(f"{option} {path}: the folder {path.parent} {reason}; choose another")
     if with_text and report is None:
-        raise PackerError("--with-text is for a report: add --report FILE.html")
+        raise OptionError("--with-text is for a report: add --report FILE.html")
     if with_text and tokenizer is None:
-        raise PackerError("--with-text needs --tokenizer, which makes text of tokens")
+        raise OptionError("--with-text needs --tokenizer, which makes text of tokens")
 
 
 def text_decoder(*, with_text: bool, tokenizer: str | None) -> Callable[[Any], str] | None:
@@ -70,9 +77,16 @@ def write_report_files(
         _write(plot, render_plot(figures, plot_of))
         lines.append(f"Plot written to {plot}")
     if report is not None:
-        _write(report, render_page(figures))
+        _write(report, render_page(figures, made_by=_made_by()))
         lines.append(f"Report written to {report}")
     return lines
+
+
+def _made_by() -> str:
+    """The command, the version and the date; of absolute paths only the name, which says nothing of the machine."""
+    words: list[str] = click.get_current_context().meta[ARGUMENTS]
+    shown = [re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in words]
+    return f"{shlex.join(['packer', *shown])}\npacker {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -48,8 +48,8 @@ def show(
 
     Rows count from 0; -1 is the last one. The tokens of an index are read from its --source.
     """
-    from packer import report
-    from packer.loader import load
+    from packer.loader.dataset import load
+    from packer.report import row_table
     from packer.text import open_decoder
 
     if (row is None) == (document is None):
@@ -69,13 +69,15 @@ def show(
     color, texts = wants_color(), []
     for number, segments in found.items():
         if full:
-            text = report.render_text(segments, decode=decode, color=color)
+            text = row_table.render_text(segments, decode=decode, color=color)
         else:
             group_by = dataset.manifest.options.group_by
-            text = report.render_row(segments, decode=decode, group_by=group_by, color=color)
+            text = row_table.render_row(segments, decode=decode, group_by=group_by, color=color)
         texts.append(text if row is not None else f"row {number:,}\n{text}")
     if as_json:
-        rows = [{"row": number, "segments": report.row_to_json(each, decode=decode)} for number, each in found.items()]
+        rows = [
+            {"row": number, "segments": row_table.row_to_json(each, decode=decode)} for number, each in found.items()
+        ]
         click.echo(json.dumps({"packed": str(packed), "rows": rows}, indent=1))
     else:
         click.echo("\n".join(texts), color=color)
@@ -107,7 +109,7 @@ def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> di
 
 
 def _segments(dataset: PackedDataset, row: int) -> list[RowSegment]:
-    from packer.report import segments_of
+    from packer.report.row_table import segments_of
 
     made_with = dataset.manifest.options
     return segments_of(dataset[row], kept=made_with.kept, kept_tokens=made_with.keep_tokens)

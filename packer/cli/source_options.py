@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from packer.cli.declared_options import DeclaredOption
-from packer.errors import PackerError
+from packer.errors import OptionError
 from packer.options.headings import MIXTURES
 from packer.options.option import About, Option
 from packer.paths import PathList
@@ -49,7 +49,7 @@ def sources_and_weights(
 
     Raises:
         click.UsageError: there are both DATASET and --source, or neither.
-        PackerError: a weight is not a number.
+        OptionError: a weight is not a number.
     """
     if bool(dataset) == bool(sources):
         raise click.UsageError("Give a DATASET, or a mixture of several with --source PATH:WEIGHT.")
@@ -63,13 +63,13 @@ def lengths_and_column(lengths: str) -> tuple[tuple[str], str | None]:
     """Split FILE:COLUMN at the last colon; a .npy file has no columns.
 
     Raises:
-        PackerError: no column is named.
+        OptionError: no column is named.
     """
     path, colon, column = lengths.rpartition(":")
     if lengths.endswith(".npy"):
         return (lengths,), None
     if not colon or not column or "/" in column:
-        raise PackerError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
+        raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
     return (path,), column
 
 
@@ -77,7 +77,7 @@ def _path_and_weight(source: str) -> tuple[str, float]:
     """Split PATH:WEIGHT at the last colon; a path may have more.
 
     Raises:
-        PackerError: the weight is not a number.
+        OptionError: the weight is not a number.
     """
     path, colon, weight = source.rpartition(":")
     if not colon:
@@ -85,4 +85,4 @@ def _path_and_weight(source: str) -> tuple[str, float]:
     try:
         return path, float(weight)
     except ValueError:
-        raise PackerError(f"--source {source}: {weight!r} is not a weight; write PATH:WEIGHT, as in web:0.7") from None
+        raise OptionError(f"--source {source}: {weight!r} is not a weight; write PATH:WEIGHT, as in web:0.7") from None

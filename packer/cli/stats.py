@@ -24,7 +24,7 @@ from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
     from packer.progress import Progress
-    from packer.stats import ReportFigures
+    from packer.stats.report_figures import ReportFigures
 
 WITHOUT = (
     *("max_len", "keep", "keep_tokens", "untrained", "pad_id", "split_at"),
@@ -110,18 +110,21 @@ def _of_packed(
     Raises:
         PackerError: it cannot be read, or there are several lengths.
     """
-    from packer import pipeline, report
+    from packer.pipeline import statistics
+    from packer.report import dataset_report, plain_text
 
     if len(max_lens) > 1:
         raise PackerError(
             f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; "
             "compare lengths on the dataset that it was packed from"
         )
-    found = pipeline.packed_statistics(packed)
-    text = report.render_packed_stats(found, unicode=report.can_draw_blocks(sys.stdout.encoding))
+    found = statistics.packed_statistics(packed)
+    text = dataset_report.render_packed_stats(found, unicode=plain_text.can_draw_blocks(sys.stdout.encoding))
     figures = None
     if wants_files:
-        figures = pipeline.packed_figures(packed, documents_per_step=batch_size, decode=decode, progress=progress)
+        from packer.pipeline.collect_figures import packed_figures
+
+        figures = packed_figures(packed, documents_per_step=batch_size, decode=decode, progress=progress)
     return _Found(found.to_json(), text, figures)
 
 
@@ -139,12 +142,15 @@ def _of_dataset(
     Raises:
         PackerError: it cannot be read, or there is nothing in it to pack.
     """
-    from packer import pipeline, report
+    from packer.pipeline import measure_row_lengths, statistics
+    from packer.report import dataset_report, plain_text, row_length_table
 
     is_choice = len(max_lens) > 1
     figures = None
     if wants_files:
-        figures = pipeline.dataset_figures(
+        from packer.pipeline.collect_figures import dataset_figures
+
+        figures = dataset_figures(
             source,
             options=pack_options,
             max_lens=max_lens if is_choice else (),
@@ -153,14 +159,14 @@ def _of_dataset(
         )
     if is_choice:
         lengths = figures.row_lengths if figures is not None else None
-        lengths = lengths or pipeline.row_length_statistics(
+        lengths = lengths or measure_row_lengths.row_length_statistics(
             source, options=pack_options, max_lens=max_lens, documents_per_step=batch_size, progress=progress
         )
-        return _Found(lengths.to_json(), report.render_row_lengths(lengths), figures)
+        return _Found(lengths.to_json(), row_length_table.render_row_lengths(lengths), figures)
     stats = figures.stats if figures is not None else None
-    stats = stats or pipeline.dataset_statistics(
+    stats = stats or statistics.dataset_statistics(
         source, options=pack_options, documents_per_step=batch_size, progress=progress
     )
-    unicode = report.can_draw_blocks(sys.stdout.encoding)
-    text = report.render_stats(stats, unicode=unicode, mix_unit=pack_options.mix_unit)
+    unicode = plain_text.can_draw_blocks(sys.stdout.encoding)
+    text = dataset_report.render_stats(stats, unicode=unicode, mix_unit=pack_options.mix_unit)
     return _Found(stats.to_json(), text, figures)

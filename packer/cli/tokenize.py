@@ -30,13 +30,15 @@ def tokenize(dataset: tuple[str, ...], as_json: bool, **values: Any) -> None:
     DATASET is one path or several, as for `pack` with --tokenizer. Packing the output gives the same rows as packing
     the text. An interrupted command continues where it stopped when it is run again.
     """
-    from packer import pipeline
+    from packer.pipeline import tokenizing
 
     source = source_of(dataset)
     text_options = PackOptions(max_len=2, long="error", **values_of(PackOptions, values))  # rows that fit any text
     with progress_bars() as progress:
         begun = time.perf_counter()
-        result = pipeline.tokenize(source, options=text_options, progress=progress, **values_of(OutputOptions, values))
+        result = tokenizing.tokenize(
+            source, options=text_options, progress=progress, **values_of(OutputOptions, values)
+        )
         seconds = time.perf_counter() - begun
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
@@ -47,6 +49,6 @@ def tokenize(dataset: tuple[str, ...], as_json: bool, **values: Any) -> None:
         made = "tokenized in the same way from the same source"
         click.echo(f"{result.output} is complete, {made}: nothing to do ({result.checked})")
     else:
-        from packer.report import render_tokenized
+        from packer.report.run_summary import render_tokenized
 
         click.echo(render_tokenized(result.report, output=str(result.output), seconds=seconds))

@@ -34,12 +34,12 @@ def verify(packed: AnyPath, sources: tuple[str, ...], tokenizer: str | None, as_
 
     The exit code is 3 if anything is wrong.
     """
-    from packer import pipeline
+    from packer.pipeline import verifying
     from packer.shards import read_manifest
 
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
-        faults = list(pipeline.verify(packed, source, tokenizer=tokenizer, progress=progress, **values))
+        faults = list(verifying.verify(packed, source, tokenizer=tokenizer, progress=progress, **values))
         manifest = None if faults else read_manifest(packed)
     if as_json:
         click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults}, indent=1))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from packer.errors import PackerError
 from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
-from packer.loader import load
+from packer.loader.dataset import load
 from packer.options.choices import Compression
 from packer.output.claim_folder import claim
 from packer.output.output_kind import Kind
@@ -25,10 +25,10 @@ from packer.output.replace_folder import restore
 from packer.paths import local_output
 from packer.pipeline.complete_output import check_files
 from packer.progress import Progress, silent
-from packer.shards.files import HashingFile, hash_file
+from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
-from packer.shards.reader import check_batch, open_shard
+from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import is_remote
 from packer.system_errors import system_errors
 
@@ -148,6 +148,7 @@ def export(
             f"{packed} is an index without tokens: write its rows by `packer materialize`, and export these"
         )
     assert isinstance(dataset.path, Path)
+    read_manifest(dataset.path, intact=True)
     source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
     out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")
     real = Path(os.path.realpath(out))
@@ -253,28 +254,25 @@ class _Writer:
         """Return the Arrow schema of a shard's export."""
         return self.target.schema(open_shard(self.packed, entry, self.manifest).schema)
 
-    def write(self, entry: ShardEntry, go_on: Callable[[], None]) -> ExportedFile:
-        """Write the file of a shard; `go_on` raises when the work is to stop.
+    def write(self, entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> ExportedFile:
+        """Write the file of a shard; `raise_if_cancelled` raises when the work is to stop.
 
         Raises:
             OSError: the disk is full, or writing fails.
             PackerError: the shard was changed after packing, or has values that the target cannot hold.
         """
-        table, path = open_shard(self.packed, entry, self.manifest), self.packed / entry.file
-        if hash_file(path) != entry.xxh3_128:
-            raise PackerError(f"{path} was changed after packing: restore it, or pack again")
+        path = self.packed / entry.file
         sink = HashingFile(self.folder / self.name(entry))
         try:
             with pq.ParquetWriter(
                 sink,
-                self.target.schema(table.schema),
+                self.schema(entry),
                 compression=self.compression,
                 use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
                 write_statistics=False,  # statistics of values within lists are of no use
             ) as parquet:
-                for batch in table.to_batches():
-                    go_on()
-                    check_batch(batch, path, self.manifest)
+                for batch in checked_batches(self.packed, entry, self.manifest):
+                    raise_if_cancelled()
                     parquet.write_table(self.target.convert(batch))
                     self.progress.add(batch.num_rows * self.manifest.max_len)
             if self.sync:
@@ -284,4 +282,4 @@ class _Writer:
             raise PackerError(f"{path} cannot be written as Parquet ({reason}): choose another --to") from error
         finally:
             sink.close()
-        return ExportedFile(file=self.name(entry), rows=table.num_rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+        return ExportedFile(file=self.name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())

@@ -43,6 +43,7 @@ EVERY = "*"
 
 Whole = Annotated[int, whole_number(-(2**63), 2**63 - 1)]
 Count = Annotated[int, whole_number(0, 2**63 - 1)]
+Documents = Annotated[int, whole_number(0, 2**40)]  # a trillion: their lengths alone take 4 TB
 Positive = Annotated[int, whole_number(1, 2**63 - 1)]
 Ratio = Annotated[float, _number(0)]
 Weight = Annotated[float, _number(sys.float_info.min)]

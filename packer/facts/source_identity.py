@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer.facts.facts import Facts
-from packer.facts.kinds import Count, Positive, Weight
+from packer.facts.kinds import Count, Documents, Positive, Weight
 
 _VERSIONS = ("tokenizers", "transformers", "jinja2")
 
@@ -97,7 +97,7 @@ class MixturePart(Facts):
     files: Count
     """Number of files; the files themselves are listed by the mixture."""
 
-    documents: Count
+    documents: Documents
     """Documents of the source, taken or not."""
 
     tokens: Count
@@ -141,7 +141,7 @@ class SourceIdentity(Facts):
     files: tuple[FileIdentity, ...]
     """Files in order; for a mixture, those of all sources."""
 
-    documents: Count
+    documents: Documents
     """Number of documents."""
 
     tokens: Count

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packer.facts.facts import Facts
-from packer.facts.kinds import Count, Positive, Ratio
+from packer.facts.kinds import Count, Documents, Positive, Ratio
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,11 +17,11 @@ class Account(Facts):
     The accounts of the parts of a source add up to that of the source.
     """
 
-    documents: Count
+    documents: Documents
     """Documents of the source."""
 
     documents_split: Count
-    """Documents cut into more than one segment."""
+    """Documents with two or more segments in the rows, after untrained segments are dropped."""
 
     documents_truncated: Count
     """Documents shortened by truncation."""

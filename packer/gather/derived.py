@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_many_tokens, jit_or_numpy
+from packer.algorithms.jit import jit_if_many_tokens
 from packer.algorithms.joined_ranges import joined_ranges
 
 
@@ -20,14 +20,7 @@ class RowLayout(NamedTuple):
     ends: NDArray[np.int64]  # (rows,) end of the last extent, counted from the start of the row
 
 
-def _fill_in_numpy(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
-    """Fill as `fill_gaps` does."""
-    places, lengths, extents, ends = layout
-    out[joined_ranges(places + lengths, extents - lengths)] = value
-    out[joined_ranges(np.arange(len(ends)) * max_len + ends, max_len - ends)] = value
-
-
-@jit_or_numpy(_fill_in_numpy)
+@jit_if_many_tokens
 def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
     """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
 
@@ -46,12 +39,6 @@ def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32
             out[i] = value
 
 
-def _mask_in_numpy(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
-    """Mask as `mask_context` does."""
-    out[joined_ranges(places, context)] = no_loss
-
-
-@jit_or_numpy(_mask_in_numpy)
 def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
     """Exclude the head of every segment from loss: its first token, and tokens repeated from the previous piece.
 
@@ -64,21 +51,10 @@ def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss:
         no_loss: label to write.
         out: flat int32 labels, C-contiguous.
     """
-    for s in range(len(places)):
-        for i in range(places[s], places[s] + context[s]):
-            out[i] = no_loss
+    out[joined_ranges(places, context)] = no_loss
 
 
-def _count_in_numpy(
-    places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]
-) -> tuple[int, int]:
-    """Count as `count_trained` does."""
-    spans = zip(places.tolist(), extents.tolist(), strict=True)
-    trained = [int(np.count_nonzero(labels[place : place + extent] >= 0)) for place, extent in spans]
-    return sum(trained), trained.count(0)
-
-
-@jit_or_numpy(_count_in_numpy)
+@jit_if_many_tokens
 def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
     """Count the trained tokens and the untrained segments.
 
@@ -102,15 +78,7 @@ def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels:
     return tokens, without
 
 
-def _any_in_numpy(
-    places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
-) -> None:
-    """Find as `any_trained` does."""
-    for s, (place, length) in enumerate(zip(places.tolist(), lengths.tolist(), strict=True)):
-        out[s] = (labels[place : place + length] >= 0).any()
-
-
-@jit_or_numpy(_any_in_numpy)
+@jit_if_many_tokens
 def any_trained(
     places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
 ) -> None:

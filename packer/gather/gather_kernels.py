@@ -7,13 +7,12 @@ segment. Prefetching those of the next segments saves 40% of the time.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_helper_or_numpy, jit_if_large, jit_if_many_tokens, jit_or_numpy
+from packer.algorithms.jit import jit_helper, jit_if_large, jit_if_many_tokens
 from packer.gather.memory import array_at, copy_bytes, int32_at, int64_at, prefetch
 from packer.gather.token_column import VALUE_TYPES, Addresses
 
@@ -52,14 +51,7 @@ def _locate(column: Addresses, number: int) -> tuple[int, int]:
     return chunk, index * column.list_sizes[chunk]
 
 
-def _cast_in_numpy(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
-    """Copy and check as `_copy_cast` does."""
-    wide = values.astype(np.int64)
-    out[:] = wide.astype(np.int32)
-    return bool((((wide >= 0) & (wide <= _LARGEST)) | (wide == allowed)).all())
-
-
-@jit_helper_or_numpy(_cast_in_numpy)
+@jit_helper
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
     """Copy `values` to `out` as int32; returns whether each is a token id or equal to `allowed`."""
     wrong = False
@@ -70,13 +62,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
     return not wrong
 
 
-def _copy_in_numpy(address: int, out: NDArray[np.int32], allowed: int) -> bool:
-    """Copy and check as `_copy_int32` does."""
-    copy_bytes(out.ctypes.data, address, 4 * len(out))
-    return bool(((out >= 0) | (out == allowed)).all())
-
-
-@jit_helper_or_numpy(_copy_in_numpy)
+@jit_helper
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     """Variant of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
@@ -217,22 +203,7 @@ def value_ranges(
         sizes[s] = lengths[s] * column.value_bytes[chunk]
 
 
-def _lengths_in_numpy(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write as `lengths_of` does, chunk by chunk."""
-    chunks = np.searchsorted(column.first_rows, lists, side="right") - 1
-    firsts = np.flatnonzero(np.diff(chunks, prepend=-1))
-    for first, last in pairwise([*firsts.tolist(), len(lists)]):
-        chunk = chunks[first]
-        width, rows = int(column.offset_bytes[chunk]), column.first_rows[chunk : chunk + 2]
-        if width == 0:
-            out[first:last] = column.list_sizes[chunk]
-            continue
-        offsets = array_at(column.offsets[chunk], rows[1] - rows[0] + 1, np.dtype(f"i{width}"))
-        numbers = lists[first:last] - rows[0]
-        out[first:last] = offsets[numbers + 1] - offsets[numbers]
-
-
-@jit_or_numpy(_lengths_in_numpy)
+@jit_if_large
 def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
     """Write the lengths of lists; the offsets of the column must have been checked.
 

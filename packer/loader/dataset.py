@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
@@ -14,17 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
 from packer.loader.cache.cache_space import CacheOptions
 from packer.loader.epoch_list import EpochList
 from packer.loader.open_dataset import OpenDataset, Opening
 from packer.loader.open_shards import ColumnViews, Row
-from packer.loader.padding_row import padding_row
 from packer.paths import expanded
+from packer.plots import DrawnRow, row_plot
+from packer.plots.notebook_facts import notebook_facts
 from packer.progress import silent
+from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
-from packer.stores import AnyPath, RemotePath, any_path
+from packer.stores import AnyPath, any_path
 
 if TYPE_CHECKING:
+    from packer.loader.open_shards import Row
     from packer.pipeline.read_documents import SourceLike
 
 
@@ -41,8 +45,11 @@ class PackedDataset:
         source_ids, copy                  int32, shape (segments,): only in mixtures: the source that doc_ids
                                           refers to (-1 for padding), and the repetition of the document
 
-    Kept columns are included: those with max_len numbers per row, and those with one value per segment. A row of an
-    index that is loaded without its source has only the latter and the segment columns.
+    Kept columns are included: those with max_len numbers per row, and those with one value per segment. The latter are
+    exact, and of one type in all rows: numbers and booleans are masked arrays (numpy.ma) of their type on disk, in
+    which missing values are masked; dates and times are datetime64 or timedelta64, with NaT where one is missing; all
+    others are Python objects, with None. A row of an index that is loaded without its source has only these and the
+    segment columns.
 
     It is a map-style dataset for torch without importing torch. Pickling stores only its path (and that of the cache
     for a dataset in object storage), so that each DataLoader worker maps the shards itself.
@@ -60,11 +67,6 @@ class PackedDataset:
     ) -> None:
         self.path = any_path(expanded(path))
         if verify:
-            if isinstance(self.path, RemotePath):
-                raise PackerError(
-                    f"{self.path}: verify reads every shard, and those of a dataset in object storage are hashed when "
-                    "they are fetched; leave verify out"
-                )
             _verify(self.path)
         cache = CacheOptions.of(cache_dir, cache_bytes)
         self._set_opened(OpenDataset(Opening(path=self.path, cache=cache, generations=generations)))
@@ -143,7 +145,7 @@ class PackedDataset:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from packer.loader.notebook_view import dataset_html
+        from packer.loader.dataset import dataset_html
 
         return dataset_html(self)
 
@@ -229,11 +231,13 @@ def load(
     there are more than 4,096 shards, only sizes are checked immediately, and at most so many shards are mapped at once.
 
     A dataset in object storage ("s3://bucket/dataset") is read by whole shards. They are fetched into a cache when they
-    are needed, or ahead by `BatchSampler`, and checked against their hashes. All processes of a node share the cache.
+    are needed, or ahead by `BatchSampler`. All processes of a node share the cache. A process hashes each shard before
+    its first use; a shard in the cache that does not match the manifest is fetched again.
 
     Args:
         path: folder of the packed dataset, or its address in object storage (needs the extra `store`).
-        verify: whether to read and hash every byte first, as `packer verify` does. DataLoader workers do not repeat it.
+        verify: whether to read and hash every byte first, as `packer verify` does; of a dataset in object storage, this
+            fetches every shard. DataLoader workers do not repeat it.
         cache_dir: folder for shards of a dataset or source in object storage, on a local disk; by default the one that
             the variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder. Several datasets may
             share it.
@@ -264,9 +268,56 @@ def _reopened(opened: OpenDataset) -> PackedDataset:
     return dataset
 
 
-def _verify(path: Path) -> None:
+def _verify(path: AnyPath) -> None:
     from packer.shards.check_shards import verify_packed  # imports Numba, which loading does not need
 
-    fault = next(verify_packed(path, silent), None)
+    try:
+        fault = next(verify_packed(path, silent), None)
+    except OSError as error:
+        raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     if fault is not None:
         raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
+
+
+def padding_row(views: ColumnViews, token_types: Mapping[str, np.dtype[Any]], *, max_len: int, pad_id: int) -> Row:
+    """Return a row of padding with the columns of a dataset.
+
+    Args:
+        views: columns of any record batch.
+        token_types: types of the columns with a value per token.
+        max_len: length of a row.
+        pad_id: token id of the padding.
+    """
+    token_fill = {"input_ids": pad_id, "labels": NO_LOSS}
+    segment_fill = {"seq_lengths": max_len, "doc_ids": PADDING, "source_ids": PADDING}
+    row: Row = {}
+    for name, dtype in token_types.items():
+        row[name] = np.full(max_len, token_fill.get(name, 0), dtype)
+    if "position_ids" in row:
+        row["position_ids"] = np.arange(max_len, dtype=np.int32)
+    for name, values in views.segments.items():
+        filler = np.array([segment_fill.get(name, 0)], values.dtype)
+        row[name] = np.ma.MaskedArray(filler, mask=False) if isinstance(values, np.ma.MaskedArray) else filler
+    for name in views.others:
+        row[name] = np.array([None])  # as padding has it on disk
+    return row
+
+
+SHOWN_ROWS = 5
+"""Rows in the picture."""
+
+SHOWN_SEGMENTS = 400
+"""Segments of a row that are drawn one by one."""
+
+
+def dataset_html(dataset: PackedDataset) -> str:
+    """Return HTML with the facts of the manifest and the first rows of a packed dataset."""
+    rows = [_drawn(number, dataset[number]) for number in range(min(SHOWN_ROWS, len(dataset)))]
+    plot = row_plot(f"The first {len(rows)} rows", rows, max_len=dataset.max_len)
+    return notebook_facts(f"PackedDataset {dataset.path.name}", dataset.manifest.facts(), plot)
+
+
+def _drawn(number: int, row: Row) -> DrawnRow:
+    extents = row["seq_lengths"][: np.count_nonzero(row["doc_ids"] >= 0)]
+    shown = extents[:SHOWN_SEGMENTS]
+    return DrawnRow(name=str(number), extents=shown.tolist(), rest=int(extents[SHOWN_SEGMENTS:].sum()))

@@ -59,8 +59,7 @@ class OpenDataset:
         path, key = opening.path, None
         self._cached: CachedDataset | None = None
         if isinstance(path, RemotePath):
-            from packer.loader.cache.cached_dataset import CachedDataset
-            from packer.loader.cache.cached_manifest import read_cached_manifest
+            from packer.loader.cache.cached_dataset import CachedDataset, read_cached_manifest
             from packer.loader.cache.shard_providers import DownloadedShards
 
             found, key = read_cached_manifest(path, opening.cache.folder, opening.key)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,10 +13,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, is_numeric
+from packer.column_names import SEGMENT_COLUMNS
 from packer.errors import PackerError
 from packer.loader.cache.file_locks import FileLock
 from packer.shards.manifest import Manifest
@@ -22,6 +26,8 @@ from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard
 
 Row = dict[str, NDArray[Any]]
+
+_CHECK_PAUSE = 1.0  # seconds between two looks at the size of a shard that rows are read from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +38,7 @@ class ColumnViews:
     """Token columns, shape (rows, max_len), in the order on disk."""
 
     segments: dict[str, NDArray[Any]]
-    """Numeric segment columns without nulls, shape (segments,), in the order on disk."""
+    """Segment columns of numbers and booleans, shape (segments,), in the order on disk; kept ones are masked arrays."""
 
     others: dict[str, pa.Array]
     """Other segment columns, shape (segments,)."""
@@ -69,6 +75,8 @@ class OpenShard:
         self._path = folder / entry.file
         self._manifest = manifest
         self._table = open_shard(folder, entry, manifest)
+        self._bytes, self._inode = entry.bytes, self._path.stat().st_ino
+        self._next_check = 0.0
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._starts = [0, *accumulate(len(chunk) for chunk in self._table["seq_lengths"].chunks)]
         self._views: list[ColumnViews | None] = [None] * (len(self._starts) - 1)
@@ -84,7 +92,13 @@ class OpenShard:
         return len(self._views)
 
     def row(self, index: int) -> Row:
-        """Return a row by its number in the shard."""
+        """Return a row by its number in the shard.
+
+        Raises:
+            PackerError: its structure contradicts the manifest, or the file became shorter.
+        """
+        if time.monotonic() > self._next_check:
+            self._check_size()
         number = bisect_right(self._starts, index) - 1
         return (self._views[number] or self.view(number)).row(index - self._starts[number])
 
@@ -99,12 +113,26 @@ class OpenShard:
             views = self._views[number] = _views_of(self.batch(number))
         return views
 
+    def _check_size(self) -> None:
+        """Check that the file did not become shorter: SIGBUS would end a process that reads what was cut off."""
+        self._next_check = time.monotonic() + _CHECK_PAUSE
+        try:
+            found = self._path.stat()
+        except OSError:  # removed: its mapped pages can still be read
+            return
+        if found.st_ino == self._inode and found.st_size < self._bytes:
+            raise PackerError(
+                f"{self._path} became shorter while it was open: it has {found.st_size:,} bytes, the manifest says "
+                f"{self._bytes:,}; restore it, or pack again to another folder"
+            )
+
     def batch(self, number: int) -> pa.RecordBatch:
         """Return a record batch with the columns of the format, and others that have a value per row.
 
         Raises:
-            PackerError: its structure contradicts the manifest.
+            PackerError: its structure contradicts the manifest, or the file became shorter.
         """
+        self._check_size()
         table = self._table
         arrays = {name: table[name].chunk(number) for name in self._manifest.row_format.schema.names}
         if len({len(array) for array in arrays.values()}) > 1:
@@ -187,36 +215,46 @@ def _views_of(batch: pa.RecordBatch) -> ColumnViews:
     max_len = batch["input_ids"].type.list_size if "input_ids" in batch.schema.names else None  # None: an index
     tokens, segments, others = {}, {}, {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not _has_numbers(column):
-            if pa.types.is_list(column.type) and not column.null_count and column.offsets.equals(offsets):
-                others[name] = column.values
+        if column.null_count:
             continue
-        if not pa.types.is_fixed_size_list(column.type):
-            if column.offsets.equals(offsets):
+        if pa.types.is_fixed_size_list(column.type):
+            if column.type.list_size == max_len and is_numeric(column.type.value_type) and not column.values.null_count:
+                tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
+        elif pa.types.is_list(column.type) and column.offsets.equals(offsets):
+            if name in SEGMENT_COLUMNS:
                 segments[name] = as_numpy(column.values)
-        elif column.type.list_size == max_len:
-            tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
+            elif is_numeric(column.type.value_type) or pa.types.is_boolean(column.type.value_type):
+                segments[name] = _masked(column.values)
+            else:
+                others[name] = column.values
     return ColumnViews(tokens=tokens, segments=segments, others=others, offsets=as_numpy(offsets).tolist())
 
 
+def _masked(column: pa.Array) -> NDArray[Any]:
+    """Return numbers or booleans as an array of their type, in which missing values are masked."""
+    if not column.null_count:
+        return np.ma.MaskedArray(as_numpy(column), mask=False)
+    mask = as_numpy(column.is_null())
+    values = as_numpy(pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], 0, column.offset))
+    filler = math.nan if values.dtype.kind == "f" else 0  # NaN, in case that the mask is dropped
+    return np.ma.MaskedArray(np.where(mask, values.dtype.type(filler), values), mask=mask)
+
+
 def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
-    """Return the values of a column as Python objects; `name` appears in the error.
+    """Return the values of a column as Python objects, or as dates and times of NumPy; `name` appears in the error.
 
     Raises:
         PackerError: Python cannot represent a value, such as a date after the year 9999.
     """
     try:
-        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        if not pa.types.is_nested(column.type):
+            values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+            return values
+        # pyarrow would round whole numbers next to nulls inside a list or struct
+        return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
     except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PackerError(
             f"column '{name}' holds a {column.type} that Python cannot represent ({reason}): "
             "restore the packed dataset, or pack again with that column as strings"
         ) from error
-    return values
-
-
-def _has_numbers(column: pa.Array) -> bool:
-    """Return whether a column holds lists of numbers without nulls, which can be viewed in place."""
-    lists = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
-    return lists and is_numeric(column.type.value_type) and not column.null_count + column.values.null_count

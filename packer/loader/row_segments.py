@@ -86,7 +86,13 @@ def segment_values(name: str, rows: Rows) -> NDArray[Any]:
         PackerError: the rows have no such column.
     """
     check_column(name, rows)
-    return np.concatenate([row[name][: len(row[name]) - (row["doc_ids"][-1] == PADDING)] for row in rows])
+    parts = [row[name][: len(row[name]) - (row["doc_ids"][-1] == PADDING)] for row in rows]
+    values: NDArray[Any]
+    is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+    values = np.ma.concatenate(parts) if is_masked else np.concatenate(parts)  # type: ignore[no-untyped-call]
+    if values.dtype.kind == "f" and any(part.dtype.kind in "iu" for part in parts):  # lists of int64 and of uint64
+        values = np.concatenate([part.astype(object) for part in parts])
+    return values
 
 
 def check_column(name: str, rows: Rows) -> None:

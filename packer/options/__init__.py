@@ -3,12 +3,12 @@
     pack_options.py     options that affect the bytes of a packed dataset
     command_options.py  all other options
     choices.py          values of options that are chosen from a list
+    values.py           values as users give them: sizes, limits, lists
     option.py           how an option is declared, and how declarations are read
     checks.py           which options cannot be combined
     arguments.py        the keyword arguments of `packer.pack`
-    sizes.py            sizes in bytes, as text
 
-The command line, the checks of values, the option table of the manifest and docs/reference/commands.md follow from the
+The command line, the checks of values, the option table of the manifest and docs/reference/commands/ follow from the
 declarations. To add an option, add a field to `PackOptions` and its type to `PackArguments`. Nothing here imports
 numpy, pyarrow or Numba.
 """
@@ -16,7 +16,7 @@ numpy, pyarrow or Numba.
 from packer.options.arguments import PackArguments, pack_options
 from packer.options.option import About, Option, options_of
 from packer.options.pack_options import PackOptions
-from packer.options.sizes import byte_size, parse_size
+from packer.options.values import byte_size, parse_size
 
 __all__ = [
     "About",

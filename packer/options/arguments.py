@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class PackArguments(TypedDict, total=False):
     """Names and types of the options; `PackOptions` declares their defaults and limits, and a test compares the two."""
 
-    max_len: Required[int]
+    max_len: Required[int | str]
     split: str | None
     input_column: str
     labels_column: str
@@ -52,11 +52,11 @@ class PackArguments(TypedDict, total=False):
     seed: int
     pad_id: int | None
     long: LongPolicy
-    overlap: int
+    overlap: int | str
     split_at: SplitAt
     truncate_side: TruncateSide
     mix_unit: MixUnit
-    mix_tokens: int | None
+    mix_tokens: int | str | None
     group_by: str | None
     group_mode: GroupMode
     pairs: bool

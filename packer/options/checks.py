@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.column_names import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
-from packer.errors import PackerError
+from packer.errors import OptionError
 from packer.options.option import options_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def check_together(options: PackOptions) -> None:
     """Check options, each of which has a valid value, against each other.
 
     Raises:
-        PackerError: two of them contradict each other, or one has no effect without another.
+        OptionError: two of them contradict each other, or one has no effect without another.
     """
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = isinstance(algorithm, Algorithm) or algorithm.keeps_whole
@@ -38,7 +38,7 @@ def check_together(options: PackOptions) -> None:
     if options.pairs:
         _check_pairs(options)
     if options.pairs and not keeps_whole:
-        raise PackerError(f"pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm")
+        raise OptionError(f"pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm")
 
 
 def _check_text(options: PackOptions) -> None:
@@ -46,23 +46,23 @@ def _check_text(options: PackOptions) -> None:
     declared = options_of(type(options))
     template = options.chat_template
     if template is not None and not template.strip():
-        raise PackerError("chat_template is empty: give the content of a Jinja template, or leave it out")
+        raise OptionError("chat_template is empty: give the content of a Jinja template, or leave it out")
     if options.tokenizer is None:
         for name in TEXT_OPTIONS:
             value = getattr(options, name)
             if value != declared[name].default:
-                raise PackerError(
+                raise OptionError(
                     f"{declared[name].shown} is {str(value)[:40]!r}, but there is no tokenizer: set --tokenizer"
                 )
         return
     if options.keep_tokens:
-        raise PackerError(
+        raise OptionError(
             f"--keep-tokens {options.keep_tokens[0]!r}: text has no values per token; "
             "leave it out, or keep a value per document with --keep"
         )
     for name in ("input_column", "labels_column"):
         if getattr(options, name) != declared[name].default:
-            raise PackerError(
+            raise OptionError(
                 f"{declared[name].shown} is {getattr(options, name)}, but tokens and labels come from the tokenizer: "
                 "name the text with --text-column, or leave --tokenizer out"
             )
@@ -77,7 +77,7 @@ def _check_solver_limits(options: PackOptions) -> None:
         value = getattr(options, name)
         if value is not None:
             shown = options_of(type(options))[name].shown
-            raise PackerError(f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal")
+            raise OptionError(f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal")
 
 
 def _check_labels(options: PackOptions) -> None:
@@ -85,10 +85,10 @@ def _check_labels(options: PackOptions) -> None:
     if options.labels:
         return
     if options.untrained != "keep":
-        raise PackerError(f"--untrained is {options.untrained!r}, which needs labels: leave them in")
+        raise OptionError(f"--untrained is {options.untrained!r}, which needs labels: leave them in")
     for name, value in (("overlap", options.overlap), ("align", options.align - 1)):
         if value:
-            raise PackerError(f"--{name} is {getattr(options, name)}, which needs labels: leave them in")
+            raise OptionError(f"--{name} is {getattr(options, name)}, which needs labels: leave them in")
 
 
 def _check_kept_columns(options: PackOptions) -> None:
@@ -97,9 +97,9 @@ def _check_kept_columns(options: PackOptions) -> None:
     for name in names:
         option = "--keep" if name in options.keep else "--keep-tokens"
         if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
-            raise PackerError(f"{option} {name!r}: the rows have a column of that name; rename it in the source")
+            raise OptionError(f"{option} {name!r}: the rows have a column of that name; rename it in the source")
         if names.count(name) > 1:
-            raise PackerError(f"{option} {name!r}: it is named {names.count(name)} times; name it once")
+            raise OptionError(f"{option} {name!r}: it is named {names.count(name)} times; name it once")
 
 
 def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
@@ -110,24 +110,24 @@ def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
         keeps_whole: whether the algorithm cuts only documents longer than a row.
     """
     if options.overlap >= options.max_len:
-        raise PackerError(f"--overlap is {options.overlap}: it must be below --max-len {options.max_len}")
+        raise OptionError(f"--overlap is {options.overlap}: it must be below --max-len {options.max_len}")
     if options.overlap and options.long != "split":
-        raise PackerError(
+        raise OptionError(
             f"--overlap is {options.overlap}, and --long is {options.long}: only pieces overlap; use --long split"
         )
     if options.truncate_side != "right" and options.long != "truncate":
-        raise PackerError(f"--truncate-side is left, and --long is {options.long}: use --long truncate")
+        raise OptionError(f"--truncate-side is left, and --long is {options.long}: use --long truncate")
     if options.max_len % options.align:
         lower = options.max_len - options.max_len % options.align
         near = f"{lower} or {lower + options.align}" if lower else str(options.align)
-        raise PackerError(
+        raise OptionError(
             f"--align is {options.align}, and --max-len {options.max_len} is not a multiple of it: take {near}"
         )
     if options.split_at == "turns":
         _check_turns(options, keeps_whole=keeps_whole)
     if not keeps_whole and (options.overlap or options.align > 1):
         name = "overlap" if options.overlap else "align"
-        raise PackerError(
+        raise OptionError(
             f"--{name} is {getattr(options, name)}, and {options.algorithm} cuts documents wherever a row ends: "
             "choose another --algorithm"
         )
@@ -135,7 +135,7 @@ def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
 
 def _check_turns(options: PackOptions, *, keeps_whole: bool) -> None:
     if options.pairs:
-        raise PackerError("--split-at is turns, and pairs are never split: leave one out")
+        raise OptionError("--split-at is turns, and pairs are never split: leave one out")
     other = None
     if options.long != "split":
         other = f"--long {options.long}"
@@ -144,20 +144,20 @@ def _check_turns(options: PackOptions, *, keeps_whole: bool) -> None:
     elif not keeps_whole:
         other = f"--algorithm {options.algorithm}"
     if other is not None:
-        raise PackerError(f"--split-at is turns, which does not go with {other}: leave one out")
+        raise OptionError(f"--split-at is turns, which does not go with {other}: leave one out")
 
 
 def _check_mixture(options: PackOptions) -> None:
     if options.weights and options.pairs:
-        raise PackerError("pairs are not mixed: pack each source of pairs separately")
+        raise OptionError("pairs are not mixed: pack each source of pairs separately")
     if not options.weights and (options.mix_unit != "tokens" or options.mix_tokens is not None):
         name = "mix_tokens" if options.mix_tokens is not None else "mix_unit"
-        raise PackerError(
+        raise OptionError(
             f"{options_of(type(options))[name].shown} is {getattr(options, name)}, but there is no mixture: "
             "give sources with weights"
         )
     if options.mix_tokens is not None and options.mix_unit == "epochs":
-        raise PackerError(
+        raise OptionError(
             f"--mix-tokens is {options.mix_tokens}, but weights in epochs fix the size already: choose one of the two"
         )
 
@@ -171,15 +171,15 @@ def _check_groups(options: PackOptions, *, is_ordered: bool) -> None:
     """
     if options.group_by is None:
         if options.group_mode != "together":
-            raise PackerError(f"--group-mode is {options.group_mode}: name the column of groups with --group-by")
+            raise OptionError(f"--group-mode is {options.group_mode}: name the column of groups with --group-by")
         return
     if is_ordered:
-        raise PackerError(
+        raise OptionError(
             f"--group-by is {options.group_by!r}, and {options.algorithm} keeps the order of the source: "
             "choose another --algorithm"
         )
     if options.group_by in (*options.keep_tokens, options.input_column, options.labels_column):
-        raise PackerError(f"--group-by is {options.group_by!r}, a column of tokens: name one with a value per document")
+        raise OptionError(f"--group-by is {options.group_by!r}, a column of tokens: name one with a value per document")
 
 
 def _check_limits(options: PackOptions) -> None:
@@ -195,26 +195,26 @@ def _check_limits(options: PackOptions) -> None:
     }
     for name, is_set in others.items():
         if is_set:
-            raise PackerError(f"--limit does not go with {name}: leave one out")
+            raise OptionError(f"--limit does not go with {name}: leave one out")
     of_tokens = {*options.keep_tokens, options.input_column, options.labels_column, options.lengths_column}
     if set(options.limits) & of_tokens:
-        raise PackerError("--limit names a column of tokens or lengths: name one with a number for each document")
+        raise OptionError("--limit names a column of tokens or lengths: name one with a number for each document")
 
 
 def _check_pairs(options: PackOptions) -> None:
     if options.overlap:
-        raise PackerError(f"--overlap is {options.overlap}, and pairs are never split: leave it out")
+        raise OptionError(f"--overlap is {options.overlap}, and pairs are never split: leave it out")
     if options.keep_tokens or ROLE in options.keep:
-        raise PackerError(
+        raise OptionError(
             f"--keep: pairs cannot keep columns of tokens, and {ROLE!r} is always written; leave these out"
         )
     if (options.input_column, options.labels_column) != ("input_ids", "labels"):
-        raise PackerError("pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out")
+        raise OptionError("pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out")
     if options.untrained == "drop":
-        raise PackerError("--untrained is drop, which may leave out one side of a pair: choose keep or error")
+        raise OptionError("--untrained is drop, which may leave out one side of a pair: choose keep or error")
     if options.max_segments is not None and options.max_segments < 2:
-        raise PackerError(f"--max-segments is {options.max_segments}: a pair is two segments, so allow at least 2")
+        raise OptionError(f"--max-segments is {options.max_segments}: a pair is two segments, so allow at least 2")
     if options.max_len < 2 * options.align:
-        raise PackerError(
+        raise OptionError(
             f"--max-len is {options.max_len}: a pair takes at least {2 * options.align}, twice the alignment"
         )

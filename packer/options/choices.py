@@ -34,7 +34,7 @@ TrainOn = Literal["all", "completion", "assistant"]
 TokenColumn = Literal["position_ids"]
 """Token columns that are written on request, in addition to `input_ids` and `labels`."""
 
-BuiltInTemplate = Literal["chatml", "gemma3", "llama3", "qwen3"]
+BuiltInTemplate = Literal["chatml", "gemma3", "glm4moe", "llama3", "qwen3"]
 """Chat templates that come with packer; see `packer.text.built_in_templates`."""
 
 BUILT_IN_TEMPLATES: tuple[str, ...] = get_args(BuiltInTemplate)
@@ -42,7 +42,7 @@ BUILT_IN_TEMPLATES: tuple[str, ...] = get_args(BuiltInTemplate)
 ExportTarget = Literal["megatron", "maxtext", "torchtitan", "torchtune", "parquet"]
 """Trainers for which a packed dataset can be exported."""
 
-ReportPlot = Literal["padding", "lengths", "max-len", "rows", "mixing", "attention", "tokens", "mixture"]
+ReportPlot = Literal["rows", "padding", "lengths", "max-len", "mixing", "attention", "tokens", "mixture"]
 """Plots of a report, in its order."""
 
 Compression = Literal["zstd", "snappy", "none"]

@@ -7,26 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from packer.errors import PackerError
+from packer.errors import OptionError
 from packer.options.choices import Compression, EngineName, ExportTarget, ReportPlot
 from packer.options.headings import GENERAL, OUTPUT, RANKS, READING, ROWS
 from packer.options.option import About
 from packer.options.pack_options import LONGEST_ROW
+from packer.options.values import as_length
 
 
 def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
-    """Return distinct row lengths in ascending order: "4096,512" -> (512, 4096).
+    """Return distinct row lengths in ascending order: "4k,512" -> (512, 4096).
 
     Raises:
-        PackerError: one is not a whole number.
+        OptionError: one is not a whole number.
     """
     if isinstance(lengths, int):
         return (lengths,)
     words = lengths.split(",") if isinstance(lengths, str) else lengths
     try:
-        return tuple(sorted({int(word) for word in words}))
+        return tuple(sorted({int(as_length(word)) for word in words}))
     except ValueError:
-        raise PackerError(
+        raise OptionError(
             f"{lengths!r} is not a list of row lengths: write 4096, or 512,1024,2048 for several"
         ) from None
 
@@ -133,7 +134,7 @@ class RowLengthsOption:
     max_len: Annotated[
         tuple[int, ...],
         About(
-            "Number of tokens in a row, or several to compare, as in 512,1024,2048; not for packed datasets.",
+            "Number of tokens in a row, or several to compare, as in 512,1k,2k; not for packed datasets.",
             ROWS,
             least=1,
             most=LONGEST_ROW,
@@ -192,6 +193,15 @@ class JsonOption:
     """The option of every command that prints a result."""
 
     as_json: Annotated[bool, About("Print JSON instead of text.", GENERAL, flags=("--json",))] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SummaryOption:
+    """The option of every command that prints the summary of a pack."""
+
+    verbose: Annotated[
+        bool, About("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Headings under which `--help` and docs/reference/commands.md list options."""
+"""Headings under which `--help` and docs/reference/commands/ list options."""
 
 REQUIRED = "Required"
 READING = "Reading"

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from packer.errors import PackerError
+from packer.errors import OptionError
 from packer.stores import RemotePath
 
 Declaration = TypeVar("Declaration")
@@ -157,16 +157,16 @@ class Option:
         """Check a value.
 
         Raises:
-            PackerError: it has another type, or is outside the limits.
+            OptionError: it has another type, or is outside the limits.
         """
         if self.is_optional and value is None:
             return
         if self.is_list and not isinstance(value, tuple):
-            raise PackerError(f"{self.shown} is {value!r}: it must be a list")
+            raise OptionError(f"{self.shown} is {value!r}: it must be a list")
         for one in value if isinstance(value, tuple) and self.is_list else (value,):
             if not self.accepts(one):
                 remedy = f"choose {self.expected}" if self.is_choice else f"it must be {self.expected}"
-                raise PackerError(f"{self.shown} is {one!r}: {remedy}")
+                raise OptionError(f"{self.shown} is {one!r}: {remedy}")
 
     def converted(self, value: Any) -> Any:
         """The value of the field, converted from other accepted forms, such as a list for a tuple."""

@@ -23,9 +23,8 @@ from packer.options.choices import (
     Untrained,
 )
 from packer.options.headings import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT
-from packer.options.limits import limits_of
 from packer.options.option import About, as_json, documented, options_of
-from packer.options.values import as_bytes, as_path, as_token_columns
+from packer.options.values import as_amount, as_bytes, as_length, as_path, as_token_columns, limits_of
 from packer.paths import tokenizer_name
 
 LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
@@ -38,7 +37,12 @@ SMALLEST = 2.2250738585072014e-308  # the smallest normal float: weights are abo
 class PackOptions:
     """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
 
-    max_len: Annotated[int, About("Number of tokens in a row.", ROWS, least=1, most=LONGEST_ROW, metavar="N")]
+    max_len: Annotated[
+        int,
+        About(
+            "Number of tokens in a row; 4k is 4,096.", ROWS, least=1, most=LONGEST_ROW, metavar="N", convert=as_length
+        ),
+    ]
 
     split: Annotated[
         str | None,
@@ -84,7 +88,8 @@ class PackOptions:
         str | None,
         About(
             "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
-            "--pairs, the columns of prompt and answers, as in question,good,bad.",
+            "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
+            "JSON.",
             TEXT,
             metavar="NAME",
             default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
@@ -186,6 +191,7 @@ class PackOptions:
             LONG,
             most=INT32,
             metavar="N",
+            convert=as_length,
         ),
     ] = 0
     split_at: Annotated[
@@ -209,10 +215,11 @@ class PackOptions:
     mix_tokens: Annotated[
         int | None,
         About(
-            "Number of tokens in a mixture.",
+            "Number of tokens in a mixture; 10M is 10,000,000.",
             MIXTURES,
             least=1,
             metavar="N",
+            convert=as_amount,
             default_words="as many as there are without repeating a source",
         ),
     ] = None
@@ -310,8 +317,9 @@ class PackOptions:
         Raises:
             PackerError: a value is outside its limits.
         """
-        known = {name: option.converted(options[name]) for name, option in options_of(cls).items() if name in options}
         try:
-            return cls(**known)
+            return cls(
+                **{name: option.converted(options[name]) for name, option in options_of(cls).items() if name in options}
+            )
         except PackerError as error:
             raise PackerError(f"the options in the manifest are damaged: {error}") from error

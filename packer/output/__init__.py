@@ -8,7 +8,6 @@ packed_output.py   an unfinished packed dataset: committed shards, notes and dec
 request.py         the options and files of an output, and how two requests differ
 unfinished_pack.py what packing needs of an unfinished packed dataset, in a folder or in object storage
 stored_pack.py     an unfinished packed dataset in object storage
-claim_stored.py    claim a packed dataset in object storage
 claim_pack.py      claim a packed dataset in a folder or in object storage
 claim_append.py    claim a complete packed dataset, to append to it
 join_generation.py move an appended generation into the dataset

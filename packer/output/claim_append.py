@@ -22,9 +22,9 @@ from typing import IO
 
 from packer.errors import PackerError
 from packer.output import replace_folder
-from packer.output.output_kind import LOCK, WORK
+from packer.output.output_kind import LOCK
 from packer.output.packed_output import PACKED
-from packer.shards.file_names import is_appended_to
+from packer.shards.file_names import WORK, is_appended_to, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
 
 _PREPARED_WITHIN = 10.0  # seconds; what another process that shares the dataset needs to prepare it
@@ -41,12 +41,14 @@ def claim_append(out: AnyPath, *, prepare: Callable[[], None], shared: bool = Fa
         shared: claim it together with other processes that do so.
 
     Raises:
-        PackerError: another process appends to the dataset, or replaces it.
+        PackerError: another process appends to the dataset, or replaces it; or its work folder has links or files of
+            other users, as a dataset from elsewhere may have.
     """
     if isinstance(out, RemotePath):
         prepare()
         yield
         return
+    refuse_foreign_work(out, other_owners=False)
     busy = f"{out} is in use by another packer: wait for it, and repeat the command"
     if replace_folder.in_use(replace_folder.sibling(out, PACKED.building)):
         raise PackerError(busy)

@@ -17,11 +17,11 @@ from packer.facts import kinds_of
 from packer.facts.kinds import check_fields
 from packer.output import replace_folder
 from packer.output.output_folder import REQUEST, UNREADABLE, OutputFolder, delete
-from packer.output.output_kind import LOCK, WORK, Kind
+from packer.output.output_kind import LOCK, Kind
 from packer.output.request import Request, difference
+from packer.shards.file_names import WORK, or_other_output, refuse_foreign_work
 from packer.stores import AnyPath
 
-_WAIT = "wait for it, or choose another --output"
 _PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder needs to prepare it
 
 
@@ -43,24 +43,26 @@ def claim(
         shared: claim it together with other processes that do so for the same request; never with `overwrite`.
 
     Raises:
-        PackerError: the output is in use, damaged, unfinished with another request, or not made by packer; or it is
-            complete and `overwrite` is false.
+        PackerError: the output is in use, damaged, unfinished with another request, or not made by packer; or has
+            symbolic links in its work folder; or is complete and `overwrite` is false.
     """
     _refuse_foreign(out, kind, overwrite=overwrite)
     in_place = kind.in_place and not kind.is_complete(out)
     building = out if in_place else replace_folder.sibling(out, kind.building)
+    refuse_foreign_work(building)
     folder = OutputFolder(out=out, building=building, kind=kind, sync=sync, is_shared=shared)
     fresh = overwrite or not in_place
-    busy = f"{out} is {'being written' if request is None else 'in use'} by another packer"
+    state = "being written" if request is None else "in use"
+    busy = f"{out} is {state} by another packer: wait for it{or_other_output(out)}"
     if not in_place:
         replace_folder.refuse_mount_point(out)
         if replace_folder.in_use(building) or replace_folder.in_use(out):
-            raise PackerError(f"{busy}: {_WAIT}")
+            raise PackerError(busy)
         replace_folder.prepare_beside(building, out, kind)
     with _lock_together(folder, busy, request) if shared and request else _lock(folder, busy, fresh=fresh) as lock:
         if not in_place and replace_folder.in_use(out):  # another process has just moved its output there
             folder.leave()
-            raise PackerError(f"{busy}: {_WAIT}")
+            raise PackerError(busy)
         if request is None:
             folder.clear()
         elif not shared:
@@ -112,14 +114,14 @@ def _lock(folder: OutputFolder, busy: str, *, fresh: bool) -> IO[str]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_held = path.stat().st_ino == os.fstat(lock.fileno()).st_ino
         except BlockingIOError as error:
-            raise PackerError(f"{busy}: {_WAIT}") from error
+            raise PackerError(busy) from error
         except FileNotFoundError:  # the folder was moved or removed meanwhile
             is_held = False
         if folder.building == folder.out and folder.kind.is_complete(folder.out):
             folder.leave()
             raise PackerError(f"{folder.out} was finished by another packer just now: repeat the command to compare")
         if not is_held:
-            raise PackerError(f"{busy}: {_WAIT}")
+            raise PackerError(busy)
         stack.pop_all()
     return lock
 
@@ -153,7 +155,7 @@ def _lock_together(folder: OutputFolder, busy: str, request: Request) -> IO[str]
             except BlockingIOError:
                 pass
         if time.monotonic() > deadline:
-            raise PackerError(f"{busy}: {_WAIT}")
+            raise PackerError(busy)
         time.sleep(0.05)
 
 

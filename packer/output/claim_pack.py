@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 
-from packer.output.claim_folder import claim
-from packer.output.claim_stored import claim_stored, finish_removal, refuse_replacing_stored, removal_of
+from packer.errors import PackerError, SourceError
+from packer.output.claim_folder import begun_in, claim, refused
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
-from packer.output.request import Request
+from packer.output.request import Request, difference
+from packer.output.stored_pack import StoredPack
 from packer.output.unfinished_pack import UnfinishedPack
+from packer.shards.file_names import WORK, is_appended_to, or_other_output
+from packer.signs_of_life import SignsOfLife
 from packer.stores import AnyPath, RemotePath
 
 
@@ -59,3 +63,115 @@ def finish_interrupted(out: AnyPath) -> None:
         finish_removal(out)
     else:
         restore(out, PACKED)
+
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience: float) -> Iterator[StoredPack]:
+    """Claim a dataset in object storage together with all processes that have the same request.
+
+    If the block raises, the unfinished dataset is kept and can be resumed. The last process removes it if the source is
+    at fault (`SourceError`).
+
+    Args:
+        out: path of the dataset.
+        request: request for it; an unfinished dataset is resumed only if its request is equal.
+        overwrite: discard an unfinished dataset of another request.
+        patience: seconds without a sign of life after which a process is considered dead.
+
+    Raises:
+        PackerError: the dataset is complete, unfinished with another request, being written with another request, or
+            not made by packer.
+    """
+    _refuse_foreign(out)
+    claimed = _begun(out, request, overwrite=overwrite)
+    try:
+        yield claimed
+    except SourceError:
+        if _is_last(claimed, patience) and not claimed.is_complete():
+            claimed.clear()
+        raise
+    finish_removal(out)
+
+
+def finish_removal(out: RemotePath) -> None:
+    """Remove what a process that was killed after it completed a dataset has left, or one that came late."""
+    work = out / WORK
+    try:
+        if PACKED.is_complete(out) and work.is_dir() and not is_appended_to(out):
+            work.remove_all()
+    except OSError as error:  # leftovers do no harm
+        log.warning(f"{work} is of no use any more, and cannot be removed: {error.strerror or error}")
+
+
+def refuse_replacing_stored(out: RemotePath) -> None:
+    """Raise a PackerError for a complete dataset that is to be replaced."""
+    raise PackerError(
+        f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
+        f"mixture of both: choose another --output, or remove it first (`{removal_of(out)}`)"
+    )
+
+
+def _refuse_foreign(out: RemotePath) -> None:
+    holds_anything = out.exists()  # subtle: checked first, because another process may be about to begin it
+    if holds_anything and not (out / WORK).is_dir():
+        _refuse_finished(out)
+        raise PackerError(f"{out} exists and is not {PACKED.name}: choose another --output")
+
+
+def _refuse_finished(out: RemotePath) -> None:
+    if PACKED.is_complete(out):
+        raise PackerError(f"{out} was finished by another packer just now: repeat the command to compare")
+
+
+def _begun(out: RemotePath, request: Request, *, overwrite: bool) -> StoredPack:
+    """Begin the dataset, or find it begun with an equal request."""
+    mine = StoredPack.of(out, request)
+    while True:
+        try:
+            mine.request_path.write_bytes(mine.request, if_absent=True)
+        except FileExistsError:
+            pass
+        else:
+            return mine
+        try:
+            content = mine.request_path.read_bytes()
+        except FileNotFoundError:  # removed just now
+            continue
+        try:
+            begun = begun_in(content, mine.request_path)
+        except PackerError:
+            if not overwrite:
+                raise
+            begun = None
+        if begun == request:
+            return StoredPack(out=out, request=content)
+        if begun is not None and not overwrite:
+            raise refused(out, difference(begun, request))
+        if _is_alive(mine):
+            raise PackerError(f"{out} is being written by another packer: wait for it{or_other_output(out)}")
+        _refuse_finished(out)  # subtle: a process that finishes meanwhile shows no more signs of life, either
+        mine.clear()
+
+
+def _is_alive(claimed: StoredPack) -> bool:
+    """Whether a process shows signs of life within some seconds."""
+    signs = SignsOfLife(folder=claimed.signs, patience=0)
+    signs.patience = 2.5 * signs.interval
+    return signs.any_changes()
+
+
+def _is_last(claimed: StoredPack, patience: float) -> bool:
+    """Whether no other process works on the dataset; those that show no sign of life are waited for."""
+    return not SignsOfLife(folder=claimed.signs, patience=patience).any_changes()
+
+
+def removal_of(out: RemotePath) -> str:
+    """Return the command that removes a folder in object storage."""
+    if out.scheme.startswith("s3"):
+        return f"aws s3 rm --recursive {out}/"
+    if out.scheme == "gs":
+        return f"gcloud storage rm --recursive {out}/"
+    return f"az storage blob delete-batch --source {out.bucket} --pattern '{out.key}/*'"

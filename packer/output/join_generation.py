@@ -17,17 +17,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.output.output_kind import WORK
 from packer.output.packed_output import PACKED
 from packer.output.replace_folder import sync_folder
-from packer.shards.file_names import MANIFEST, appending_folder, shard_name
+from packer.shards.file_names import MANIFEST, WORK, appending_folder, shard_name
 from packer.shards.files import hash_file
 from packer.shards.generations import first_generations
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath, RemotePath
-from packer.stores.copy_object import copy_object
-from packer.stores.folder_sizes import folder_sizes
+from packer.stores.listing import copy_object, folder_sizes
 from packer.stores.remote_path import each_at
 from packer.stores.requests import ChangedError
 
@@ -68,11 +66,11 @@ def join_generation(out: AnyPath, generation: int, *, sync: bool) -> None:
         sync: fsync the folder.
 
     Raises:
-        PackerError: the dataset has changed, or a file of the generation is missing.
+        PackerError: the dataset has changed, or a file of the generation is missing or damaged.
     """
     building, old = appending_folder(out, generation), out / MANIFEST
     state = old.stat() if isinstance(old, RemotePath) else None  # subtle: before it is read
-    grown, present = read_manifest(building), read_manifest(out)
+    grown, present = read_manifest(building, intact=True), read_manifest(out)
     if present != grown:
         _refuse_other(out, building, grown, present)
         _bring(out, building, grown, present, sync=sync)

@@ -14,6 +14,7 @@ unfinished.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -22,15 +23,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.errors import PackerError
 from packer.facts import REJECTED
 from packer.output import replace_folder
-from packer.output.output_kind import LOCK, WORK, Kind
-from packer.shards.file_names import SHARDS
+from packer.output.output_kind import LOCK, Kind
+from packer.shards.file_names import SHARDS, WORK
 
 REQUEST = "request.json"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Exceptions raised by reading damaged JSON."""
 
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 _NESTED = re.compile(r"\d{5}")  # folders inside a scratch folder, one per source of a mixture
 SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 
@@ -103,6 +106,13 @@ class OutputFolder:
                     path.hardlink_to(temporary)
                 except FileExistsError:  # over a network, perhaps the link whose answer was lost
                     is_written = path.samefile(temporary)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    raise PackerError(
+                        f"{path.parent}: its file system has no hard links, by which several processes agree "
+                        f"({error.strerror}): use one process, or a folder on another file system"
+                    ) from error
                 temporary.unlink()
             else:
                 temporary.rename(path)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.shards.file_names import WORK
 from packer.stores import AnyPath
-
-WORK = ".packer"
-"""Folder inside an output until it is complete and in place."""
 
 LOCK = "lock"
 """File in WORK that is locked by the working process."""

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.output.output_kind import LOCK, WORK, Kind
-from packer.shards.file_names import is_appended_to
+from packer.output.output_kind import LOCK, Kind
+from packer.shards.file_names import WORK, is_appended_to
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -70,6 +70,8 @@ def restore(out: Path, kind: Kind) -> None:
     old, building = sibling(out, _OLD), sibling(out, kind.building)
     if in_use(building) or in_use(out):  # a running process completes it itself
         return
+    if old.is_symlink():  # never made here; files of the folder that it leads to would be moved
+        old.unlink()
     if kind.is_complete(old) and not _holds_anything(out):
         old.rename(out)
     elif old.is_dir() and (kind.is_complete(out) or not kind.is_complete(old)):
@@ -95,7 +97,7 @@ def prepare_beside(building: Path, out: Path, kind: Kind) -> None:
 def in_use(folder: Path) -> bool:
     """Whether a process holds the lock in a folder."""
     try:
-        descriptor = os.open(folder / WORK / LOCK, os.O_RDONLY)
+        descriptor = os.open(folder / WORK / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -62,10 +62,13 @@ def difference(begun: Request, request: Request) -> str:
     if one != other and begun.options.get("weights") == request.options.get("weights"):
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
-    defaults = {name: as_json(option.default) for name, option in options_of(PackOptions).items()}
+    is_planned = "index" not in {**begun.options, **request.options}
+    if is_planned and begun.options.get("plan_version") != request.options.get("plan_version"):
+        return "of another version of packer, which places documents by other rules"
+    defaults = {name: as_json(each.default) for name, each in options_of(PackOptions).items() if not each.is_required}
     for made, asked in ((begun.options, request.options), (_by_name(begun.texts), _by_name(request.texts))):
         for name in dict.fromkeys([*asked, *made]):
-            if made.get(name) != asked.get(name):
+            if made.get(name) != asked.get(name) and name != "plan_version":  # which an index does not have
                 found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
                 return f"with {name} {_short(found)}, not {_short(wanted)}"
     return "from other source files" if one != other else "from a source that has changed since"

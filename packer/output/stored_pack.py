@@ -24,13 +24,12 @@ import xxhash
 from packer.errors import PackerError
 from packer.facts import REJECTED
 from packer.output.output_folder import REQUEST, SHARD
-from packer.output.output_kind import WORK
 from packer.output.packed_output import PACKED, entry_bytes, entry_of
 from packer.output.request import Request
-from packer.shards.file_names import SHARDS
+from packer.shards.file_names import SHARDS, WORK, or_other_output
 from packer.shards.manifest_fields import ShardEntry
 from packer.stores import RemotePath
-from packer.stores.folder_sizes import folder_sizes
+from packer.stores.listing import folder_sizes
 from packer.stores.requests import in_parallel
 from packer.stores.temporary_files import temporary_file, temporary_folder
 
@@ -175,7 +174,8 @@ class StoredPack:
             found = b""
         if found != self.request:
             raise PackerError(
-                f"{self.out} was finished, removed or started again by another packer: choose another --output"
+                f"{self.out} was finished, removed or started again by another packer: "
+                f"repeat the command{or_other_output(self.out)}"
             )
 
     def _write_beside(self, name: str, content: bytes) -> None:
@@ -204,6 +204,6 @@ class StoredPack:
         except FileExistsError:
             if path.read_bytes() != record:
                 raise PackerError(
-                    f"{self.out} was finished by another packer just now: choose another --output"
+                    f"{self.out} was finished by another packer just now: repeat the command{or_other_output(self.out)}"
                 ) from None
         return True

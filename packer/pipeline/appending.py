@@ -16,21 +16,21 @@ from packer.output.claim_append import claim_append
 from packer.output.claim_pack import claim_pack
 from packer.output.join_generation import changed_by_another, finish_joining, join_generation
 from packer.paths import expanded
+from packer.pipeline.append_target import AppendTarget, is_last_generation
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
-from packer.pipeline.growing_dataset import GrowingDataset
-from packer.pipeline.known_documents import is_last_generation
 from packer.pipeline.name_output import refuse_inside
 from packer.pipeline.open_inputs import request_of
 from packer.pipeline.packed_source import options_with
 from packer.pipeline.packing import pack_into
+from packer.pipeline.planning.make_plan import PLAN_VERSION
 from packer.pipeline.read_documents import SourceLike, one_source
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere, RankOf
 from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest, is_packed
-from packer.shards.reader import read_manifest
-from packer.sources import OpenDocuments
+from packer.shards.reader import check_sizes, read_manifest
+from packer.sources.open_documents import OpenDocuments
 from packer.sources.packed.open_packed import packed_folder
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
@@ -94,7 +94,7 @@ def append(
     place = chosen_rank(engine_options, source, packed, sync=sync, overwrite=overwrite, remedy=remedy)
     folder, source = any_path(expanded(packed)), _as_one(expanded(source))
     options_with(folder, read_manifest(folder), tokenizer)
-    refuse_inside(source, folder)
+    refuse_inside(source, folder, remedy="append the files or folders in it that hold documents")
     if isinstance(folder, Path) and (same := packed_folder(source)) and same.resolve() == folder.resolve():
         raise PackerError(f"{folder} cannot be appended to itself: append other documents")
 
@@ -102,8 +102,9 @@ def append(
     prepare = partial(finish_joining, folder, sync=sync)
     with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=place is not None):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
-        growing = GrowingDataset(folder=folder, manifest=read_manifest(folder))
+        growing = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
         growing.refuse_kind()
+        check_sizes(folder, growing.manifest)
         options = options_with(folder, growing.manifest, tokenizer)
         opened = growing.open(source, options)
         if is_last_generation(growing, source, opened, options, progress):
@@ -137,7 +138,7 @@ def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
 class _Generation:
     """Documents that become a generation of a dataset."""
 
-    growing: GrowingDataset
+    growing: AppendTarget
     """The dataset."""
 
     opened: OpenDocuments
@@ -160,7 +161,8 @@ class _Generation:
         """
         growing, watch = self.growing, Watch.of(self.opened)
         request = request_of(self.opened, self.options.to_dict())
-        request = replace(request, options={**request.options, "appended_to": growing.key})
+        made_of = {"appended_to": growing.key, "plan_version": PLAN_VERSION}
+        request = replace(request, options={**request.options, **made_of})
         shared, patience = self.place is not None, self.engine_options.rank_timeout
         try:
             with (

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from packer.engine import Engine, Threads
-from packer.errors import PackerError
+from packer.errors import OptionError
 from packer.options.command_options import EngineOptions
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import PathList
@@ -39,24 +39,24 @@ def chosen_rank(
         remedy: what to do instead, for the message.
 
     Raises:
-        PackerError: options exclude each other, or cannot be used by several processes.
+        OptionError: options exclude each other, or cannot be used by several processes.
     """
     place = rank_of(options.rank, options.ranks)
     if options.ray_address is not None and options.engine != "ray":
-        raise PackerError(f"--ray-address {options.ray_address} is for --engine ray")
+        raise OptionError(f"--ray-address {options.ray_address} is for --engine ray")
     if place is not None and options.engine == "ray":
-        raise PackerError("--engine ray and --ranks exclude each other: Ray divides the work itself")
+        raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
     if place is None and options.engine == "threads":
         return RankOf(rank=0, ranks=1) if is_remote(output) else None
     name = "--ranks" if place is not None else "--engine ray"
     if overwrite and place is not None:
-        raise PackerError(f"--overwrite cannot be used with {name}: {remedy}")
+        raise OptionError(f"--overwrite cannot be used with {name}: {remedy}")
     if not sync and not is_remote(output):  # where nothing is synced
-        raise PackerError(
+        raise OptionError(
             f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
         )
     if _is_in_memory(source):
-        raise PackerError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
+        raise OptionError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
     return place
 
 

@@ -23,7 +23,7 @@ from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.planning.make_plan import needs_documents, plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.segments.packable_segments import cut_by_policy, items_and_groups, least_rows
-from packer.plan import Segments
+from packer.plan.segments import Segments
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
 from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes

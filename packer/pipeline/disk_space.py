@@ -10,8 +10,10 @@ from packer.errors import PackerError
 from packer.facts import SourceIdentity
 from packer.options import PackOptions, byte_size
 from packer.output.unfinished_pack import UnfinishedPack
+from packer.shards.file_names import or_other_output
 from packer.shards.row_format import RowFormat
-from packer.sources import OpenDocuments, Source
+from packer.sources.open_documents import OpenDocuments
+from packer.sources.source import Source
 from packer.stores import AnyPath, RemotePath
 
 _WORTH_LOGGING = 0.25  # share of the free space
@@ -52,7 +54,7 @@ def check_decoding(claimed: UnfinishedPack, source: OpenDocuments, options: Pack
     if (spill.bytes + kept) * (_CERTAIN_SHARE if spill.sampled else 1) > free:
         raise PackerError(
             f"{_place(claimed)}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
-            f"{byte_size(rows)}, {byte_size(free)} are free: free some space, or choose {_other(claimed)} with more"
+            f"{byte_size(rows)}, {byte_size(free)} are free: free some space{_or_other(claimed)}"
         )
 
 
@@ -96,7 +98,7 @@ def check_writing(claimed: UnfinishedPack, rows: int, options: PackOptions, work
     if needed > free:
         raise PackerError(
             f"{_place(claimed)}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: "
-            f"free some space and repeat the same command, or choose {_other(claimed)} with more"
+            f"free some space and repeat the same command{_or_other(claimed)}"
         )
 
 
@@ -127,5 +129,7 @@ def _place(claimed: UnfinishedPack) -> AnyPath:
     return claimed.disk.parent if isinstance(claimed.out, RemotePath) else claimed.out
 
 
-def _other(claimed: UnfinishedPack) -> str:
-    return "a TMPDIR" if isinstance(claimed.out, RemotePath) else "an --output"
+def _or_other(claimed: UnfinishedPack) -> str:
+    if isinstance(claimed.out, RemotePath):
+        return ", or choose a TMPDIR with more"
+    return ", or choose an --output with more" if or_other_output(claimed.out) else ""

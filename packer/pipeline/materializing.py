@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
+import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_128_hexdigest
 
+from packer.arrow import as_numpy
 from packer.engine import Engine
 from packer.errors import PackerError
+from packer.gather import lengths_of
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
 from packer.output.unfinished_pack import UnfinishedPack
@@ -21,23 +25,24 @@ from packer.pipeline.disk_space import check_writing
 from packer.pipeline.name_output import refuse_inside
 from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
 from packer.pipeline.packing import PackResult, write_dataset
-from packer.pipeline.planning.index_shards import IndexShards
 from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.rejected_list import write_rejected_list
-from packer.pipeline.segments.segment_reader import MappedDocuments
+from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
 from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
+from packer.plan.pieces import PieceRows, ShardRows, pieces_of
 from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import rejected_name
 from packer.shards.generations import with_files, with_generation
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
-from packer.shards.reader import read_manifest
-from packer.shards.shard_table import kept_shards
-from packer.sources import OpenDocuments
+from packer.shards.reader import check_sizes, checked_batches, read_manifest
+from packer.shards.row_format import PADDING
+from packer.shards.shard_table import column_of, kept_shards
+from packer.sources.open_documents import OpenDocuments
 from packer.stores import AnyPath, any_path
 
 
@@ -75,8 +80,9 @@ def materialize(
 
     # Open the index, and the source of each of its generations.
     folder, source = any_path(expanded(index)), expanded(source)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, intact=True)
     _refuse_kind(folder, manifest)
+    check_sizes(folder, manifest)
     parts = _opened(folder, manifest, source)
 
     # Name the output and write it. An unfinished output is resumed only if it is of this index.
@@ -224,3 +230,74 @@ def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
                     f"'{field.name}' is {one} in the source of generation 0, and {other} in that of generation "
                     f"{number}: give sources with columns of one type"
                 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexShards:
+    """Rows of each shard of an index, located in the source. Can be pickled."""
+
+    folder: AnyPath
+    """Folder of the index."""
+
+    manifest: Manifest
+    """Its manifest, or that of one of its generations."""
+
+    mapped: MappedDocuments
+    """Documents of its source."""
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Number of rows of each shard."""
+        rows: list[int] = column_of(self.manifest.shards, "rows").tolist()
+        return rows
+
+    def shard(self, number: int) -> ShardRows:
+        """Return the rows of a shard.
+
+        Raises:
+            PackerError: the shard is damaged, or refers to tokens that the source does not have.
+        """
+        folder, manifest = self.folder, self.manifest
+        entry = manifest.shards[number]
+        path = folder / entry.file
+        parts, depths = [], []
+        for batch in checked_batches(folder, entry, manifest):
+            columns = {name: as_numpy(batch[name].values) for name in manifest.row_format.segment_columns}
+            is_real = columns["doc_ids"] != PADDING
+            offsets = as_numpy(batch["seq_lengths"].offsets)
+            depths.append(np.add.reduceat(is_real, offsets[:-1], dtype=np.int64))
+            real = {name: values[is_real].astype(np.int64) for name, values in columns.items()}
+            lengths = real.get("seq_tokens", real["seq_lengths"])
+            documents = self._numbers(real, str(path))
+            self._check(documents, real["doc_starts"] + lengths, str(path))
+            parts.append(pieces_of(documents, real["doc_starts"], lengths))
+        rows = np.concatenate(depths)
+        starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+        return PieceRows(pieces=np.concatenate(parts), starts=starts, order=np.arange(len(rows), dtype=np.int64))
+
+    def _numbers(self, columns: dict[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
+        """Return the documents of segments, as they are numbered for packing."""
+        documents, first = self.mapped.documents, self.manifest.first.document
+        ids = numbers = columns["doc_ids"] - first
+        is_known = (ids >= 0) & (ids < documents.identity.documents)
+        if documents.origins is not None:
+            numbers, is_known = documents.origins.numbers(columns["source_ids"], ids, columns["copy"])
+        if not is_known.all():
+            raise _misfit(path, f"document {ids[is_known.argmin()] + first}")
+        return numbers
+
+    def _check(self, documents: NDArray[np.int64], ends: NDArray[np.int64], path: str) -> None:
+        """Check that documents have all tokens of their segments, whose memory is read without a further check."""
+        table = self.mapped.table
+        lengths = np.empty(len(documents), np.int32)
+        lengths_of(table.input_ids.addresses, lists_of(table, documents), lengths)
+        if (ends > lengths).any():
+            at = int((ends > lengths).argmax())
+            raise _misfit(path, f"{ends[at]:,} tokens of {self.mapped.documents.describe(int(documents[at]))}")
+
+
+def _misfit(path: str, what: str) -> PackerError:
+    return PackerError(
+        f"{path} refers to {what}, which the source does not have: `packer verify` finds what was changed; "
+        "restore the index, or pack again"
+    )

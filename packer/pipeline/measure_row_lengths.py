@@ -17,7 +17,8 @@ from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.plan.pieces import Located, Shards
 from packer.progress import Progress, silent
-from packer.stats import RowLength, RowLengths, RowWork, row_length
+from packer.stats.model_work import RowWork
+from packer.stats.row_lengths import RowLength, RowLengths, row_length
 
 
 class DocumentLengths(NamedTuple):

@@ -18,8 +18,8 @@ from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows
 from packer.pipeline.read_documents import Documents, SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
 from packer.progress import Progress, silent
-from packer.sources import Survey
 from packer.sources.mixtures.origins import Origins
+from packer.sources.open_documents import Survey
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,10 @@ from packer.facts import Totals
 from packer.options import PackOptions
 from packer.output.request import Request, RequestedFile
 from packer.paths import PathList
-from packer.sources import TURN_STARTS, OpenDocuments, Source, open_source
-from packer.sources.tokenized_source import column_names
+from packer.sources.documents import TURN_STARTS
+from packer.sources.open_documents import OpenDocuments
+from packer.sources.source import Source
+from packer.sources.tokenized_source import column_names, open_source
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -58,8 +60,10 @@ def _opened(
     text_column, skips = options.text_column, options.on_error == "skip"
     is_text = options.tokenizer is not None
     if mixed and is_text:
+        from packer.text.text_columns import names_in
+
         names = column_names(source, options.split, options.input_column if skips else None)
-        if text_column is not None and not set(text_column.split(",")) <= set(names):
+        if not set(names_in(text_column)) <= set(names):
             text_column = None
         is_text = text_column is not None or options.input_column not in names
     if options.tokenizer is None or not is_text:
@@ -74,7 +78,7 @@ def _opened(
             pairs=options.pairs,
             skips=skips,
         )
-    from packer.sources import open_text
+    from packer.sources.text.text_source import open_text
     from packer.text import TextOptions
 
     text = TextOptions(
@@ -126,6 +130,6 @@ def with_texts(totals: Totals, opened: OpenDocuments) -> Totals:
         return totals
     return replace(
         totals,
-        documents_straddling=sum(text.straddling for text in texts),
-        documents_untrained=sum(text.untrained for text in texts),
+        documents_straddling=sum(text.counts["straddling"] for text in texts),
+        documents_untrained=sum(text.counts["untrained"] for text in texts),
     )

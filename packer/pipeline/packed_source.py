@@ -17,7 +17,7 @@ from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
-from packer.sources import OpenDocuments
+from packer.sources.open_documents import OpenDocuments
 from packer.sources.packed.packed_documents import PackedDocuments
 from packer.sources.tokenized_source import count_files
 from packer.stores import AnyPath

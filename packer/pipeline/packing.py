@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from packer.engine import Engine
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.facts import SourceIdentity, Totals
 from packer.notes import Note, Notes, notes_in
@@ -17,22 +17,23 @@ from packer.options.command_options import EngineOptions
 from packer.output.claim_pack import claim_pack, finish_interrupted, refuse_replacing
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded, output_path
+from packer.pipeline.append_target import AppendTarget
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
-from packer.pipeline.complete_pack import check_complete, written_by_another
+from packer.pipeline.complete_output import check_complete, written_by_another
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
-from packer.pipeline.growing_dataset import GrowingDataset
 from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.partitions.leftover_values import leftover_values
-from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows, plan_documents
+from packer.pipeline.planning.make_plan import PLAN_VERSION, is_planned_whole, makes_own_rows, plan_documents
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
-from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
+from packer.pipeline.rejected_list import refuse_all_rejected, refuse_untrained, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.source_warnings import (
     warn_of_linked_files,
     warn_of_padding,
     warn_of_split_chats,
+    warn_of_unstopped,
     warn_of_unused_sources,
 )
 from packer.pipeline.watch_source import Watch
@@ -44,8 +45,8 @@ from packer.shards.generations import with_files, with_generation
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import kept_shards
-from packer.sources import OpenDocuments
 from packer.sources.lengths_alone import ARRAY_COLUMN, is_array_file
+from packer.sources.open_documents import OpenDocuments
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
@@ -126,6 +127,7 @@ def pack(
         sync=sync,
         overwrite=overwrite,
         progress=progress,
+        made_of={"plan_version": PLAN_VERSION},
     )
 
 
@@ -205,7 +207,7 @@ def pack_into(
     options: PackOptions,
     progress: Progress,
     overwrite: bool,
-    growing: GrowingDataset | None = None,
+    growing: AppendTarget | None = None,
 ) -> Manifest:
     """Pack into a claimed folder, resuming an interrupted run.
 
@@ -243,6 +245,7 @@ def pack_into(
     check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
     warn_of_unused_sources(documents.identity.mixture)
+    warn_of_unstopped(mapped)
 
     # Plan the rows.
     planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
@@ -272,10 +275,7 @@ def pack_into(
         segments_untrained=sum(entry.untrained_segments for entry in entries),
     )
     if documents.identity.labels and options.labels and not (totals.tokens_trained or options.allow_untrained):
-        raise SourceError(
-            f"none of the {totals.tokens_packed:,} packed tokens is trained, so a model would learn nothing from them: "
-            "check the labels or masks, or choose --allow-untrained"
-        )
+        refuse_untrained(mapped.sources, totals.tokens_packed)
     totals = with_texts(totals, mapped)
     generation, first_document = (growing.generations, growing.documents) if growing is not None else (0, 0)
     for _ in engine.assigned([0], lambda last: last if claimed.is_complete() else ()):

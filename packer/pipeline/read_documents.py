@@ -19,10 +19,11 @@ from packer.paths import PathList
 from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
-from packer.sources import OpenDocuments, Source, TokenTable
-from packer.sources.documents import reading
+from packer.sources.documents import TokenTable, reading
+from packer.sources.open_documents import OpenDocuments
+from packer.sources.source import Source
 from packer.stores import is_remote
-from packer.stores.mirror import settle
+from packer.stores.mirror import fetch_queued
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -52,7 +53,7 @@ class Documents:
     def table(self) -> TokenTable:
         """Return the columns of all documents of a mapped source, by address; `lengths` is empty."""
         with reading(self.source.name):
-            settle()
+            fetch_queued()
         table = self.source.table(np.zeros(0, np.int32))
         return table if self.origins is None else replace(table, lists=self.origins)
 
@@ -171,7 +172,9 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
             f"all {len(parts)} sources have the column '{options.input_column}', so they are tokenized already: "
             "leave --tokenizer out, or name the column of text with --text-column"
         )
-    columns = options.text_column.split(",") if options.text_column is not None else []
+    from packer.text.text_columns import names_in
+
+    columns = names_in(options.text_column)
     if columns and not any(set(columns) <= set(text.columns) for text in texts):
         raise PackerError(f"--text-column is '{options.text_column}', which none of the {len(parts)} sources has")
     if options.train_on is not None and all(text.train_on != options.train_on for text in texts):

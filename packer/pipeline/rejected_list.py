@@ -17,8 +17,8 @@ from packer.shards.file_names import rejected_name
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
 from packer.shards.rejected_records import read_rejected
-from packer.sources import Source
 from packer.sources.rejections import count_rejected, rejected_records
+from packer.sources.source import Source
 from packer.stores import AnyPath
 
 
@@ -66,13 +66,27 @@ def refuse_all_rejected(sources: Mapping[str, Source], documents: int, tokens: i
     counts = count_rejected([*sources.values()])
     if tokens or not counts:
         return
+    others = ", and the others are empty" if documents > sum(counts.values()) else ""
+    raise SourceError(f"nothing is left: of {documents:,} records, {_described(sources, counts, others)}")
+
+
+def refuse_untrained(sources: Mapping[str, Source], tokens: int) -> None:
+    """Raise the SourceError for rows without trained tokens, which names rejected records if there are any."""
+    what = f"none of the {tokens:,} packed tokens is trained"
+    if counts := count_rejected([*sources.values()]):
+        raise SourceError(f"{what}, and of the records, {_described(sources, counts)}; or choose --allow-untrained")
+    raise SourceError(
+        f"{what}, so a model would learn nothing from them: check the labels or masks, or choose --allow-untrained"
+    )
+
+
+def _described(sources: Mapping[str, Source], counts: Mapping[str, int], others: str = "") -> str:
+    """Describe rejected records: how many, why, what is said of others, and the first one."""
     first = next(rejected_records(sources))
     place = f"line {first.line}" if first.line is not None else f"row {first.row}"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
-    count = sum(counts.values())
-    others = ", and the others are empty" if documents > count else ""
-    raise SourceError(
-        f"nothing is left: of {documents:,} records, {count:,} cannot be used ({reasons}){others}; "
+    return (
+        f"{sum(counts.values()):,} cannot be used ({reasons}){others}; "
         f"the first is document {first.document} ({first.file} {place}): {first.message}"
     )
 

@@ -24,8 +24,7 @@ from packer.shards.row_block import RowBlock
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
 from packer.shards.writer import BadTokenError, Counts, SourceColumns, build_batches
-from packer.sources import TokenTable, value_message
-from packer.sources.documents import reading
+from packer.sources.documents import TokenTable, reading, value_message
 from packer.sources.mixtures.origins import Origins
 from packer.stores.mirror import in_use
 
@@ -73,7 +72,7 @@ class ShardMaker:
         """
         rows = self.shards.shard(shard)
         kept, schema = self._kept(rows), self.row_format.schema
-        is_collected = self.leftovers is not None and shard >= self.leftovers.own_shards
+        is_collected = self.leftovers is not None and self.leftovers.plan.is_of_pool(shard)
         segments = 0
         with self._read(shard, rows) as columns:
             for first, last in self.row_format.blocks(len(rows)):
@@ -144,13 +143,13 @@ class ShardMaker:
                 yield columns
             return
         every = rows.located(0, len(rows))
-        if shard < self.leftovers.own_shards:
+        if self.leftovers.plan.is_of_pool(shard):
+            yield self.leftovers.collected(shard, every, self.copy_values).columns(every.starts, every.lengths)
+        else:
             left = self.leftovers.left_by(shard)
             with self._held(columns, every, left):
                 self.leftovers.save(shard, left, self.copy_values)
                 yield columns
-        else:
-            yield self.leftovers.collected(shard, every, self.copy_values).columns(every.starts, every.lengths)
 
     @contextmanager
     def _held(self, columns: SourceColumns, *parts: Located) -> Iterator[None]:

@@ -14,10 +14,11 @@ from packer.facts import MixturePart, PlanTotals
 from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
 from packer.options import PackOptions
-from packer.sources import OpenDocuments, Source
 from packer.sources.documents import reading
 from packer.sources.mapped.mapped_lists import MappedLists
+from packer.sources.open_documents import OpenDocuments
 from packer.sources.rejections import count_rejected
+from packer.sources.source import Source
 
 _READ_TOGETHER = 250  # documents
 _LOOKED_AT = 1000  # documents of each source
@@ -77,6 +78,24 @@ def warn_of_split_chats(opened: OpenDocuments, totals: PlanTotals, options: Pack
             "%s longer than a row are split inside a message: choose --split-at turns, or --long drop",
             "1 document" if totals.documents_split == 1 else f"{totals.documents_split:,} documents",
         )
+
+
+def warn_of_unstopped(mapped: OpenDocuments) -> None:
+    """Log a warning for each source of chats with answers that end without a trained stop token.
+
+    Args:
+        mapped: the source, all of it tokenized.
+    """
+    for name, source in mapped.sources.items():
+        count = source.tokenized.counts["unstopped"] if source.tokenized is not None else 0
+        if count:
+            of_source = f" of {name}" if name else ""
+            log.warning(
+                "%s without a trained stop token, so a model does not learn to stop there: put the model's "
+                "generation_config.json, which names the tokens that end a turn, beside the tokenizer, or choose a "
+                "--chat-template that ends every answer with a special token",
+                f"1 answer{of_source} ends" if count == 1 else f"{count:,} answers{of_source} end",
+            )
 
 
 def warn_of_rejected(opened: OpenDocuments) -> None:

@@ -16,21 +16,15 @@ from packer.pipeline.measure_row_lengths import located_rows
 from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.planning.make_plan import PlannedLengths, plan_lengths
 from packer.pipeline.read_documents import SourceLike
-from packer.plan import Segments
+from packer.plan.segments import Segments
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.shard_table import column_of
-from packer.stats import (
-    DatasetStats,
-    PackedStats,
-    RowArrays,
-    RowMixing,
-    dataset_stats,
-    packed_stats,
-)
+from packer.stats.dataset_figures import DatasetStats, dataset_stats
+from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
 from packer.stats.row_limits import LimitSums
-from packer.stats.row_mixing import MixingSums
+from packer.stats.row_mixing import MixingSums, RowMixing
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

@@ -27,15 +27,15 @@ from packer.pipeline.disk_space import check_tokenizing
 from packer.pipeline.name_output import name_after, refuse_inside
 from packer.pipeline.open_inputs import open_with, request_of
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
-from packer.pipeline.source_warnings import warn_of_linked_files
+from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_unstopped
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
-from packer.sources import Source
 from packer.sources.decoding.decoded_pieces import Piece, cut_source
 from packer.sources.files.hugging_face import REPORT, STATE
 from packer.sources.rejections import count_rejected
+from packer.sources.source import Source
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ def _write(
     spilled = opened.spill(spill, progress, engine=Threads(workers=workers))
     watch.check()
     assert spilled.tokenized is not None
+    warn_of_unstopped(spilled)
     identity = spilled.survey().identity
     counts, digest = None, None
     if spilled.skips:
@@ -194,8 +195,8 @@ def _write(
         text=request.texts[""],
         files=request.files,
         source=identity,
-        documents_straddling=spilled.tokenized.straddling,
-        documents_untrained=spilled.tokenized.untrained,
+        documents_straddling=spilled.tokenized.counts["straddling"],
+        documents_untrained=spilled.tokenized.counts["untrained"],
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from packer.engine import Engine, Threads
-from packer.errors import PackerError, SourceError
+from packer.errors import OptionError, SourceError
 from packer.executors import available_workers
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
@@ -25,7 +25,8 @@ from packer.shards.figures import differences
 from packer.shards.generations import in_generation
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from packer.sources import OpenDocuments, Source
+from packer.sources.open_documents import OpenDocuments
+from packer.sources.source import Source
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -48,7 +49,8 @@ def verify(
     `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once (in a
     mixture, once per copy), with its label, at the place that doc_ids and doc_starts give.
 
-    Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and tokens.
+    Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and tokens,
+    which are otherwise compared with each other and with the limits that the rows set.
     Three that only the planner knows are checked for their limits: `pool_packs`, `packs_ungrouped`, and `lower_bound`
     if the algorithm or `apart` may improve on the bounds of `packer.algorithms.bounds`.
 
@@ -93,7 +95,7 @@ def _engine(name: EngineName, ray_address: str | None, workers: int) -> Abstract
 
         return ray_engine(ray_address, workers)
     if ray_address is not None:
-        raise PackerError(f"--ray-address {ray_address} is for --engine ray")
+        raise OptionError(f"--ray-address {ray_address} is for --engine ray")
     return nullcontext(Threads(workers=workers))
 
 

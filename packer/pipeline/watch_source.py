@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.errors import SourceError
-from packer.sources import OpenDocuments
 from packer.sources.mapped.mapped_lists import MappedLists
+from packer.sources.open_documents import OpenDocuments
 from packer.sources.packed.packed_documents import files_read
 
 State = tuple[int, int, int]
@@ -78,9 +78,13 @@ class Watch:
         if identity == self.identity and begun < due:
             return
         _due = self.identity, float("inf")  # other threads need not do the same
-        self.check()
-        ended = time.monotonic()
-        _due = self.identity, ended + _REST * (ended - begun)
+        next_check = 0.0  # if this check fails, so does the next one
+        try:
+            self.check()
+            ended = time.monotonic()
+            next_check = ended + _REST * (ended - begun)
+        finally:
+            _due = self.identity, next_check
 
 
 def _state(path: Path, name: str) -> State:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from packer.engine import Engine
+from packer.engine import Engine, without
 from packer.executors import run_tasks
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline.shard_maker import Batches, ShardMaker
@@ -83,24 +83,24 @@ def write_shards(
     counting = threading.Lock()
     max_len = maker.row_format.max_len
 
-    def counted(batches: Batches, go_on: Callable[[], None]) -> Batches:
+    def counted(batches: Batches, raise_if_cancelled: Callable[[], None]) -> Batches:
         nonlocal done
         for built, counts in batches:
-            go_on()
+            raise_if_cancelled()
             yield built, counts
             with counting:
                 done += sum(batch.num_rows for batch in built)
                 progress("write", done * max_len, total * max_len)
 
-    def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
-        return task(shard, lambda batches: counted(batches, go_on))
+    def write(shard: int, raise_if_cancelled: Callable[[], None]) -> ShardEntry:
+        return task(shard, lambda batches: counted(batches, raise_if_cancelled))
 
     def written(asked: Sequence[int]) -> list[int]:
         if engine.is_shared:
             entries.update(claimed.committed([names[shard] for shard in asked if names[shard] not in entries]))
         return [shard for shard in asked if names[shard] in entries]
 
-    def write_some(shards: range) -> None:
+    def write_some(shards: Sequence[int]) -> None:
         nonlocal done
         for missing in engine.assigned(shards, written):
             for entry in engine.run(task, missing, write):
@@ -112,8 +112,8 @@ def write_shards(
     if maker.leftovers is None:
         write_some(range(len(shard_rows)))
     else:
-        own, pool = range(maker.leftovers.own_shards), range(maker.leftovers.own_shards, len(shard_rows))
-        write_some(own)
+        pool = maker.leftovers.plan.pool_numbers.tolist()
+        write_some(without(range(len(shard_rows)), pool))
         if len(written(pool)) < len(pool):
             maker.leftovers.pass_on(engine, maker.copy_values)
         write_some(pool)
@@ -128,7 +128,7 @@ def _intact_shards(
     done, total = 0, sum(entry.bytes for entry in committed)
     intact = {}
 
-    def check(entry: ShardEntry, go_on: Callable[[], None]) -> tuple[ShardEntry, bool]:
+    def check(entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> tuple[ShardEntry, bool]:
         return entry, claimed.is_intact(entry)
 
     for entry, is_intact in run_tasks(check, committed, workers):

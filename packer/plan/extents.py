@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large, jit_or_numpy
+from packer.algorithms.jit import jit_helper, jit_if_large
 from packer.algorithms.joined_ranges import joined_ranges
 
 BLOCK = 1 << 16
@@ -49,31 +49,7 @@ def heads_of_length(length: int, max_len: int, stride: int) -> Any:
     return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)
 
 
-def _survey_in_numpy(
-    lengths: NDArray[np.int32],
-    first_block: int,
-    last_block: int,
-    cutting: Cutting,
-    out_histogram: NDArray[np.int64],
-    out_heads: NDArray[np.int64],
-) -> tuple[int, int, int]:
-    """Count as `survey` does."""
-    max_len, policy, stride = cutting
-    own = lengths[first_block * BLOCK : last_block * BLOCK]
-    is_long = own > max_len
-    long = own[is_long].astype(np.int64)
-    out_histogram += np.bincount(own[~is_long], minlength=max_len + 1)
-    out_heads[first_block:last_block] = 0
-    if policy == SPLIT:
-        heads = (long - max_len + stride - 1) // stride
-        out_histogram += np.bincount(long - heads * stride, minlength=max_len + 1)
-        np.add.at(out_heads, first_block + np.flatnonzero(is_long) // BLOCK, heads)
-    elif policy == TRUNCATE:
-        out_histogram[max_len] += len(long)
-    return len(long), int(long.sum()), int(np.count_nonzero(own == 0))
-
-
-@jit_or_numpy(_survey_in_numpy)
+@jit_if_large
 def survey(
     lengths: NDArray[np.int32],
     first_block: int,

@@ -10,24 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large, jit_or_numpy
-from packer.algorithms.joined_ranges import joined_ranges
+from packer.algorithms.jit import jit_if_large
 from packer.plan.permute import permute, stream_key
 from packer.random_purposes import EQUAL_LENGTHS, SEGMENTS_IN_ROW
 
 
-def _sort_in_numpy(extents: NDArray[np.int32], out_groups: NDArray[np.int64], out_numbers: NDArray[np.uint32]) -> None:
-    """Sort as `sort_by_extent` does."""
-    counts = np.bincount(extents, minlength=len(out_groups) - 1)
-    without = counts[0]
-    counts[0] = 0
-    np.cumsum(counts, out=out_groups[1:])
-    short = extents.astype(np.uint16) if len(out_groups) <= 1 << 16 else extents  # NumPy has a radix sort for these
-    order = np.argsort(short, kind="stable")
-    out_numbers[: len(order) - without] = order[without:]
-
-
-@jit_or_numpy(_sort_in_numpy)
+@jit_if_large
 def sort_by_extent(extents: NDArray[np.int32], out_groups: NDArray[np.int64], out_numbers: NDArray[np.uint32]) -> None:
     """Sort segment numbers by extent (counting sort); segments of extent 0 are left out.
 
@@ -61,22 +49,7 @@ def permute_equal(groups: NDArray[np.int64], stream: int, seed: np.uint64, out_n
             permute(out_numbers, groups[extent], groups[extent + 1], key)
 
 
-def _expand_in_numpy(
-    numbers: NDArray[np.int32],
-    packs: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    extents: NDArray[np.int32],
-    out_row_extents: NDArray[np.int32],
-    out_row_starts: NDArray[np.int64],
-) -> None:
-    """Expand as `expand_patterns` does."""
-    patterns = np.repeat(numbers, packs)
-    depths = np.diff(offsets)[patterns]
-    np.cumsum(depths, out=out_row_starts[1:])
-    out_row_extents[:] = extents[joined_ranges(offsets[patterns], depths)]
-
-
-@jit_or_numpy(_expand_in_numpy)
+@jit_if_large
 def expand_patterns(
     numbers: NDArray[np.int32],
     packs: NDArray[np.int64],

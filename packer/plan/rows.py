@@ -76,6 +76,7 @@ def drawn_rows(
     max_segments: int | None,
     *,
     reserve: float,
+    far: bool = False,
     most_rows: int | None = None,
     seed: int,
     stream: int,
@@ -87,6 +88,7 @@ def drawn_rows(
         max_len: length of a row.
         max_segments: largest number of segments in a row; None for no limit.
         reserve: smallest share of the summed extents that is left over.
+        far: whether segments from anywhere in the order may close a row.
         most_rows: largest number of rows to draw; None for no limit.
         seed: seed of the pack.
         stream: random stream, one per partition or region.
@@ -98,7 +100,7 @@ def drawn_rows(
     total = int(order.sum(dtype=np.int64))
     permute_all(order.view(np.uint32), key_of(seed, DRAWING, stream))  # of one type with numbers, and compiled once
     least = 0 if most_rows is None else total - most_rows * max_len
-    drawn = draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least))
+    drawn = draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least), far=far)
     return RowExtents(extents=drawn.row_extents, starts=drawn.row_starts), drawn.left
 
 

@@ -41,7 +41,7 @@ def each_in_threads(function: Callable[[Item], Result], items: Iterable[Item], t
                 future.cancel()
 
 
-def as_they_end(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
+def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
     """Yield futures as they finish, in any order.
 
     Args:
@@ -66,4 +66,4 @@ def as_they_end(futures: Iterable[Future[Result]], *, ahead: int | None = None) 
 
 def result_of(future: Future[Result]) -> Result:
     """Wait for a future, and return its result or raise its exception."""
-    return next(as_they_end([future])).result()
+    return next(as_completed([future])).result()

@@ -5,8 +5,12 @@ from itertools import pairwise
 
 from packer.facts import MixturePart
 from packer.report.plain_text import count_of, number, percent, render_bars, render_table
-from packer.stats import DatasetStats, Distribution, Epoch, Mixing, PackedStats, Padding
+from packer.stats.dataset_figures import DatasetStats, Epoch
+from packer.stats.distribution import Distribution
+from packer.stats.packed_figures import PackedStats
+from packer.stats.padding import Padding
 from packer.stats.row_limits import LimitUse
+from packer.stats.row_mixing import Mixing
 
 
 def render_stats(stats: DatasetStats, *, unicode: bool = True, mix_unit: str = "tokens") -> str:

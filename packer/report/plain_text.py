@@ -88,6 +88,12 @@ def percent(ratio: float, *, decimals: int = 4) -> str:
     return f"<{10**-decimals:.{decimals}f}%" if ratio < 0.5 else f">{100 - 10**-decimals:.{decimals}f}%"
 
 
+def duration_and_compiling(seconds: float, compiling: float) -> str:
+    """Format a time, and how much of it went into compiling kernels: 23.1 s, 20.2 s of it compiling."""
+    share = f", {duration(compiling)} of it compiling" if compiling > 0.05 * seconds else ""
+    return duration(seconds) + share
+
+
 def duration(seconds: float) -> str:
     """Format a time with about two significant units: 0.52 s, 12.3 s, 3 min 05 s, 2 h 14 min."""
     if seconds < 60:

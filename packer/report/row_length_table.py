@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from packer.report.plain_text import count_of, folded, number, percent, render_table
-from packer.stats import RowLengths
-from packer.stats.row_lengths import TOLERATED
+from packer.stats.row_lengths import TOLERATED, RowLengths
 
 
 def render_row_lengths(found: RowLengths) -> str:

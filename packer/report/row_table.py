@@ -97,7 +97,7 @@ def segments_of(
                 start=int(row["doc_starts"][number]),
                 input_ids=row["input_ids"][tokens],
                 labels=row["labels"][tokens] if "labels" in row else None,
-                kept={name: row[name][number] for name in kept},
+                kept={name: None if row[name][number] is np.ma.masked else row[name][number] for name in kept},
                 kept_tokens={name: row[name][tokens] for name in kept_tokens},
             )
         )
@@ -227,7 +227,7 @@ def _cell(value: Any) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """A kept value that JSON can hold: a number, a truth value, a string or null; anything else as a string.
+    """A kept value that JSON can hold: a number, a truth value, a string, a list, an object or null, else a string.
 
     NaN, which is also a missing number, and infinity are null.
     """
@@ -235,4 +235,8 @@ def _json_value(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, list):
+        return [_json_value(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): _json_value(each) for name, each in value.items()}
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

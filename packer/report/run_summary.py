@@ -7,16 +7,32 @@ from packer.facts import REJECTED, TextIdentity, Totals
 from packer.options import PackOptions, byte_size
 from packer.output.tokenize_report import TokenizeReport
 from packer.report.dataset_report import mixing_facts, render_mixture
-from packer.report.plain_text import count_of, duration, number, percent, render_table
+from packer.report.plain_text import count_of, duration, duration_and_compiling, folded, number, percent, render_table
 from packer.shards.manifest import Manifest
-from packer.stats import RowMixing
+from packer.stats.row_mixing import RowMixing
 from packer.stores import AnyPath, any_path
 
 Fact = list[str]
 """A line of a summary: name, number and note."""
 
 
-def render_manifest_summary(manifest: Manifest, *, rows: RowMixing | None = None, output: str, seconds: float) -> str:
+_EXPLAINED = (
+    "pool: rows of documents that were left over in their partitions of the source.",
+    "mixed: share of the variance of lengths that is within rows; 0 if the documents of a row are equal in length.",
+    "work: how unevenly rows share the work of attention; 0 if all rows take the same.",
+)
+"""What `--verbose` says about the figures that are in no other summary."""
+
+
+def render_manifest_summary(
+    manifest: Manifest,
+    *,
+    rows: RowMixing | None = None,
+    output: str,
+    seconds: float,
+    compiling: float = 0,
+    verbose: bool = False,
+) -> str:
     """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
 
     Args:
@@ -24,10 +40,12 @@ def render_manifest_summary(manifest: Manifest, *, rows: RowMixing | None = None
         rows: how mixed all rows or some of them are; None to leave that out.
         output: folder of the packed dataset, as the user wrote it.
         seconds: time that packing took.
+        compiling: the part of this time in which kernels were compiled.
+        verbose: whether to show every figure, and what it means; otherwise zeros are left out.
     """
     options, path = manifest.options, any_path(output) / manifest.rejected_name
     lines = [
-        *_rows_summary("Packed", manifest, rows, seconds),
+        *_rows_summary("Packed", manifest, rows, duration_and_compiling(seconds, compiling), verbose=verbose),
         *_rejected_lines(manifest.totals.documents_rejected, path),
     ]
     lines.append(f"Written to {output}")
@@ -38,7 +56,9 @@ def render_manifest_summary(manifest: Manifest, *, rows: RowMixing | None = None
     return "\n".join(lines)
 
 
-def render_append_summary(manifest: Manifest, added: Manifest, *, output: str, seconds: float) -> str:
+def render_append_summary(
+    manifest: Manifest, added: Manifest, *, output: str, seconds: float, compiling: float = 0, verbose: bool = False
+) -> str:
     """Return the summary of `packer append`: what happened to the new documents, and what the dataset has now.
 
     Args:
@@ -46,27 +66,32 @@ def render_append_summary(manifest: Manifest, added: Manifest, *, output: str, s
         added: of what was appended.
         output: folder of the dataset, as the user wrote it.
         seconds: time that it took.
+        compiling: the part of this time in which kernels were compiled.
+        verbose: as in `render_manifest_summary`.
     """
     documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.packs, "row")
-    lines = _rows_summary("Appended", added, None, seconds)
+    lines = _rows_summary("Appended", added, None, duration_and_compiling(seconds, compiling), verbose=verbose)
     lines += _rejected_lines(added.totals.documents_rejected, any_path(output) / added.rejected_name)
     lines.append(f"{output} has {len(manifest.generations)} generations now: {documents} in {packed_rows}")
     return "\n".join(lines)
 
 
-def _rows_summary(done: str, manifest: Manifest, rows: RowMixing | None, seconds: float) -> list[str]:
+def _rows_summary(done: str, manifest: Manifest, rows: RowMixing | None, took: str, *, verbose: bool) -> list[str]:
     options, totals = manifest.options, manifest.totals
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
     facts = [
         *_document_facts(totals),
-        *_token_facts(totals, labels=options.labels and options.lengths_column is None),
-        *_row_facts(manifest, rows),
+        *_token_facts(totals, labels=options.labels and options.lengths_column is None, verbose=verbose),
+        *_row_facts(manifest, rows, verbose=verbose),
     ]
+    facts = facts if verbose else _without_zeros(facts)
     lines = [
-        f"{done} {documents} {'into' if done == 'Packed' else 'in'} {packed_rows} of {options.max_len:,} tokens in "
-        f"{duration(seconds)}",
+        f"{done} {documents} {'into' if done == 'Packed' else 'in'} {packed_rows} of {options.max_len:,} tokens "
+        f"in {took}",
         render_table(facts, align="<><"),
     ]
+    if verbose:
+        lines += [folded(sentence) for sentence in (_EXPLAINED if rows is not None else _EXPLAINED[:1])]
     if options.weights:
         lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
     return [*lines, *_warnings(options, totals), *_text_lines(manifest)]
@@ -105,8 +130,11 @@ def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> 
     source = report.source
     counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
     lines = [f"Tokenized {counts} in {duration(seconds)}"]
-    facts = _text_facts(report.documents_untrained, report.documents_straddling)
-    if facts := [*_rejected_facts(report.documents_rejected), *facts]:
+    facts = [
+        *_rejected_facts(report.documents_rejected),
+        *_text_facts(report.documents_untrained, report.documents_straddling),
+    ]
+    if facts := _without_zeros(facts):
         lines.append(render_table(facts, align="<><"))
     lines.append(f"With {report.tokenizer}, {_text_identity(report.text)}")
     lines += [*_rejected_lines(report.documents_rejected, any_path(output) / REJECTED), f"Written to {output}"]
@@ -146,9 +174,11 @@ def _text_lines(manifest: Manifest) -> list[str]:
 
 
 def _text_identity(text: TextIdentity) -> str:
-    from packer.text.text_columns import TEMPLATE_KWARGS, TOOLS
+    from packer.text.text_columns import OF_CHATS
 
-    columns = "+".join(column for column in text.columns if column not in (TOOLS, TEMPLATE_KWARGS))
+    first, *others = text.columns
+    # at most two columns are in every source: others, such as a prompt's, are read where they exist
+    columns = "+".join([first, *(column for column in others if column not in OF_CHATS)][:2])
     return f"training on {text.train_on} of {columns} (tokenizer {text.tokenizer[:8]})"
 
 
@@ -159,6 +189,11 @@ def _text_facts(untrained: int | None, straddling: int | None) -> list[Fact]:
     if straddling:
         facts.append(["  straddling", f"{straddling:,}", "a token is partly inside what is trained"])
     return facts
+
+
+def _without_zeros(facts: list[Fact]) -> list[Fact]:
+    """Leave out indented lines, those about a part of what is above, if the part is empty."""
+    return [fact for fact in facts if not (fact[0].startswith(" ") and fact[1] == "0")]
 
 
 def _document_facts(totals: Totals) -> list[Fact]:
@@ -172,19 +207,18 @@ def _document_facts(totals: Totals) -> list[Fact]:
     ]
 
 
-def _token_facts(totals: Totals, *, labels: bool) -> list[Fact]:
-    facts = [
-        ["tokens", f"{totals.tokens:,}", ""],
-        ["  packed", f"{totals.tokens_packed:,}", f"the rows are {percent(totals.efficiency)} full"],
-    ]
+def _token_facts(totals: Totals, *, labels: bool, verbose: bool) -> list[Fact]:
+    facts = [["tokens", f"{totals.tokens:,}", ""]]
+    if verbose or totals.tokens_packed != totals.tokens:
+        facts.append(["  packed", f"{totals.tokens_packed:,}", ""])
+    facts += [["  truncated", f"{totals.tokens_truncated:,}", ""], *_dropped_facts(totals.tokens_dropped)]
+    if totals.tokens_repeated:
+        facts.append(["  repeated", f"{totals.tokens_repeated:,}", ""])
     if labels:
         note = f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
         if totals.segments_untrained:
             note += f"; none in {count_of(totals.segments_untrained, 'segment')}"
-        facts.append(["  trained", f"{totals.tokens_trained:,}", note])
-    facts += [["  truncated", f"{totals.tokens_truncated:,}", ""], *_dropped_facts(totals.tokens_dropped)]
-    if totals.tokens_repeated:
-        facts.append(["  repeated", f"{totals.tokens_repeated:,}", ""])
+        facts.append(["trained", f"{totals.tokens_trained:,}", note])
     return facts
 
 
@@ -204,14 +238,15 @@ def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[s
     return [f"Rejected records are listed in {path}"] if rejected else []
 
 
-def _row_facts(manifest: Manifest, rows: RowMixing | None) -> list[Fact]:
+def _row_facts(manifest: Manifest, rows: RowMixing | None, *, verbose: bool) -> list[Fact]:
     totals, shards = manifest.totals, manifest.shards
     packs, bound, pool = totals.packs, totals.lower_bound, totals.pool_packs
-    note = f"lower bound {bound:,}"
+    note = f"{percent(totals.efficiency)} full; lower bound {bound:,}"
     if packs > bound:
         note += f"; gap {percent((packs - bound) / bound)}"
     facts = [["rows", f"{packs:,}", note], *_group_facts(manifest)]
-    facts.append(["  pool", f"{pool:,}", f"{percent(pool / packs)} of the rows, filled across partitions"])
+    if verbose:
+        facts.append(["  pool", f"{pool:,}", f"{percent(pool / packs)} of the rows"])
     if rows is not None:
         mixed = mixing_facts(rows.mixing, rows.shuffled_share)
         if rows.rows < packs:

@@ -16,6 +16,7 @@ def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> str:
     """Return a table of the verdicts, at least one, with a reason and a remedy for each that is not safe."""
     model = probed.model
     dtype = str(model.dtype).removeprefix("torch.")
+    dtype += "" if dtype == "float32" else " and float32"
     head = (
         f"{type(model).__name__}: {probed.layers} of {probed.all_layers} layers, random weights, {dtype} on "
         f"{model.device.type}"

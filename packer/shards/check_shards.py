@@ -21,11 +21,11 @@ from packer.errors import PackerError
 from packer.gather import count_trained
 from packer.labels import NO_LOSS
 from packer.progress import Progress
-from packer.shards.figures import manifest_faults, totals_faults
-from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed
+from packer.shards.figures import SegmentCounts, manifest_faults, totals_faults
+from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work
 from packer.shards.files import hash_file
 from packer.shards.generations import documents_of_shard, in_generation, parts_of
-from packer.shards.manifest import Manifest, checksum, is_canonical
+from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.rejected_records import rejected_faults
@@ -34,7 +34,7 @@ from packer.shards.sharing import sharing_fault
 from packer.shards.structure import rows_fault
 from packer.shards.writer import Counts
 from packer.stores import AnyPath, RemotePath
-from packer.stores.folder_sizes import folder_sizes
+from packer.stores.listing import folder_sizes
 from packer.stores.temporary_files import local_copy
 
 
@@ -52,11 +52,13 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
     """
     manifest = read_manifest(folder)
     text = (folder / MANIFEST).read_bytes()
-    content = json.loads(text)
-    canonical = is_canonical(text, content)  # the checksum does not cover whitespace
-    if content.pop("checksum", None) != checksum(content) or not canonical:
+    if not is_sealed(text, json.loads(text)):
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
         return  # nothing else can be trusted
+    try:
+        refuse_foreign_work(folder)
+    except PackerError as error:
+        yield str(error)
     last = appending_folder(folder, len(manifest.shard_ends) - 1)
     for name, expected in manifest.files.items():
         path = folder / name
@@ -75,11 +77,11 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
     ends = manifest.shard_ends
-    items, has_faults = np.zeros((len(parts), manifest.max_len + 1), np.int64), False
+    counts, has_faults = [SegmentCounts.none(manifest.max_len) for _ in parts], False
     waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
     following = 0
     for checked in engine.run(ShardCheck(folder=folder, manifest=manifest), range(len(manifest.shards))):
-        items[bisect_right(ends, checked.shard)] += checked.items
+        counts[bisect_right(ends, checked.shard)].add(checked.segments)
         done += manifest.shards[checked.shard].bytes
         progress("verify", done, total)
         waiting[checked.shard] = checked.faults
@@ -88,7 +90,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
             yield from waiting.pop(following)
             following += 1
     if not has_faults:
-        for part, counted in zip(parts, items, strict=True):
+        for part, counted in zip(parts, counts, strict=True):
             yield from (in_generation(part, fault) for fault in totals_faults(part, counted))
 
 
@@ -121,8 +123,8 @@ class CheckedShard:
     faults: tuple[str, ...]
     """A sentence for each fault."""
 
-    items: NDArray[np.int64]
-    """Shape (max_len + 1,): segments of each extent; the two segments of a preference pair count as one."""
+    segments: SegmentCounts
+    """Counts of its segments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,42 +139,42 @@ class ShardCheck:
 
     def __call__(self, shard: int) -> CheckedShard:
         """Check a shard; raises an OSError if the store cannot be read."""
-        items, faults = np.zeros(self.manifest.max_len + 1, np.int64), []
+        segments, faults = SegmentCounts.none(self.manifest.max_len), []
         try:
-            for fault in self._faults(shard, items):
+            for fault in self._faults(shard, segments):
                 faults.append(fault)
         except PackerError as error:
             faults.append(str(error))
-        return CheckedShard(shard=shard, faults=tuple(faults), items=items)
+        return CheckedShard(shard=shard, faults=tuple(faults), segments=segments)
 
-    def _faults(self, shard: int, out_items: NDArray[np.int64]) -> Iterator[str]:
+    def _faults(self, shard: int, out: SegmentCounts) -> Iterator[str]:
         entry, documents = self.manifest.shards[shard], documents_of_shard(self.manifest, shard)
         path = self.folder / entry.file
         if not isinstance(path, RemotePath):
-            yield from _verify_shard(self.folder, entry, self.manifest, out_items, documents)
+            yield from _verify_shard(self.folder, entry, self.manifest, out, documents)
         elif not path.is_file():
             yield f"{entry.file} is missing"
         else:
             with local_copy(path) as copy:
-                yield from _verify_shard(self.folder, entry, self.manifest, out_items, documents, copy)
+                yield from _verify_shard(self.folder, entry, self.manifest, out, documents, copy)
 
 
 def _verify_shard(
     folder: AnyPath,
     entry: ShardEntry,
     manifest: Manifest,
-    out_items: NDArray[np.int64],
-    documents: range | None,
+    out: SegmentCounts,
+    documents: range,
     copy: Path | None = None,
 ) -> Iterator[str]:
-    """Yield a sentence for each fault of a shard, and add its segments (pairs as one) of each extent to `out_items`.
+    """Yield a sentence for each fault of a shard, and add its segments to `out`.
 
     Args:
         folder: the dataset.
         entry: entry of the shard.
         manifest: manifest of the dataset.
-        out_items: (max_len + 1,) counts of segments, to which those of the shard are added.
-        documents: documents that may be in it; None for any.
+        out: counts of segments.
+        documents: documents that may be in it, unless the dataset is a mixture.
         copy: local copy of the shard, to be read instead.
     """
     path = copy or folder / entry.file
@@ -180,10 +182,11 @@ def _verify_shard(
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # the rows may hold anything
     table = open_shard(folder, entry, manifest, copy)
-    found, row = Counts(), 0
+    found, row, is_counted = Counts(), 0, True
     for batch in table.to_batches():
-        fault = batch_fault(batch, manifest) or _documents_fault(batch, documents)
+        fault = batch_fault(batch, manifest) or _documents_fault(batch, manifest, documents)
         if fault is not None:
+            is_counted = False
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
             found = Counts(*map(sum, zip(found, _counts(batch, manifest), strict=True)))
@@ -191,9 +194,13 @@ def _verify_shard(
             if found_in is not None:
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
-                extents = as_numpy(batch["seq_lengths"].values)[as_numpy(batch["doc_ids"].values) != PADDING]
-                np.add.at(out_items, extents[::2] + extents[1::2] if manifest.options.pairs else extents, 1)
+                is_real = as_numpy(batch["doc_ids"].values) != PADDING
+                extents = as_numpy(batch["seq_lengths"].values)[is_real]
+                np.add.at(out.items, extents[::2] + extents[1::2] if manifest.options.pairs else extents, 1)
+                out.first += np.count_nonzero(as_numpy(batch["doc_starts"].values)[is_real] == 0)
         row += batch.num_rows
+    if not is_counted:
+        return
     if found.tokens != entry.tokens:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
     if manifest.options.index_only and manifest.source.labels:
@@ -205,15 +212,23 @@ def _verify_shard(
         yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
 
 
-def _documents_fault(batch: pa.RecordBatch, documents: range | None) -> str | None:
-    """Return which document of a record batch without faults is of another generation, or None."""
-    if documents is None:
+def _documents_fault(batch: pa.RecordBatch, manifest: Manifest, documents: range) -> str | None:
+    """Return which document of a record batch without faults is not one of the source or generation, or None."""
+    ids, parts = as_numpy(batch["doc_ids"].values), manifest.source.mixture
+    if not parts:
+        others = ids[(ids != PADDING) & ((ids < documents.start) | (ids >= documents.stop))]
+        where = "its generation" if manifest.generations else "the source"
+        first, last = documents.start, documents.stop - 1
+        return f"document {others[0]:,} is not of {where}, {first:,} to {last:,}" if len(others) else None
+    sources, copies = (as_numpy(batch[name].values) for name in ("source_ids", "copy"))
+    known = np.minimum(sources, len(parts) - 1)
+    is_too_high = ids >= np.array([part.documents for part in parts])[known]
+    is_too_high |= copies > np.array([part.taken.copies for part in parts])[known]
+    wrong = np.flatnonzero((ids != PADDING) & ((sources != known) | is_too_high))
+    if not len(wrong):
         return None
-    ids = as_numpy(batch["doc_ids"].values)
-    others = ids[(ids != PADDING) & ((ids < documents.start) | (ids >= documents.stop))]
-    if not len(others):
-        return None
-    return f"document {others[0]:,} is not of its generation, {documents.start:,} to {documents.stop - 1:,}"
+    at = wrong[0]
+    return f"document {ids[at]:,} of source {sources[at]}, copy {copies[at]}, is not in the mixture"
 
 
 def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:

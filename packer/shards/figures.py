@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.errors import PackerError
-from packer.facts import Totals
+from packer.facts import MixturePart, Totals
 from packer.options import PackOptions
 from packer.shards.files import hash_file
 from packer.shards.generations import in_generation, parts_of
@@ -19,6 +20,29 @@ from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.shard_table import column_of, files_beside
 from packer.stores import AnyPath
+
+_LONGEST = 2**31 - 1  # tokens of a document
+
+
+@dataclass(kw_only=True, slots=True)
+class SegmentCounts:
+    """Counts of segments in rows."""
+
+    items: NDArray[np.int64]
+    """Shape (max_len + 1,): segments of each extent; the two segments of a preference pair count as one."""
+
+    first: int = 0
+    """Segments that begin with the first token of their document."""
+
+    @classmethod
+    def none(cls, max_len: int) -> SegmentCounts:
+        """Return the counts of no segments."""
+        return cls(items=np.zeros(max_len + 1, np.int64))
+
+    def add(self, other: SegmentCounts) -> None:
+        """Add the counts of other rows."""
+        self.items += other.items
+        self.first += other.first
 
 
 def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
@@ -68,6 +92,7 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
         yield f"the shards have {rows:,} rows, the manifest says {totals.packs:,}"
     if tokens != totals.tokens_packed:
         yield f"the shards have {tokens:,} tokens, the manifest says {totals.tokens_packed:,}"
+    yield from _source_faults(manifest)
     counted = totals.tokens_packed - totals.tokens_repeated + totals.tokens_lost
     if counted != totals.tokens:
         yield f"{counted:,} tokens are accounted for, the source had {totals.tokens:,}"
@@ -75,12 +100,63 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
     yield from differences(totals, {"segments_untrained": untrained}, "the shards")
     if rows:
         yield from differences(totals, {"efficiency": tokens / (rows * manifest.max_len)}, "the shards")
-    pools = accumulate(column_of(shards, "rows")[::-1].tolist(), initial=0)
-    if totals.pool_packs not in pools:
-        yield f"pool_packs is {totals.pool_packs:,} in the manifest, and no number of last shards has as many rows"
+    if totals.pool_packs > rows:
+        yield f"pool_packs is {totals.pool_packs:,} in the manifest, and there are {rows:,} rows"
     if totals.documents_rejected is not None:
         rejected = {"rejected": sum(totals.documents_rejected.values())}
         yield from differences(totals, {"documents_dropped": rejected}, "documents_rejected")
+    truncated, dropped = totals.documents_truncated, totals.documents_dropped
+    yield from _outside("tokens_truncated", totals.tokens_truncated, truncated, truncated * _LONGEST)
+    for reason, lost in totals.tokens_dropped.items():
+        of_packed = reason == "untrained"  # tokens of packed documents, too
+        most = totals.documents if of_packed else dropped.get(reason, 0)
+        yield from _outside(f"tokens_dropped.{reason}", lost, 0, most * _LONGEST)
+    for name in ("documents_truncated", "documents_straddling", "documents_untrained"):
+        yield from _outside(name, getattr(totals, name) or 0, 0, totals.documents)
+    if totals.groups is not None:
+        with_group = totals.documents - totals.groups.documents_without
+        yield from _outside("groups.documents_without", totals.groups.documents_without, 0, totals.documents)
+        yield from _outside("groups.groups", totals.groups.groups, 0, max(with_group, 0))
+
+
+def _source_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each contradiction between a source, its files, the sources of a mixture, and the totals."""
+    source, totals = manifest.source, manifest.totals
+    yield from differences(totals, {"documents": source.documents, "tokens": source.tokens}, "the source")
+    files = iter(source.files)
+    for part in source.mixture or (source,):
+        own = list(islice(files, part.files) if isinstance(part, MixturePart) else files)
+        of = f"the source {part.name}" if isinstance(part, MixturePart) else "the source"
+        for name, found, recorded in (
+            ("documents", sum(file.rows for file in own), part.documents),
+            ("tokens", sum(file.tokens for file in own), part.tokens),
+        ):
+            if found != recorded:
+                yield f"the files of {of} have {found:,} {name}, the manifest says {recorded:,}"
+        if isinstance(part, MixturePart):
+            yield from _outside(f"tokens_kept of {of}", part.tokens_kept, 0, part.tokens, origin="its tokens")
+            for name in ("documents", "tokens", "tokens_kept"):
+                whole, taken = getattr(part, name), getattr(part.taken, name)
+                least = whole * part.taken.copies
+                yield from _outside(f"taken.{name} of {of}", taken, least, least + whole, origin="its copies")
+    if source.mixture:
+        every = [part.taken for part in source.mixture]
+        files_of_all, count = sum(part.files for part in source.mixture), len(source.files)
+        yield from _outside("files of all sources", files_of_all, count, count, origin="their list")
+        kept = totals.tokens_packed - totals.tokens_repeated  # without the tokens that --untrained drop left out
+        for name, least, most in (
+            ("documents", source.documents, source.documents),
+            ("tokens", source.tokens, source.tokens),
+            ("tokens_kept", kept, source.tokens),
+        ):
+            yield from _outside(f"taken.{name} of all sources", sum(getattr(each, name) for each in every), least, most)
+
+
+def _outside(name: str, recorded: int, least: int, most: int, *, origin: str = "the totals") -> Iterator[str]:
+    """Yield a sentence if a number of the manifest is outside of its limits."""
+    if not least <= recorded <= most:
+        limits = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        yield f"{name} is {recorded:,} in the manifest, {limits} computed from {origin}"
 
 
 def _total(shards: Sequence[ShardEntry], name: str) -> int:
@@ -88,25 +164,42 @@ def _total(shards: Sequence[ShardEntry], name: str) -> int:
     return sum(column_of(shards, name).tolist())
 
 
-def totals_faults(manifest: Manifest, items: NDArray[np.int64]) -> Iterator[str]:
+def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
     """Yield a sentence for each total that the rows contradict.
 
     Args:
         manifest: manifest of the dataset, or of one of its generations.
-        items: (max_len + 1,) segments of each extent in its rows; the two segments of a preference pair count as one.
+        counted: counts of the segments in its rows.
     """
-    segments = int(items.sum()) * (2 if manifest.options.pairs else 1)
-    yield from differences(manifest.totals, {"segments": segments}, "the rows")
-    recorded, packs = manifest.totals.lower_bound, manifest.packs
+    totals, options, items = manifest.totals, manifest.options, counted.items
+    count = int(items.sum())
+    segments = count * (2 if options.pairs else 1)
+    yield from differences(totals, {"segments": segments}, "the rows")
+
+    # Each packed document has one segment that begins with its first token, unless that token was left out.
+    drops = options.untrained == "drop"
+    most = segments if drops or options.truncate_side == "left" else counted.first
+    packed = totals.documents_packed
+    yield from _outside("documents without those dropped", packed, counted.first, most, origin="the rows")
+    if (pieces := segments - packed) >= 0:
+        least, most = (0, totals.documents) if drops else (min(pieces, 1), min(pieces, packed))
+        yield from _outside("documents_split", totals.documents_split, least, most, origin="the rows")
+        most = options.overlap * pieces
+        yield from _outside("tokens_repeated", totals.tokens_repeated, 0 if drops else most, most, origin="the rows")
+
+    recorded, packs = totals.lower_bound, manifest.packs
     if recorded > packs:
         yield f"lower_bound is {recorded:,} in the manifest, and there are {packs:,} rows"
     try:
-        least, is_exact = bound_of_rows(manifest.options, items)
+        least, is_exact = bound_of_rows(options, items)
     except PackerError as error:
         yield str(error)
         return
     if recorded < least or (is_exact and recorded != least):
         yield f"lower_bound is {recorded:,} in the manifest, {least:,} computed from the rows"
+    if totals.groups is not None:
+        least = lower_bound(items, options.max_items)
+        yield from _outside("groups.packs_ungrouped", totals.groups.packs_ungrouped, least, count, origin="the rows")
 
 
 def bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, bool]:
@@ -116,7 +209,7 @@ def bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, 
 
     Args:
         options: options in the manifest.
-        items: (max_len + 1,) segments of each extent, as for `totals_faults`.
+        items: (max_len + 1,) segments of each extent, as in `SegmentCounts`.
 
     Raises:
         PackerError: the algorithm is unknown.

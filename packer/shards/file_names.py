@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
+from packer.errors import PackerError
 from packer.facts import REJECTED
-from packer.stores import AnyPath
+from packer.stores import AnyPath, RemotePath
 
 MANIFEST = "manifest.json"
+
+WORK = ".packer"
+"""Folder inside an output until it is complete and in place, and while a generation is appended to it."""
 
 SHARDS = "manifest-shards.arrows"
 """File with the entries of the shards, if these are too many for the manifest; see `shard_table.py`.
@@ -22,6 +28,8 @@ LISTED = re.compile(r".*\.arrow|manifest-shards(-\d{5,})?\.arrows|rejected(-\d{5
 """Files that must be in the manifest if they are in the folder."""
 
 MOST_SHARDS = 10_000_000
+
+_NOBODY = 65534  # owner of what root writes to a network file system that does not trust it
 
 
 def shard_name(shard: int, shards: int) -> str:
@@ -72,10 +80,50 @@ def names_listed(content: Mapping[str, Any]) -> list[str]:
 
 def appending_folder(folder: AnyPath, generation: int) -> AnyPath:
     """Return the folder in which a generation with this number is made, to be appended to a packed dataset."""
-    return folder / ".packer" / f"append-{generation:05d}"
+    return folder / WORK / f"append-{generation:05d}"
+
+
+def or_other_output(out: AnyPath) -> str:
+    """Return the advice to choose another output; none for a generation, whose command has no such option."""
+    return "" if out.parent.name == WORK else ", or choose another --output"
 
 
 def is_appended_to(folder: AnyPath) -> bool:
     """Whether a generation was begun, but is not part of the packed dataset yet."""
-    work = folder / ".packer"
+    work = folder / WORK
     return work.is_dir() and any(path.name.startswith("append-") for path in work.iterdir())
+
+
+def refuse_foreign_work(out: AnyPath, *, other_owners: bool = True) -> None:
+    """Raise a PackerError if the work folder of an output, or anything in it, was not made by packer for this user.
+
+    Unfinished files are removed and replaced there, and through a symbolic link that would happen elsewhere.
+
+    Args:
+        out: folder of an output, which need not exist.
+        other_owners: whether files of other users are accepted.
+    """
+    if isinstance(out, RemotePath):
+        return
+    owners = {os.geteuid(), _NOBODY} if os.geteuid() == 0 else {os.geteuid()}
+    folders = [out / WORK]
+    _refuse_link(folders[0], folders[0].is_symlink())
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    path = Path(entry.path)
+                    _refuse_link(path, entry.is_symlink())
+                    if not other_owners and entry.stat(follow_symlinks=False).st_uid not in owners:
+                        raise PackerError(
+                            f"{path} belongs to another user: remove {out / WORK}, and repeat the command"
+                        )
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+        except (FileNotFoundError, NotADirectoryError):  # there is none, or another process has just removed it
+            continue
+
+
+def _refuse_link(path: Path, is_link: bool) -> None:
+    if is_link:
+        raise PackerError(f"{path} is a symbolic link, which packer does not make in its work folders: remove it")

@@ -72,10 +72,10 @@ def in_generation(part: Manifest, sentence: str, *, source: object = None) -> st
     return f"generation {at.generation}, counted from row {at.row:,} and document {at.document:,}{compared}: {sentence}"
 
 
-def documents_of_shard(manifest: Manifest, shard: int) -> range | None:
-    """Return the numbers that the documents in a shard may have; None if there is one generation."""
+def documents_of_shard(manifest: Manifest, shard: int) -> range:
+    """Return the numbers that the documents in a shard of a single source may have."""
     if not manifest.generations:
-        return None
+        return range(manifest.source.documents)
     number = bisect_right(manifest.shard_ends, shard)
     first = sum(generation.source.documents for generation in manifest.generations[:number])
     return range(first, first + manifest.generations[number].source.documents)

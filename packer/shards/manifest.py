@@ -195,9 +195,13 @@ class Manifest:
         )
 
 
-def is_canonical(text: bytes, content: Mapping[str, Any]) -> bool:
-    """Whether `text` is exactly what `Manifest.to_bytes` writes for this content, checksum included."""
-    return text == _to_bytes(content)
+def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
+    """Whether `text` is exactly what `Manifest.to_bytes` writes for this content, and the checksum is right.
+
+    The checksum does not cover whitespace, escapes and repeated keys.
+    """
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    return text == _to_bytes(content) and content.get("checksum") == checksum(rest)
 
 
 def _to_bytes(content: Mapping[str, Any]) -> bytes:

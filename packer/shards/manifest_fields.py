@@ -10,9 +10,28 @@ from itertools import accumulate
 from typing import Any
 
 from packer.facts import Facts, Generation, SourceIdentity, Totals, kinds_of, summed_totals
-from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields, whole_number
+from packer.facts.kinds import EVERY, TEXT, Count, Kind, Kinds, Positive, check_fields, or_null, whole_number
+from packer.options import Option, PackOptions, options_of
 from packer.shards.file_names import MOST_SHARDS, all_shard_names, rejected_name, table_name
-from packer.shards.option_kinds import OPTIONS
+
+
+def _kind_of(option: Option) -> Kinds:
+    """Return the kind of an option; a choice may be any text, because a later version may add some."""
+    kind = TEXT if option.choices else Kind(option.expected, option.accepts)
+    if option.is_list:
+        return [kind]
+    return or_null(kind) if option.is_optional else kind
+
+
+def option_kinds(declaration: type) -> dict[str, Kinds]:
+    """Return the kinds of declared options by name, with "?" after the name of each that may be absent."""
+    options = options_of(declaration)
+    return {name if option.is_required else f"{name}?": _kind_of(option) for name, option in options.items()}
+
+
+OPTIONS = option_kinds(PackOptions)
+"""Kinds of the options of a pack."""
+
 
 IN_MANIFEST, IN_TABLE, INDEX_ONLY, GROWN = FORMAT_VERSIONS = 1, 2, 3, 4
 """Format versions: the entries of the shards are in the manifest, or in a table next to it; in either place, but the

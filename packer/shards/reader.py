@@ -12,12 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.file_names import MANIFEST, all_shard_names
-from packer.shards.manifest import Manifest
+from packer.shards.file_names import MANIFEST, WORK, all_shard_names
+from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.manifest_fields import FORMAT_VERSIONS, ShardEntry, table_listed
 from packer.shards.shard_table import ShardTable, column_of
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
+from packer.stores.listing import folder_sizes
 from packer.stores.map_whole import map_whole
 from packer.stores.requests import StoreError
 from packer.system_errors import shortage
@@ -26,8 +27,12 @@ _RESTORE = "restore it, or pack again to another folder"
 _REMEDY = f"changed after packing; {_RESTORE}"
 
 
-def read_manifest(folder: AnyPath) -> Manifest:
+def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     """Read the manifest of a packed dataset.
+
+    Args:
+        folder: the dataset.
+        intact: also check its checksum, for commands that write what they read, or what a dataset says.
 
     Raises:
         PackerError: the manifest is missing, damaged or of an unknown format version, or a file of the dataset is not a
@@ -37,11 +42,12 @@ def read_manifest(folder: AnyPath) -> Manifest:
     if not _is_regular_file(path):
         if not folder.exists():
             raise PackerError(f"{folder}: no such file or folder")
-        if (folder / ".packer").is_dir():
+        if (folder / WORK).is_dir():
             raise PackerError(f"{folder} is an unfinished pack: repeat the command that began it, to finish it")
         raise PackerError(f"{folder} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one")
     try:
-        content = json.loads(path.read_bytes())
+        text = path.read_bytes()
+        content = json.loads(text)
         version = content["format_version"]
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -59,6 +65,8 @@ def read_manifest(folder: AnyPath) -> Manifest:
         manifest = Manifest.from_dict(content, table)
     if isinstance(folder, Path):
         _refuse_irregular(folder, (all_shard_names(*manifest.shard_ends), manifest.files))
+    if intact and not is_sealed(text, content):
+        raise PackerError(f"{path} does not match its own checksum: {_REMEDY}")
     return manifest
 
 
@@ -137,17 +145,21 @@ def _is_regular_file(path: AnyPath) -> bool:
     return True
 
 
-def check_sizes(folder: Path, manifest: Manifest) -> None:
+def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
     """Check that all shards have the sizes that the manifest states, by listing their folder once.
 
     Raises:
         PackerError: a file is missing, cannot be read or has another size.
+        StoreError: the store cannot be read.
     """
-    try:
-        with os.scandir(folder) as entries:
-            sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".arrow")}
-    except OSError as error:
-        raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
+    if isinstance(folder, RemotePath):
+        sizes = folder_sizes(folder)
+    else:
+        try:
+            with os.scandir(folder) as entries:
+                sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".arrow")}
+        except OSError as error:
+            raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
     expected = column_of(manifest.shards, "bytes").tolist()
     for number, (name, size) in enumerate(zip(all_shard_names(*manifest.shard_ends), expected, strict=True)):
         if sizes.get(name) != size:
@@ -214,6 +226,32 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
         if found != column.type:
             raise PackerError(f"{path}: {column.name} is {found}, it should be {column.type}: {_REMEDY}")
     return table
+
+
+def checked_batches(folder: AnyPath, entry: ShardEntry, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a shard whose content is to be written elsewhere, or decides what is written.
+
+    The hash of the shard and the structure of each batch are checked, so that no damage is passed on.
+
+    Args:
+        folder: the dataset.
+        entry: entry of the shard.
+        manifest: manifest of the dataset.
+
+    Raises:
+        PackerError: the shard is missing or damaged, or contradicts the manifest.
+    """
+    from packer.shards.files import hash_file  # loading a dataset needs no xxhash
+    from packer.stores.temporary_files import local_copy
+
+    path = check_size(folder, entry)
+    with local_copy(path) as copy:
+        table = open_shard(folder, entry, manifest, copy)
+        if hash_file(copy) != entry.xxh3_128:
+            raise PackerError(f"{path} does not match its hash in the manifest: {_REMEDY}")
+        for batch in table.to_batches():
+            check_batch(batch, path, manifest)
+            yield batch
 
 
 def check_batch(batch: pa.RecordBatch, path: AnyPath, manifest: Manifest) -> None:

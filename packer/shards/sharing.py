@@ -14,7 +14,7 @@ from packer.arrow import compute as pc
 from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
 from packer.options import PackOptions
-from packer.plan import NO_GROUP
+from packer.plan.groups import NO_GROUP
 from packer.shards.row_format import PADDING
 
 

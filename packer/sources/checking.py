@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer.gather import TokenColumn
 from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable, reading
+from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable, reading_input
 from packer.sources.lengths import document_error, document_lengths
 
 
@@ -27,7 +27,7 @@ def checked(
     batches = input_.batches(pool)
     try:
         while True:
-            with reading(input_.file.name):
+            with reading_input(input_):
                 batch = next(batches, None)
                 if batch is None:
                     return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 LONGEST = 2**31 - 1
 """Largest number of tokens in a document; also the largest token id."""
+
+MOST_RECORD = 1 << 28
+"""Largest size of a record in JSON or CSV, in bytes or characters of text: a parser takes many times as much memory."""
 
 TURN_STARTS = "turn_starts"
 """Column with the indices of the tokens that begin a turn of a chat: lists of integers, ascending.
@@ -112,11 +116,8 @@ class Tokenized:
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
 
-    straddling: int = 0
-    """Documents with a token that is only partly in trained text; counted when the source is spilled or read."""
-
-    untrained: int = 0
-    """Documents that have tokens, none of them trained; counted when the source is spilled or read."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Sums of `Batch.counts`, made when the source is spilled or read."""
 
 
 class DecodedSize(NamedTuple):
@@ -146,8 +147,7 @@ class Batch(NamedTuple):
     labels: list[pa.Array] | None
     done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
     extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
-    straddling: int = 0  # in text: documents with a token that is only partly in trained text
-    untrained: int = 0  # in text: documents that have tokens, none of them trained
+    counts: Mapping[str, int] = {}  # of text: see `Encoded.counts`
     rejected: tuple[Rejection, ...] = ()  # ascending; always empty unless unusable records are left out
     lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
 
@@ -219,6 +219,11 @@ class Input(Protocol):
     def declared_types(self) -> Mapping[str, pa.DataType]:
         """Declared types of the extra columns; empty if the file declares none."""
         return {}
+
+    @property
+    def copied_to(self) -> AnyPath | None:
+        """Folder with the decoded copy that is read instead; None for the file itself."""
+        return None
 
     @property
     def places(self) -> Places:
@@ -303,6 +308,31 @@ def reading(name: str) -> Iterator[None]:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
         raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
+
+
+@contextmanager
+def reading_copy(folder: AnyPath, name: str) -> Iterator[None]:
+    """Convert errors of a decoded copy of a file, whose documents were checked when it was written.
+
+    Not a `SourceError`: the source is not at fault, and the unfinished output is kept.
+
+    Args:
+        folder: folder of the copy.
+        name: name of the file.
+    """
+    try:
+        with reading(name):
+            yield
+    except SourceError as fault:
+        raise PackerError(
+            f"{folder}: the decoded copy of {name} is damaged: remove this folder, and repeat the same command"
+        ) from fault
+
+
+def reading_input(input_: Input) -> AbstractContextManager[None]:
+    """Return `reading` for an input, or `reading_copy` for the decoded copy of one."""
+    name, folder = input_.file.name, input_.copied_to
+    return reading(name) if folder is None else reading_copy(folder, name)
 
 
 def null_message(column: str) -> str:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError, SourceError
@@ -19,8 +18,8 @@ from packer.gather.token_column import NO_BYTES
 from packer.paths import PathList
 from packer.sources.columns.column_checks import check_types
 from packer.sources.columns.column_types import as_plain
-from packer.sources.columns.column_values import alike
-from packer.sources.documents import Columns, DocumentError, SourceFile, reading
+from packer.sources.columns.column_values import cast_to_common_type, infer, shown
+from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
 from packer.sources.formats import InputFormat
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.table_in_memory import TableInMemory
@@ -84,12 +83,34 @@ def _of_array(path: AnyPath, columns: Columns) -> MappedLists:
     if not path.is_file():
         raise PackerError(f"{path}: no such file; check the path")
     with reading(path.name), path.open("rb") as file:
-        array: NDArray[Any] = np.load(file, allow_pickle=False)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        shape = list(array.shape)
-        raise SourceError(f"{path.name}: {array.dtype} of shape {shape}; expected whole numbers in one dimension")
-    native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        shape, dtype = _header(file)
+        if len(shape) != 1 or dtype.kind not in "iu":
+            raise SourceError(f"{path.name}: {dtype} of shape {list(shape)}; expected whole numbers in one dimension")
+        content = file.read()
+    if len(content) != shape[0] * dtype.itemsize:
+        raise SourceError(
+            f"{path.name}: its header names {shape[0]:,} values of {dtype.itemsize} bytes, and {len(content):,} bytes "
+            "follow; write it again with numpy.save"
+        )
+    native = np.frombuffer(content, dtype).astype(dtype.newbyteorder("="))
     return _input(_file(path, path.name), path, [{ARRAY_COLUMN: as_arrow(native)}], ARRAY_COLUMN, columns)
+
+
+def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read the header of a .npy file; return the shape and the type of its array.
+
+    Raises:
+        ValueError: the header is damaged.
+    """
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in read:
+        raise ValueError(f"a .npy file of version {'.'.join(map(str, version))}; expected 1.0 or 2.0")
+    try:
+        shape, _, dtype = read[version](file)
+    except Exception as error:  # NumPy evaluates the header as Python: TokenError, OverflowError, AttributeError ...
+        raise ValueError(f"the header does not describe an array ({type(error).__name__})") from error
+    return shape, dtype
 
 
 def _of_table(table: pa.Table, name: str, column: str, columns: Columns) -> MappedLists:
@@ -119,13 +140,24 @@ def _batches(reader: RecordReader, wanted: Sequence[str]) -> Iterator[dict[str, 
                 table = records.select(wanted).combine_chunks()
                 arrays = {name: as_plain(table[name].combine_chunks()) for name in wanted}
             else:
-                arrays = {name: pa.array([record.get(name) for record in records]) for name in wanted}
+                if not isinstance(reader, CsvRecords):  # whose values are strings
+                    _check_lengths([record.get(wanted[0]) for record in records], wanted[0])
+                arrays = {name: infer([record.get(name) for record in records], name) for name in wanted}
         except DocumentError as fault:
             raise _located(fault, row, reader) from None
         except pa.ArrowException as error:
             raise SourceError(f"{reader.file.name}: {str(error).splitlines()[0]}") from error
         yield arrays
         row += len(arrays[wanted[0]])
+
+
+def _check_lengths(values: Sequence[Any], column: str) -> None:
+    """Raise a DocumentError for the first value from JSON that is neither a length nor null."""
+    for row, value in enumerate(values):
+        if value is not None and type(value) is not int:  # a bool is an int to isinstance
+            raise DocumentError(row, f"'{column}' is {shown(value)}; expected a whole number")
+        if value is not None and not 0 <= value <= LONGEST:
+            raise DocumentError(row, f"'{column}' is {shown(value)}; expected 0 to {LONGEST}")
 
 
 def _input(
@@ -148,7 +180,9 @@ def _input(
     values = pa.Array.from_buffers(NO_BYTES, int(offsets[-1]), [None, pa.py_buffer(b"")])
     arrays: dict[str, Any] = {_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values)}
     for name in columns.extra:
-        arrays[name] = pa.chunked_array(alike([batch[name] for batch in batches], name)) if batches else pa.nulls(0)
+        arrays[name] = (
+            pa.chunked_array(cast_to_common_type([batch[name] for batch in batches], name)) if batches else pa.nulls(0)
+        )
     table = pa.table(arrays)
     return MappedLists(
         file=file,

@@ -122,6 +122,10 @@ class SourceOrder(Protocol):
     def mixture(self) -> tuple[MixturePart, ...]:
         """Sources of a mixture, and counts of what is taken of each; empty for a single source."""
 
+    @property
+    def documents(self) -> int | None:
+        """Number of documents; None if it is known only after reading."""
+
     def tables(self) -> Iterator[TokenTable]:
         """Yield all documents in order, checked, in tables of bounded memory."""
 

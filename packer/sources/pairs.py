@@ -16,7 +16,7 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
-from packer.sources.columns.column_values import alike
+from packer.sources.columns.column_values import cast_to_common_type
 from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, TokenTable, columns_of_side
@@ -220,7 +220,7 @@ def _paired(chosen: SideReader, rejected: SideReader, *, first_document: int) ->
     one, other = chosen.batch, rejected.batch
     counts = len(chosen.lengths), len(rejected.lengths)
     both = {name: [*one.extra[name], *other.extra[name]] for name in one.extra}
-    extra = {name: ValueColumn.of_chunks(name, alike(chunks, name)) for name, chunks in both.items()}
+    extra = {name: ValueColumn.of_chunks(name, cast_to_common_type(chunks, name)) for name, chunks in both.items()}
     return TokenTable(
         input_ids=TokenColumn.from_arrow([*one.input_ids, *other.input_ids]),
         labels=TokenColumn.from_arrow([*one.labels, *other.labels]) if one.labels and other.labels else None,

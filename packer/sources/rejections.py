@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.facts import REASONS, RejectedRecord
 from packer.shards.files import HashingFile
 from packer.sources.decoding.decoded_pieces import Piece
-from packer.sources.decoding.decoded_streams import appearing
+from packer.sources.decoding.decoded_streams import atomic_write
 from packer.sources.documents import Batch, Input
 from packer.sources.json_lines.lines import filled_line_numbers
 from packer.sources.places import Places, RowPlaces
@@ -188,7 +188,7 @@ def rejected_file(piece: Piece, *, skips: bool, sync: bool) -> Iterator[Rejected
     if not skips:
         yield RejectedFile(None, piece.input.places)
         return
-    with appearing(piece.rejected_path) as temporary, closing(HashingFile(temporary)) as file:
+    with atomic_write(piece.rejected_path) as temporary, closing(HashingFile(temporary)) as file:
         yield RejectedFile(file, piece.input.places)
         if sync:
             file.sync()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -133,7 +134,8 @@ class Source:
             return
         stage = "lengths" if self.mapped else "tokenize" if self.tokenized else "decode"
         total = sum(file.bytes for file in self.files)
-        first_document = finished = straddling = untrained = 0
+        first_document = finished = 0
+        counts: Counter[str] = Counter()
         rejected = RejectionCollector()
         for number, input_ in enumerate(self.inputs):
             row = 0
@@ -143,7 +145,7 @@ class Source:
                     yield table_of(batch, lengths, first_document + row)
                     row += len(lengths)
                     progress(stage, *documents_of(first_document + row, finished + batch.done, total))
-                    straddling, untrained = straddling + batch.straddling, untrained + batch.untrained
+                    counts.update(batch.counts)
             except DocumentError as fault:
                 raise fault.in_source(first_document + fault.row) from None
             self._rows[number] = row
@@ -153,7 +155,7 @@ class Source:
             return
         self.rejections = rejected.finish()
         if self.tokenized is not None:
-            self.tokenized = replace(self.tokenized, straddling=straddling, untrained=untrained)
+            self.tokenized = replace(self.tokenized, counts=counts)
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """Return all documents by address; the source must be mapped and checked.
@@ -215,7 +217,7 @@ class Source:
         inputs, counts, rejections = spill_inputs(self, folder, progress, engine, kinds=kinds)
         tokenized = self.tokenized
         if tokenized is not None:
-            tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
+            tokenized = replace(tokenized, counts=counts)
         same = self.stored_columns, self.indices, tokenized, self.pad_id
         chats = self.holds_chats
         return Source(self.name, inputs, *same, skips=self.skips, rejections=rejections, holds_chats=chats)

@@ -32,6 +32,15 @@ class OwnOrder:
         self._source = source
         self._seen = IdentityCounter(source)
 
+    @property
+    def documents(self) -> int | None:
+        """Number of documents; None if it is known only after reading."""
+        rows = [count for count in self._source.rows if count is not None]
+        if len(rows) < len(self._source.rows):
+            return None
+        order = self._source.order  # of pairs of text, it is known after reading only
+        return sum(rows) if order is None else len(order)
+
     def tables(self) -> Iterator[TokenTable]:
         """Yield all documents in order, collecting the identity of the source."""
         self._seen = IdentityCounter(self._source)
@@ -66,6 +75,8 @@ class MixtureOrder:
     def __init__(self, drawn: DrawnMixture) -> None:
         self.mixture = drawn.identities
         """Sources of the mixture, and counts of what is taken of each."""
+        self.documents = sum(part.taken.documents for part in self.mixture)
+        """Number of documents that are taken."""
         self._drawn = drawn
         self._mixture = drawn.mixture
         self._takes = drawn.takes

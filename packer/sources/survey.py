@@ -16,7 +16,7 @@ from packer.errors import SourceError
 from packer.facts import FileIdentity, SourceIdentity
 from packer.gather import lengths_of
 from packer.progress import Progress, silent
-from packer.sources.columns.column_values import alike
+from packer.sources.columns.column_values import cast_to_common_type
 from packer.sources.documents import DocumentError, TokenTable
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _column(source: Source, name: str, chunks: Sequence[pa.Array]) -> pa.Chunked
         SourceError: no type holds all values; the message names the first document that does not fit.
     """
     try:
-        return pa.chunked_array(alike([chunk for chunk in chunks if len(chunk)], name))
+        return pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
     except DocumentError as fault:
         raise SourceError(f"{source.describe(fault.row)}: {fault.message}") from None
 

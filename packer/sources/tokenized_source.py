@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer.errors import PackerError, SourceError
 from packer.paths import PathList
+from packer.shards.file_names import WORK
 from packer.sources.columns.column_checks import check_types, find_columns
 from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
 from packer.sources.files.file_search import files_in, matches_of
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_UNFINISHED = ".packer"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -224,7 +224,7 @@ def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
     with reading(str(folder)):
         if is_packed_folder(folder):
             raise _not_alone(folder)
-        if (folder / _UNFINISHED).is_dir():
+        if (folder / WORK).is_dir():
             raise PackerError(f"{folder} is an unfinished pack; give the dataset it is packed from")
         is_saved = (folder / STATE).exists() or (folder / SPLITS).exists()
     if is_saved:

@@ -24,6 +24,9 @@ class ShownRow:
     row: int
     """Number of the row in the dataset."""
 
+    chosen: str = "at random"
+    """Why it is shown: drawn at random, or because it is one of the "least full" or has the "most segments"."""
+
     lengths: tuple[int, ...]
     """Tokens of each segment."""
 
@@ -54,7 +57,13 @@ class ShownRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowProfile:
-    """Two numbers for each row, and one for each row of the same segments in random order."""
+    """Four numbers for each row, and one for each row of the same segments in random order."""
+
+    tokens: NDArray[np.int64]
+    """Shape (rows,): tokens of the row, without padding."""
+
+    segments: NDArray[np.int64]
+    """Shape (rows,): segments of the row."""
 
     keys: NDArray[np.int64]
     """Shape (rows,): keys that all tokens of the row attend to."""
@@ -69,6 +78,8 @@ class RowProfile:
     def of(cls, parts: ProfileParts, histogram: NDArray[np.int64]) -> RowProfile:
         """Combine the parts of all rows; the histogram of their segments gives the shuffled rows."""
         return cls(
+            tokens=np.concatenate(parts.tokens),
+            segments=np.concatenate(parts.segments),
             keys=np.concatenate(parts.keys),
             mean_lengths=np.concatenate(parts.mean_lengths),
             shuffled_mean_lengths=mean_lengths(*shuffled_rows(histogram)).astype(np.float32),
@@ -90,12 +101,16 @@ class ProfileParts:
     """Rows of a profile, added in parts."""
 
     def __init__(self) -> None:
+        self.tokens: list[NDArray[np.int64]] = []
+        self.segments: list[NDArray[np.int64]] = []
         self.keys: list[NDArray[np.int64]] = []
         self.mean_lengths: list[NDArray[np.float32]] = []
 
     def add(self, lengths: NDArray[np.integer], row_starts: NDArray[np.integer]) -> None:
         """Add rows; arguments as for `RowSums.add`."""
         if len(row_starts) > 1:
+            self.tokens.append(np.diff(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[row_starts]))
+            self.segments.append(np.diff(row_starts).astype(np.int64))
             self.keys.append(keys_of_rows(lengths, row_starts))
             self.mean_lengths.append(mean_lengths(lengths, row_starts).astype(np.float32))
 
@@ -141,7 +156,10 @@ class ReportFigures:
     """Rows of several lengths; None if they cannot be derived from the rows that exist."""
 
     rows: tuple[ShownRow, ...]
-    """Rows drawn at random, in their order."""
+    """Rows drawn at random, in their order, then the least full and those with the most segments."""
+
+    asked_lengths: tuple[int, ...] = ()
+    """Row lengths that were to be compared, if there are several; `stats.max_len` is one of them."""
 
     def largest_grouped_batch(self, size: int) -> float:
         """Return the tokens of the largest batch of `size` grouped by length, divided by the mean."""

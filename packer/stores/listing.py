@@ -1,4 +1,4 @@
-"""A folder in object storage whose content was listed once, to be searched without further requests."""
+"""Folders in object storage: listed once and searched without further requests; sizes and copies of their objects."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from packer.stores.remote_path import AnyPath, RemotePath
+from packer.stores.requests import count, library, requested
+from packer.stores.temporary_files import temporary_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +73,33 @@ def listed(folder: RemotePath) -> ListedPath:
 def pinned(path: AnyPath) -> AnyPath:
     """Return the version of an object that was listed, or is there now; a local path as it is."""
     return path.pinned() if isinstance(path, RemotePath) else path
+
+
+def folder_sizes(folder: RemotePath) -> dict[str, int]:
+    """Return the bytes of the objects directly inside a folder, by name; empty if there is no such folder."""
+    import obstore
+
+    store, prefix = folder.store, f"{folder.key}/" if folder.key else None
+    found = requested(str(folder), lambda: obstore.list_with_delimiter(store, prefix))["objects"]
+    count(lists=1 + len(found) // 1000)
+    return {each["path"].rpartition("/")[2]: each["size"] for each in found}
+
+
+_MOST_COPIED = 5 << 30  # bytes that S3 copies in one request
+
+
+def copy_object(path: RemotePath, to: RemotePath) -> None:
+    """Copy an object to another path of the same bucket, where an object is overwritten; raises as `requested`.
+
+    The store itself makes the copy, unless the object is too large for that.
+    """
+    obstore = library(str(path))
+
+    if path.stat().st_size > _MOST_COPIED:
+        with temporary_file(path.name) as copy:
+            path.download(copy)
+            to.upload(copy)
+        return
+    store = path.store
+    count(writes=1)
+    requested(str(path), lambda: obstore.copy(store, path.key, to.key))

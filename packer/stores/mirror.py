@@ -267,7 +267,7 @@ def fetch_later(starts: ArrayLike, lengths: ArrayLike) -> None:
     _later.append((np.asarray(starts, np.int64), np.asarray(lengths, np.int64)))
 
 
-def settle() -> None:
+def fetch_queued() -> None:
     """Fetch what `fetch_later` was given."""
     with _settling:
         if _later:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from packer.stores.address import SCHEMES, Address
-from packer.stores.remote_file import RemoteFile
 from packer.stores.requests import (
     PART,
-    ChangedError,
     CutShortError,
+    StoreError,
     count,
     in_parallel,
     library,
     opened_in_parallel,
     requested,
     store_of,
+    submitted,
 )
 
 Item = TypeVar("Item")
@@ -215,8 +216,8 @@ class RemotePath(Address):
         count(writes=1, bytes_written=len(content))
         try:
             self._requested(write)
-        except FileExistsError:
-            if self.read_bytes() != content:  # otherwise it was written by a try whose answer was lost, or is the same
+        except (FileExistsError, StoreError):
+            if not if_absent or not self._has(content):
                 raise
 
     def replace_bytes(self, content: bytes, state: ObjectState) -> None:
@@ -228,9 +229,16 @@ class RemotePath(Address):
         count(writes=1, bytes_written=len(content))
         try:
             self._requested(lambda: obstore.put(store, self.key, content, mode=mode))
-        except ChangedError:
-            if self.read_bytes() != content:  # otherwise it was written by a try whose answer was lost, or is the same
+        except StoreError:
+            if not self._has(content):
                 raise
+
+    def _has(self, content: bytes) -> bool:
+        """Whether the object has this content: if so, a try to write it succeeded, and its answer was lost."""
+        try:
+            return self.read_bytes() == content
+        except OSError:
+            return False
 
     def upload(self, file: Path) -> None:
         """Copy a local file to the object, completely or not at all; a large one in parts."""
@@ -308,3 +316,66 @@ def each_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Ite
 def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call a function that opens a file in a folder for each item; see `each_at`."""
     return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
+
+
+_FIRST = 64 << 10  # bytes of the first request
+
+
+class RemoteFile(io.RawIOBase):
+    """An object as a file that can be read and sought. A reader that goes on is read ahead of, in growing parts.
+
+    Args:
+        read_range: function that returns the bytes of a range, given its start and length.
+        size: bytes of the object.
+    """
+
+    def __init__(self, read_range: Callable[[int, int], Any], size: int) -> None:
+        self._read_range = read_range
+        self._size = size
+        self._at = 0
+        self._start, self._part = 0, memoryview(b"")
+        self._next: Future[Any] | None = None  # of the part that follows
+
+    def readable(self) -> bool:
+        """Always True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position; return it."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer; return the number of bytes, 0 at the end."""
+        view = memoryview(buffer).cast("B")
+        if self._at >= self._size:
+            return 0
+        if not self._start <= self._at < self._start + len(self._part):
+            self._load(len(view))
+        part = self._part[self._at - self._start :][: len(view)]
+        view[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def _load(self, wanted: int) -> None:
+        """Make the part that begins at the present position the current one."""
+        goes_on = len(self._part) and self._at == self._start + len(self._part)
+        if goes_on and self._next is not None:
+            part = self._next.result()
+        else:
+            length = min(max(wanted, _FIRST), PART, self._size - self._at)
+            part = self._read_range(self._at, length)
+        self._start, self._part, self._next = self._at, memoryview(part), None
+        after = self._start + len(part)
+        if goes_on and after < self._size:
+            length = min(2 * len(part), PART, self._size - after)
+            self._next = submitted(self._read_range, after, length)

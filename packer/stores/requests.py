@@ -33,6 +33,8 @@ _RETRIES = 4  # of obstore, within a try: for a part of a large upload
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between tries
 _TIMEOUT = timedelta(seconds=60)  # of a request with its body, which is at most 16 MB
 _CONNECT_TIMEOUT = timedelta(seconds=10)
+_SILENT_TRIES = 2  # that end without an answer
+_LEFT_ALONE = 10.0  # seconds in which a silent store gets no requests, so that a command that fails ends at once
 
 _PREAMBLE = re.compile(r"^Generic \w+ error: Error performing .*? retry_timeout: \S+\s+- ")
 _NO_REASON = re.compile(r"status code: (4\d\d [A-Za-z ]+):?$")  # an answer to HEAD, which has no body
@@ -161,29 +163,33 @@ def _credentials_of_boto3() -> dict[str, Any]:
         return {}
 
 
-def requested(name: str, request: Callable[[], Result], *, repeats: bool = True) -> Result:
+def requested(name: str, request: Callable[[], Result]) -> Result:
     """Make a request; repeat it after a pause if the store or the network fails.
 
     Args:
         name: address of the object, for messages.
         request: makes the request.
-        repeats: whether it is repeated at all.
 
     Raises:
         FileNotFoundError: there is no such object.
         FileExistsError: it exists, and was not to be replaced.
         ChangedError: it is not the version that was asked for.
         PermissionError: the credentials are missing, wrong or not sufficient.
-        StoreError: anything else, after several tries.
+        StoreError: anything else, after several tries. If the store does not answer, it is raised after 2 * _TIMEOUT,
+            and at once for the next requests.
     """
     try:
         from obstore import exceptions
     except ImportError:
         raise _not_installed(name) from None
-    pause = _FIRST_PAUSE
+    store, begun, pause, silent = name.split("/")[2], time.monotonic(), _FIRST_PAUSE, 0
+    if begun < _left_alone_until.get(store, begun):
+        raise StoreError(f"{name}: the store cannot be used ({_no_answer()}, tried {_SILENT_TRIES} times)")
     for number in range(1, _TRIES + 1):
         try:
-            return request()
+            result = request()
+            _answered[store] = time.monotonic()
+            return result
         except FileNotFoundError as error:
             raise FileNotFoundError(2, "no such object", name) from error
         except exceptions.AlreadyExistsError as error:
@@ -199,13 +205,30 @@ def requested(name: str, request: Callable[[], Result], *, repeats: bool = True)
                 raise StoreError(f"{name}: there is no such bucket") from error
             if "status: 403" in str(error):  # of a list, which obstore does not tell from other errors
                 raise PermissionError(13, f"access denied ({_reason(error)})", name) from error
-            if number == _TRIES or not repeats or "ExpiredToken" in str(error) or _is_final(error):
+            silent += _is_silent(error)
+            if silent == _SILENT_TRIES and _answered.get(store, begun) <= begun:
+                _left_alone_until[store] = time.monotonic() + _LEFT_ALONE
+            is_last = number == _TRIES or silent == _SILENT_TRIES
+            if is_last or "ExpiredToken" in str(error) or _is_final(error):
                 tried = f", tried {number} times" if number > 1 else ""
                 raise StoreError(f"{name}: the store cannot be used ({_reason(error)}{tried})") from error
             count(repeated=1)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
     raise AssertionError
+
+
+_answered: dict[str, float] = {}  # when a request last succeeded, by bucket
+_left_alone_until: dict[str, float] = {}
+
+
+def _is_silent(error: BaseException) -> bool:
+    """Whether no answer came in time."""
+    return "kind: Timeout" in str(error) or "timed out" in str(error)
+
+
+def _no_answer() -> str:
+    return f"no answer within {_TIMEOUT.seconds} seconds"
 
 
 def _is_final(error: BaseException) -> bool:
@@ -216,6 +239,8 @@ def _is_final(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Return the innermost reason of an error in one short line."""
+    if _is_silent(error):
+        return _no_answer()
     lines = [line.strip() for line in str(error).split("Debug source")[0].splitlines() if line.strip()]
     text = _PREAMBLE.sub("", " ".join(lines)) or type(error).__name__
     code, message = (re.search(f"<{name}>([^<]*)", text) for name in ("Code", "Message"))

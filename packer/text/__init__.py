@@ -15,7 +15,6 @@ tokenizer_identity.py    what shapes the tokens, for a manifest
 load_tokenizer.py        tokenizers by path or Hub id
 tokenizer.py             a tokenizer, with transformers or without
 tokenizer_folder.py      tokenizers that can be opened without transformers
-tokenizer_classes.py     classes of transformers that take a tokenizer.json as it is
 tokenizer_content.py     the content of a tokenizer, whichever way it was made
 template_environment.py  chat templates, compiled as transformers does
 train_tokenizer.py       a small byte-level tokenizer, trained in place

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from packer.errors import PackerError
 from packer.paths import expanded
 from packer.progress import STATUS
+from packer.system_errors import hub_is_unreachable
 from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
-from packer.text.tokenizer_folder import FILES, open_complete
+from packer.text.tokenizer_folder import FILES, GENERATION_CONFIG, open_complete
 
 _TIMEOUT = 10  # seconds within which the Hub must answer
 _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
@@ -30,14 +33,20 @@ def open_tokenizer(path_or_id: str) -> Tokenizer:
     path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
     STATUS.info("loading the tokenizer")
+    opened, folder = _open(path_or_id, path)
+    return opened if folder is None else replace(opened, generation_ends=_generation_ends(folder))
+
+
+def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
+    """Open a tokenizer; return it with the folder of its files, None if that is not known."""
     if path.is_file() and not path.with_name("tokenizer_config.json").is_file():
-        return _open_alone(path)
+        return _open_alone(path), path.parent
     folder_or_id = str(path.parent) if path.is_file() else path_or_id
     try:
         folder = Path(folder_or_id) if path.exists() else _download(path_or_id)
         complete = open_complete(folder, folder_or_id) if folder is not None else None
         if complete is not None:
-            return complete
+            return complete, folder
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
         opened = _transformers().AutoTokenizer.from_pretrained(folder_or_id, trust_remote_code=False)
     except Exception as error:  # several HTTP libraries raise their own, depending on versions
@@ -47,11 +56,42 @@ def open_tokenizer(path_or_id: str) -> Tokenizer:
                 "does without that code, remove auto_map from tokenizer_config.json and config.json in a copy of it"
             ) from error
         _check_templates(Path(folder_or_id) / "tokenizer_config.json")
+        raise PackerError(f"{path_or_id} {_fault(path, error)}") from error
+    return of_transformers(opened), folder
+
+
+def _generation_ends(folder: Path) -> tuple[int, ...]:
+    """Return the tokens at which a model stops, one or several in generation_config.json; () without them.
+
+    Raises:
+        PackerError: the file cannot be read.
+    """
+    path = folder / GENERATION_CONFIG
+    try:
+        ends = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
+        listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
+        if all(type(token) is int and token >= 0 for token in listed):
+            return tuple(listed)
+        reason = f"eos_token_id is {str(ends)[:60]} where a token id or a list of them is expected"
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PackerError(
-            f"{path_or_id} is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
-        ) from error
-    return of_transformers(opened)
+    raise PackerError(f"{path} does not say which tokens end a turn: {reason}; fix or remove it")
+
+
+def _fault(path: Path, error: Exception) -> str:
+    """Say why there is no tokenizer: in a folder, among what was downloaded before, or on the Hub, and what to do."""
+    from huggingface_hub import constants
+
+    reason = shorten(str(error), 200, placeholder=" ...") or type(error).__name__
+    if path.is_dir() and not any((path / name).is_file() for name in FILES):
+        return "has no files of a tokenizer, such as tokenizer.json: name a folder that has"
+    if path.exists():
+        return f"cannot be opened as a tokenizer ({reason}): name a folder with a tokenizer.json, or save it again"
+    if constants.HF_HUB_OFFLINE and type(error).__name__ != "HFValidationError":
+        return f"is not a local path, nor was it downloaded before HF_HUB_OFFLINE was set ({reason}): check the path"
+    if hub_is_unreachable(error):
+        return f"is not a local path, and the Hugging Face Hub cannot be reached ({reason}): check the network"
+    return f"is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
 
 
 def open_decoder(path_or_id: str) -> Callable[[Any], str]:

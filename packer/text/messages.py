@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -176,12 +177,7 @@ def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
     Raises:
         TextError: it is not.
     """
-    try:
-        calls = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TextError(
-            row, f"{where} is a function_call, and its content is not valid JSON: {error}", "invalid_chat"
-        ) from None
+    calls = from_json(text, f"{where} is a function_call, and its content", row)
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         raise TextError(
@@ -195,16 +191,35 @@ def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
     ]
 
 
+def from_json(value: Any, where: str, row: int) -> Any:
+    """Return what a string of JSON holds; other values are returned as they are.
+
+    Raises:
+        TextError: it is not JSON.
+    """
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise TextError(row, f"{where} is not valid JSON: {error}", "invalid_chat") from None
+
+
+def holds_messages(text: Any) -> bool:
+    """Whether a value is a string that holds messages as JSON, as some tools write nested columns."""
+    if not (isinstance(text, str) and text.lstrip()[:1] == "["):
+        return False
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        return bool(found) and all(isinstance(one, dict) and ("role" in one or "from" in one) for one in found)
+    return False
+
+
 def tools_of(value: Any, row: int) -> list[Any] | None:
     """Return the tools of a conversation, which are a list or JSON of one; None if there are no tools.
 
     Raises:
         TextError: the value is neither, or nested too deeply.
     """
-    try:
-        tools = json.loads(value) if isinstance(value, str) and value else value or None
-    except ValueError as error:
-        raise TextError(row, f"'{TOOLS}' is not valid JSON: {error}", "invalid_chat") from None
+    tools = from_json(value, f"'{TOOLS}'", row) if isinstance(value, str) and value else value or None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise TextError(row, f"'{TOOLS}' is a {type(tools).__name__} where a list of objects is expected", "wrong_type")
     return plain(tools, f"'{TOOLS}'", row) or None

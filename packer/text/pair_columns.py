@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
-from packer.text.text_columns import OF_CHATS, Records, column_shapes
+from packer.text.text_columns import OF_CHATS, Records, column_shapes, decode_shapes
 
 PROMPT = "prompt"
 
@@ -33,7 +33,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
         PackerError: a column is missing, or they hold different kinds of text.
         OtherSourceError: the pairs are tokens already.
     """
-    shapes = column_shapes(fields)
+    shapes, text_column, json = decode_shapes(column_shapes(fields), name, text_column)
     *before, chosen, rejected = _columns(shapes, name, text_column)
     prompt = before[0] if before else None
     held = {shapes[chosen], shapes[rejected]} - {"null"}
@@ -52,6 +52,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
     return Records(
         kind="pair",
         columns=(chosen, rejected),
+        json=json,
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         conversational=conversational,
         prompt_column=prompt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from packer.errors import PackerError
@@ -14,8 +15,12 @@ from packer.text.template_environment import compiled
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
 
-CHOICE = f"choose a template by --chat-template ({', '.join(BUILT_IN_TEMPLATES)}, or a file)"
-"""Remedy if a chat template is missing or unsuitable."""
+_SHORT_CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "2 + 2?"},
+    {"role": "assistant", "content": "4"},
+]
+"""A chat that every template renders in its own way."""
 
 # arguments of transformers' apply_chat_template
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
@@ -52,12 +57,29 @@ class Templates:
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         """Take the templates of a tokenizer, or `source`: a template, or the name of a built-in one."""
+        self._tokenizer = tokenizer
         self._special_tokens = tokenizer.special_tokens
         self._name = tokenizer.name
+        self.special_texts = tokenizer.special_texts
+        """Texts of all special tokens."""
+        self.ends = tokenizer.ends
+        """Texts of the tokens at which the model stops."""
         if source in BUILT_IN_TEMPLATES:
-            source = _built_in(str(source), tokenizer, self._name)
-        self.sources = _checked(tokenizer.chat_template if source is None else source, self._name)
+            source, ends = _built_in(str(source), tokenizer, self._name)
+            self.ends = tuple(sorted({*self.ends, *ends}))
+        self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
+
+    @cached_property
+    def choice(self) -> str:
+        """Remedy if the chat template is unsuitable; names a built-in one that renders a short chat alike."""
+        chats = [Chat(0, _SHORT_CHAT[first:]) for first in (0, 1)]
+        for name in _fitting(self._tokenizer):
+            texts = [self.attempt(chat, chat.messages, source=built_in(name).source) for chat in chats]
+            own = [self.attempt(chat, chat.messages) for chat in chats if "default" in self.sources]
+            if any(isinstance(text, str) and text == ours for text, ours in zip(own, texts, strict=False)):
+                return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
+        return _choice(self._tokenizer)
 
     def source_of(self, chat: Chat) -> str:
         """Choose the template for a chat: `tool_use` for chats with tools, if there is one.
@@ -69,7 +91,8 @@ class Templates:
         if wanted not in self.sources:
             raise TextError(
                 chat.row,
-                f"{self._name} has no chat template 'default' for it (found: {', '.join(self.sources)}); " + CHOICE,
+                f"{self._name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
+                + self.choice,
                 "template_error",
             )
         return self.sources[wanted]
@@ -166,30 +189,44 @@ def template_tokens(source: str) -> list[tuple[str, str]]:
         return []  # rendering reports the error
 
 
-def _built_in(name: str, tokenizer: Tokenizer, tokenizer_name: str) -> str:
-    """Return a built-in template.
+def _built_in(name: str, tokenizer: Tokenizer, tokenizer_name: str) -> tuple[str, tuple[str, ...]]:
+    """Return (template, tokens at which its models stop) of a built-in template.
 
     Raises:
         PackerError: the tokenizer does not have the special tokens that it writes.
     """
-    template, special_tokens = built_in(name)
-    for token in special_tokens:
+    template = built_in(name)
+    for token in template.special_tokens:
         if not tokenizer.has_token(token):
             raise PackerError(
                 f"--chat-template {name} writes {token}, which is not a token of {tokenizer_name}: choose the template "
                 "of its own model, or add the token to the tokenizer"
             )
-    return template
+    return template.source, template.ends
 
 
-def _checked(templates: Any, name: str) -> dict[str, str]:
+def _fitting(tokenizer: Tokenizer) -> list[str]:
+    """Return the names of the built-in templates whose special tokens a tokenizer has."""
+    return [name for name in BUILT_IN_TEMPLATES if all(map(tokenizer.has_token, built_in(name).special_tokens))]
+
+
+def _choice(tokenizer: Tokenizer) -> str:
+    """Return the remedy if a chat template is missing."""
+    fitting = "".join(f"{name}, " for name in _fitting(tokenizer))
+    return (
+        f"choose a template by --chat-template ({fitting}or a file)" if fitting else "give one by --chat-template FILE"
+    )
+
+
+def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
     """Chat templates by name; a tokenizer has one or several.
 
     Raises:
         PackerError: there is no template, or one is no text.
     """
+    name = tokenizer.name
     if not templates and (templates is None or isinstance(templates, str | dict)):
-        raise PackerError(f"{name} has no chat template; {CHOICE}")
+        raise PackerError(f"{name} has no chat template; {_choice(tokenizer)}")
     by_name = templates if isinstance(templates, dict) else {"default": templates}
     for which, template in by_name.items():
         if not (isinstance(which, str) and isinstance(template, str) and template and is_utf8(template)):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+from packer.progress import INTERRUPTED
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template, nodes
@@ -13,6 +18,13 @@ if TYPE_CHECKING:
 
 BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
 """Private-use characters that are written around what {% generation %} encloses, on request."""
+
+_MOST_CHARACTERS = 100_000_000  # of a rendering, or of a value within it
+_MOST_BITS = 100_000  # of an integer
+_MOST_ROUNDS = 1_000_000  # of all loops and macros of a rendering, ...
+_ROUNDS_PER_MESSAGE = 10_000  # ... and so many more for each message: some templates take the square of their number
+_ROUNDS_OF_MACRO = 20  # rounds that a call of a macro counts as, by the time it takes
+_ROUNDS_BETWEEN = 1_000  # after which rounds are compared with their limit
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # which mean something else within a call
@@ -27,18 +39,33 @@ def compiled(source: str, *, marked: bool = False) -> Template:
         marked: write `BEGIN_GENERATED` and `END_GENERATED` around what {% generation %} encloses.
 
     Raises:
-        jinja2.TemplateSyntaxError: its syntax is wrong.
+        jinja2.TemplateError: its syntax is wrong, or it is nested too deeply.
     """
-    return _environment(marked).from_string(source)
+    with _compiling():
+        return _environment(marked).from_string(source)
 
 
 def parsed(source: str, *, marked: bool = False) -> nodes.Template:
     """Parse a chat template to the syntax tree that `compiled` compiles.
 
     Raises:
-        jinja2.TemplateSyntaxError: its syntax is wrong.
+        jinja2.TemplateError: its syntax is wrong, or it is nested too deeply.
     """
-    return _environment(marked).parse(source)
+    with _compiling():
+        return _environment(marked).parse(source)
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Raise errors of Python's compiler and parser, which have limits of their own, as jinja2's."""
+    from jinja2 import TemplateError
+
+    try:
+        yield
+    except (RecursionError, SyntaxError) as error:
+        is_deep = isinstance(error, RecursionError) or "nested" in str(error) or "overflow" in str(error)
+        reason = "it is nested too deeply to be compiled" if is_deep else "its syntax is wrong"
+        raise TemplateError(f"{reason} ({error})") from None
 
 
 @lru_cache(2)
@@ -46,16 +73,57 @@ def _environment(marked: bool) -> Environment:
     """Make the environment of `transformers.utils.chat_template_utils`.
 
     Templates come with tokenizers, which may be untrusted. They see JSON types only, cannot change them, and get no
-    Python names that would lead out of the sandbox.
+    Python names that would lead out of the sandbox. What they repeat and write is limited, so that one without an end
+    is refused.
     """
-    from jinja2 import TemplateError, nodes
+    from jinja2 import TemplateError, nodes, pass_context
     from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension
+    from jinja2.runtime import Context
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from jinja2.utils import Namespace
 
+    class Counted(Context):
+        """Holds the number of rounds of loops and macros in a rendering."""
+
+        rounds = 0
+        next_check = _ROUNDS_BETWEEN
+
+    @pass_context
+    def count_rounds(context: Counted, rounds: int) -> None:
+        context.rounds += rounds
+        if context.rounds < context.next_check:
+            return
+        context.next_check += _ROUNDS_BETWEEN
+        if INTERRUPTED.is_set():
+            raise KeyboardInterrupt
+        most = _MOST_ROUNDS + _ROUNDS_PER_MESSAGE * len(context.get("messages", ()))
+        if context.rounds > most:
+            raise TemplateError(f"its loops and macros take more than {most:,} rounds")
+
     class Sandbox(ImmutableSandboxedEnvironment):
         """Reads `message.role` directly; the class it derives from first looks for an attribute of the dictionary."""
+
+        context_class = Counted
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+            """Multiply, if the result is not too long."""
+            both = (left, right)
+            if isinstance(left, int) and isinstance(right, int):
+                size = left.bit_length() * (right if operator == "**" else 1) + right.bit_length()
+                _check_size(size, _MOST_BITS)
+            elif any(isinstance(one, str | list | tuple) for one in both):
+                _check_size(prod(len(one) if isinstance(one, str | list | tuple) else int(one) for one in both))
+            return super().call_binop(context, operator, left, right)
+
+        def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+            """Count rounds where statements may be repeated."""
+            for node in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+                rounds = nodes.Const(1 if isinstance(node, nodes.For) else _ROUNDS_OF_MACRO)
+                count = nodes.ExprStmt(nodes.Filter(rounds, "count_rounds", [], [], None, None))
+                node.body.insert(0, count)  # type: ignore[attr-defined]
+            return super()._generate(source, *args, **kwargs)
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
@@ -96,6 +164,7 @@ def _environment(marked: bool) -> Environment:
 
         def __setitem__(self, name: str, value: Any) -> None:
             PlainNamespace._check(name)
+            _check_size(len(value) if isinstance(value, str | list | tuple) else 0)
             super().__setitem__(name, value)
 
         @staticmethod
@@ -119,7 +188,10 @@ def _environment(marked: bool) -> Environment:
         raise TemplateError(message)
 
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
+    environment.concat = _join  # type: ignore[method-assign]
     environment.filters["tojson"] = _to_json
+    environment.filters["count_rounds"] = count_rounds
+    del environment.globals["lipsum"]  # which is random, and takes any time
     environment.globals |= {
         "raise_exception": raise_exception,
         "strftime_now": _strftime_now,
@@ -127,6 +199,24 @@ def _environment(marked: bool) -> Environment:
         "namespace": PlainNamespace,
     }
     return environment
+
+
+def _join(pieces: Iterable[str]) -> str:
+    """Join what a template writes, within limits."""
+    found, size = [], 0
+    for piece in pieces:
+        found.append(piece)
+        size += len(piece)
+        _check_size(size)
+    return "".join(found)
+
+
+def _check_size(size: int, most: int = _MOST_CHARACTERS) -> None:
+    """Refuse a rendering, or a value within it, that is too long; integers have a limit of `_MOST_BITS`."""
+    from jinja2 import TemplateError
+
+    if size > most:
+        raise TemplateError(f"it writes more than {most:,} {'bits' if most == _MOST_BITS else 'characters'}")
 
 
 def _to_json(

@@ -26,6 +26,9 @@ SYSTEM, TOOLS, TEMPLATE_KWARGS = "system", "tools", "chat_template_kwargs"
 OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
 """Columns that are read in addition to messages."""
 
+JSON = ":json"
+"""Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""
+
 ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
 """Columns of the Alpaca format; the prompt is the instruction followed by the input, if there is one."""
 
@@ -47,6 +50,8 @@ class Records:
     """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
     template_columns: tuple[str, ...] = ()
     """Those of `system`, `tools` and `chat_template_kwargs` that exist; they go to the chat template."""
+    json: tuple[str, ...] = ()
+    """Columns of strings that hold lists of messages as JSON."""
     conversational: bool = False
     """Whether the columns hold lists of messages rather than strings."""
     input_column: str | None = None
@@ -70,13 +75,14 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         fields: the schema, or a first record.
         name: name of the source, for errors.
         text_column: the column to take, or two joined by a comma: the prompt's and the completion's, which follow each
-            other without a separator. Without it, the columns are `text`; `prompt` and `completion`; `instruction`,
-            `input` and `output` as in the Alpaca format; `messages`; or `conversations`.
+            other without a separator; "messages:json" is a column of strings that hold JSON. Without it, the columns
+            are `text`; `prompt` and `completion`; `instruction`, `input` and `output` as in the Alpaca format;
+            `messages`; or `conversations`.
 
     Raises:
         PackerError: none or several of these exist, or a column holds neither strings nor lists of messages.
     """
-    shapes = column_shapes(fields)
+    shapes, text_column, json = decode_shapes(column_shapes(fields), name, text_column)
     columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
     held = {shapes[column] for column in columns} - {"null"}
     if len(held) > 1 or not held <= {"string", "list"}:
@@ -84,19 +90,46 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         raise PackerError(f"{name}: {shown}; strings or lists of messages are expected (name others by --text-column)")
     conversational = held == {"list"} if held else _KNOWN.get(columns) == "chat"
     if text_column is None and len(columns) == 1 and conversational != (_KNOWN[columns] == "chat"):
-        what = "a list" if conversational else "a string"
+        column = columns[0]
+        if conversational:
+            raise PackerError(f"{name}: '{column}' is a list; if it is the text to take, say --text-column {column}")
         raise PackerError(
-            f"{name}: '{columns[0]}' is {what}; if it is the text to take, say --text-column {columns[0]}"
+            f"{name}: '{column}' is a string where a list of messages is expected; if it holds the list as JSON, say "
+            f"--text-column {column}{JSON}"
         )
     if columns == ALPACA and conversational:
         raise PackerError(f"{name}: 'instruction' and 'output' are lists; name lists of messages prompt and completion")
     return Records(
         kind="prompt+completion" if len(columns) == 2 else "chat" if conversational else "text",
         columns=columns,
+        json=json,
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         conversational=conversational,
         input_column=ALPACA_INPUT if columns == ALPACA else None,
     )
+
+
+def names_in(text_column: str | None) -> tuple[str, ...]:
+    """Return the names of the columns in `text_column`, without the ending `JSON`."""
+    return tuple(one.removesuffix(JSON) for one in text_column.split(",")) if text_column is not None else ()
+
+
+def decode_shapes(
+    shapes: dict[str, str], name: str, text_column: str | None
+) -> tuple[dict[str, str], str | None, tuple[str, ...]]:
+    """Return shapes with the lists that strings of JSON hold, `text_column` without endings, and those columns.
+
+    Raises:
+        PackerError: a column that is named with the ending `JSON` holds something else.
+    """
+    if text_column is None:
+        return shapes, None, ()
+    json = tuple(one.removesuffix(JSON) for one in text_column.split(",") if one.endswith(JSON))
+    for column in json:
+        if shapes.get(column, "string") not in ("string", "null"):
+            raise PackerError(f"{name}: '{column}' is a {shapes[column]}, not JSON in a string: leave out '{JSON}'")
+    shapes = {column: "list" if column in json else shape for column, shape in shapes.items()}
+    return shapes, ",".join(names_in(text_column)), json
 
 
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:

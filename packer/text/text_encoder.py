@@ -17,7 +17,7 @@ from packer.options.choices import TrainOn
 from packer.text.conversations import chat_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.message_ends import ChatTemplate
-from packer.text.messages import text_of
+from packer.text.messages import from_json, text_of
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.token_places import Place
 from packer.text.tokenizer_identity import text_identity, with_templates
@@ -56,10 +56,17 @@ class Encoded:
     """Numbers of documents in which a token holds characters on both sides of where training begins or ends."""
     untrained: tuple[int, ...]
     """Numbers of documents that have tokens, none of them trained."""
+    unstopped: int = 0
+    """Number of answers in chats that end without a trained stop token."""
     turn_starts: pa.ListArray | None = None
     """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
     rejected_answers: Encoded | None = None
     """Rejected answers if the records are preference pairs; all other fields but the numbers are of the chosen ones."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers to sum over a source: straddling and untrained documents, and answers without a stop token."""
+        return {"straddling": len(self.straddling), "untrained": len(self.untrained), "unstopped": self.unstopped}
 
 
 class Chunk(NamedTuple):
@@ -71,6 +78,8 @@ class Chunk(NamedTuple):
     """For each text, where training begins and ends, alternately; None if everything is trained."""
     turns: list[list[int]] | None = None
     """For each text, where turns begin; None if not asked for."""
+    unstopped: int = 0
+    """Number of answers that end without a trained stop token."""
 
     @property
     def places(self) -> list[list[int]] | None:
@@ -123,7 +132,9 @@ class Encoder:
         self._template = None
         if records.conversational:
             self._template = ChatTemplate(tokenizer, options.chat_template)
-            self.identity = with_templates(self.identity, self._template.templates.sources)
+            self.identity = with_templates(
+                self.identity, self._template.templates.sources, self._template.ends_by_next_role
+            )
         end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.pad_id = end if end is not None else 0
         """The padding token, or the end of a sequence, or 0."""
@@ -157,11 +168,18 @@ class Encoder:
             TextError: a record is wrong, or what is trained cannot be located exactly.
         """
         columns = {column: column_values(batch, column) for column in self.records.needed}
+        for column in self.records.json:
+            columns[column] = [
+                from_json(value, f"'{column}'", first_row + at * self.documents_per_record)
+                for at, value in enumerate(columns[column])
+            ]
         ids: list[Sequence[int]] = []
         trained: list[list[tuple[int, int]]] = []
         straddling: list[int] = []
         turns: list[list[int]] = []
+        unstopped = 0
         for chunk in self._chunks(columns, first_row):
+            unstopped += chunk.unstopped
             for row, (tokens, places) in enumerate(self._tokenize(chunk), chunk.first_row):
                 front, back = self._around(tokens)
                 ids += (front, tokens, back)
@@ -174,7 +192,7 @@ class Encoder:
                     if any(place.inside for place in places):
                         straddling.append(row)
         encoded = _assemble(ids, trained if self.has_labels else None, straddling, first_row)
-        return replace(encoded, turn_starts=_lists(turns)) if self._turns else encoded
+        return replace(encoded, turn_starts=_lists(turns) if self._turns else None, unstopped=unstopped)
 
     def _tokenize(self, chunk: Chunk) -> list[tuple[list[int], list[Place]]]:
         """Return the tokens of each text, with nothing added, and where among them its `places` are."""
@@ -228,7 +246,7 @@ class Encoder:
             text_of(one.text, "the rendered conversation", chat.row)
         trained = [[*chain.from_iterable(one.trained or ())] for one in located] if self.has_labels else None
         turns = [one.turn_starts or [] for one in located] if self._turns else None
-        return Chunk(first_row, [one.text for one in located], trained, turns)
+        return Chunk(first_row, [one.text for one in located], trained, turns, sum(one.unstopped for one in located))
 
 
 def _size(value: Any) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packer.text.tokenizer_content import Content, content_of
 
 if TYPE_CHECKING:
+    from tokenizers import AddedToken
     from tokenizers import Tokenizer as RustTokenizer
     from transformers import PreTrainedTokenizerBase
 
@@ -29,6 +30,24 @@ class Tokenizer:
     """Content of the tokenizer in Rust, if it was opened without transformers."""
     pretrained: PreTrainedTokenizerBase | None = None
     """The tokenizer of transformers, which may do more than the one in Rust; None if it is not needed."""
+    generation_ends: tuple[int, ...] = ()
+    """Tokens at which the model stops, as its generation_config.json says; () without one."""
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Texts of the tokens at which the model stops: the end-of-sequence token and `generation_ends`."""
+        added = self._added
+        found = [
+            self.special_tokens.get("eos_token"),
+            *(added[at].content for at in self.generation_ends if at in added),
+        ]
+        return tuple(sorted({text for text in found if text}))
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """Texts of all special tokens, also of those without a name."""
+        added = (token.content for token in self._added.values() if token.special)
+        return tuple({*self.special_tokens.values(), *added})
 
     @property
     def eos_token_id(self) -> int | None:
@@ -59,6 +78,13 @@ class Tokenizer:
         if self.pretrained is None:
             return str(self._rust.decode(numbers, skip_special_tokens=False))
         return str(self.pretrained.decode(numbers))
+
+    @property
+    def _added(self) -> Mapping[int, AddedToken]:
+        """Tokens added to the vocabulary, which no text is merged with, by their ids."""
+        if self.pretrained is not None:
+            return self.pretrained.added_tokens_decoder
+        return self._rust.get_added_tokens_decoder()
 
     @property
     def _rust(self) -> RustTokenizer:

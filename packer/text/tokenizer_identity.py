@@ -46,13 +46,21 @@ def _content(tokenizer: Tokenizer, tokens: TextTokens) -> list[Any]:
     return [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary, ends]
 
 
-def with_templates(identity: TextIdentity, sources: dict[str, str]) -> TextIdentity:
-    """Add a hash of the chat templates, and today's date if one of them writes it."""
+def with_templates(identity: TextIdentity, sources: dict[str, str], ends: Sequence[str]) -> TextIdentity:
+    """Add a hash of the chat templates and of the tokens that end answers, and today's date if one of them writes it.
+
+    `ends` is empty if templates end answers by themselves, so that a generation_config.json makes no difference.
+    """
     import jinja2
 
     writes_date = any(("name", "strftime_now") in template_tokens(source) for source in sources.values())
     today = datetime.date.today().isoformat() if writes_date else None
-    return replace(identity, chat_template=_hash(_sorted(sources)), jinja2=jinja2.__version__, today=today)
+    return replace(
+        identity,
+        chat_template=_hash(_sorted([sources, *ends] if ends else sources)),
+        jinja2=jinja2.__version__,
+        today=today,
+    )
 
 
 def _sorted(value: Any) -> str:

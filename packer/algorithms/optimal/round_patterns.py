@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.best_fit import best_fit_decreasing
-from packer.algorithms.exact_fill import exact_fill, nothing_filled
+from packer.algorithms.exact_fill import Filled, add_packs, exact_fill, longest_left, nothing_filled, packs_left
+from packer.algorithms.jit import jit, jit_helper
 from packer.algorithms.open_packs import segment_limit, to_patterns
-from packer.algorithms.optimal.following import STRICT, follow
 from packer.algorithms.patterns import Patterns
 
 GOLDEN = (5**0.5 - 1) / 2
@@ -93,3 +93,149 @@ def joined(first: Patterns, second: Patterns) -> Patterns:
         extents=np.concatenate([first.extents, second.extents]),
         counts=np.concatenate([first.counts, second.counts]),
     )
+
+
+STRICT = -1
+"""Window of strict packs: every place takes its length or the next shorter one that is left."""
+
+BORROWED = 4
+"""A place may take 1 / BORROWED of the tokens of the places after it."""
+
+
+@jit
+def follow(
+    histogram: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    extents: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    limit: int,
+    turns: int,
+    window: int,
+    out: Filled,
+) -> tuple[Filled, NDArray[np.int64]]:
+    """Fill `counts[i]` packs like template i; returns them and the histogram left over. `out` has no packs yet.
+
+    The templates take `turns` turns, so that all of them are affected when a length runs out. `window` is how far the
+    last place but one may deviate from its template to leave no gap; if it is STRICT, no place exceeds its template.
+    """
+    capacity = len(histogram) - 1
+    left = histogram.copy()
+    below = np.arange(capacity + 1)
+    above = np.arange(capacity + 2)
+    found = np.zeros(capacity + 1, np.int64)
+    for turn in range(turns):
+        for template in range(len(counts)):
+            places = extents[offsets[template] : offsets[template + 1]]
+            wanted = counts[template] * (turn + 1) // turns - counts[template] * turn // turns
+            while wanted > 0:
+                size = _one_pack(places, limit, window, below, above, left, found)
+                if size == 0:
+                    break
+                packs = min(wanted, packs_left(left, found, size))
+                out = add_packs(out, found, size, packs, left)
+                wanted -= packs
+    return out, left
+
+
+@jit_helper
+def _one_pack(
+    places: NDArray[np.int64],
+    limit: int,
+    window: int,
+    out_below: NDArray[np.int64],
+    out_above: NDArray[np.int64],
+    out_left: NDArray[np.int64],
+    out_found: NDArray[np.int64],
+) -> int:
+    """Write one pack that follows a template, descending, to `out_found`; returns how many segments it has.
+
+    Where [5, 4, 3] finds no 5 but a 4, the token left makes the next place look for 4 + 1 * 4 // 7 = 4, and the last
+    for whatever fills the pack: [4, 4, 4].
+    """
+    room = len(out_left) - 1
+    rest = places.sum()
+    ahead = 0  # tokens that the template would have used beyond those found
+    size = 0
+    for place in range(len(places) + limit):
+        length = 0
+        if window == STRICT:
+            if place >= len(places):
+                break
+            length = longest_left(out_below, out_left, places[place])
+        elif place >= len(places) - 1:
+            # the last place, and any that the limit allows beyond it
+            if size < limit:
+                length = longest_left(out_below, out_left, room)
+            if length == 0 and place >= len(places):
+                break
+        else:
+            want = max(1, places[place] + ahead * places[place] // rest)
+            rest -= places[place]
+            most = min(room, room - rest + rest // BORROWED)
+            length = _nearest(min(want, most), most, out_below, out_above, out_left)
+            if place == len(places) - 2 and window > 0:
+                exact = _beside_exact(want, window, room, out_left)
+                length = exact if exact > 0 else length
+            ahead += places[place] - length
+        if length > 0:
+            out_left[length] -= 1
+            room -= length
+            out_found[size] = length
+            size += 1
+    for place in range(size):
+        out_left[out_found[place]] += 1
+    _sort_descending(out_found, size)
+    return size
+
+
+@jit_helper
+def _nearest(
+    want: int, most: int, out_below: NDArray[np.int64], out_above: NDArray[np.int64], left: NDArray[np.int64]
+) -> int:
+    """The length nearest to `want`, at most `most`, with a segment left; 0 if there is none."""
+    if want <= 0:
+        return 0
+    shorter = longest_left(out_below, left, want)
+    if most <= want or shorter == want:
+        return shorter
+    longer = _shortest_left(out_above, left, want)
+    return longer if longer <= most and (shorter == 0 or longer - want <= want - shorter) else shorter
+
+
+@jit_helper
+def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) -> int:
+    """The length nearest to `want`, within the window, with which another segment left fills the room; or 0."""
+    for away in range(window):
+        for length in (want + away, want - away):
+            if 0 < length < room and left[length] > 0:
+                other = room - length
+                if left[other] > (other == length):
+                    return length
+    return 0
+
+
+@jit_helper
+def _shortest_left(out_above: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
+    """The shortest length from `length` on with a segment left, or len(left); the twin of `longest_left`."""
+    shortest = length
+    while shortest < len(left) and (out_above[shortest] != shortest or left[shortest] == 0):
+        if out_above[shortest] == shortest:
+            out_above[shortest] = shortest + 1
+        shortest = out_above[shortest]
+    while length < shortest:
+        under = length
+        length = out_above[under]
+        out_above[under] = shortest
+    return shortest
+
+
+@jit_helper
+def _sort_descending(out: NDArray[np.int64], size: int) -> None:
+    """Sort out[:size]; it is nearly sorted, so by insertion."""
+    for i in range(1, size):
+        length = out[i]
+        place = i
+        while place > 0 and out[place - 1] < length:
+            out[place] = out[place - 1]
+            place -= 1
+        out[place] = length

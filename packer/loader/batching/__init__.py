@@ -3,11 +3,9 @@
 Everything is NumPy until the last step, which turns arrays into tensors.
 
     collating.py        collate, flatten and batches, which a training loop calls
-    batch_input.py      rows and raw examples -> checked arrays
     batch_options.py    options of collate, and the formats that support them
     batch_formats.py    one function for each trainer
     encoder_batches.py  batches for bidirectional encoders, with masks of attention
     batch_shape.py      fixed shapes, for torch.compile
-    masking_options.py  options of masked language modeling
     token_masking.py    random masking of tokens
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from packer.errors import PackerError
 from packer.loader.batching.batch_shape import StaticShape
-from packer.loader.batching.masking_options import MaskedLM
+from packer.loader.batching.token_masking import MaskedLM
 from packer.loader.row_segments import LossWeights
 
 SUPPORTED_BY = {

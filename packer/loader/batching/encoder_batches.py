@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.loader.batching.batch_options import BatchOptions
-from packer.loader.batching.masking_options import MaskedLM
-from packer.loader.batching.token_masking import mask_tokens
+from packer.loader.batching.token_masking import MaskedLM, mask_tokens
 from packer.loader.row_segments import (
     Rows,
     all_segments,

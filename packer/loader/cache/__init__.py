@@ -4,11 +4,8 @@ They are those of a dataset in object storage, or those of an index whose source
 agree by locks on files, which the system releases when a process ends.
 
     cached_dataset.py    a dataset that is read through the cache: opens its shards, and fetches those that follow
-    cached_manifest.py   its manifest
     shard_cache.py       the shards of a generation: each is fetched by one process, while others wait
     cache_space.py       how much shards may take, which are evicted for others, and the files in the folder
     shard_providers.py   what fetches shards: the protocol, and the provider that downloads
-    fetch_process.py     a process that fetches them for one that was forked
-    read_ahead.py        a thread that fetches them before they are needed
     file_locks.py        locks on files
 """

@@ -172,14 +172,14 @@ class CacheSpace:
         return found
 
 
-def beside(path: Path, ending: str) -> Path:
+def sidecar_path(path: Path, ending: str) -> Path:
     """Return the path of a file that belongs to a shard."""
     return path.with_name(f"{path.name}.{ending}")
 
 
 def _is_abandoned(path: Path) -> bool:
     """Whether nobody fetches a shard, so that parts of it are what a killed process left."""
-    lock = try_lock(beside(path, "lock"), shared=False, create=True)
+    lock = try_lock(sidecar_path(path, "lock"), shared=False, create=True)
     if lock is None:
         return False
     lock.release()
@@ -195,15 +195,15 @@ def _evicted(path: Path, *, displace: bool) -> bool:
     if reading is None or path.suffix == ".part":
         return False
     with reading:
-        soon = try_lock(beside(path, "soon"), shared=False, create=True)
+        soon = try_lock(sidecar_path(path, "soon"), shared=False, create=True)
         if soon is None and not displace:
             return False
         path.unlink()
         if soon is not None:
             with soon:
-                beside(path, "soon").unlink()
-        lock = try_lock(beside(path, "lock"), shared=False, create=True)
+                sidecar_path(path, "soon").unlink()
+        lock = try_lock(sidecar_path(path, "lock"), shared=False, create=True)
         if lock is not None:
             with lock:
-                beside(path, "lock").unlink()
+                sidecar_path(path, "lock").unlink()
     return True

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from packer.errors import PackerError
-from packer.loader.cache.cache_space import CacheSpace, beside
-from packer.loader.cache.fetch_process import write_in_subprocess
+from packer.loader.cache.cache_space import CacheSpace, sidecar_path
 from packer.loader.cache.file_locks import FileLock, try_lock
 from packer.loader.cache.shard_providers import ShardProvider
 from packer.shards.manifest_fields import ShardEntry
@@ -29,7 +34,8 @@ class ShardCache:
     """The cache of a dataset, or of one of its generations.
 
     A shard is fetched by one process; others wait for it. It is written under another name, verified and renamed, so
-    that a killed process leaves nothing that looks like a shard.
+    that a killed process leaves nothing that looks like a shard. A shard that was already there is hashed before its
+    first use, because the disk of the cache may have changed it since; a damaged one is fetched again.
 
     Args:
         provider: fetches the shards.
@@ -42,6 +48,7 @@ class ShardCache:
         self.folder = space.folder / key
         self.space = space
         self._pid = os.getpid()
+        self._checked: set[str] = set()  # names of shards that this process has fetched or hashed
 
     def hold(self, entry: ShardEntry, *, give_up_one: Callable[[], bool]) -> tuple[FileLock, ShardEntry]:
         """Lock a shard, so that it stays in the cache; fetch it if it is not there.
@@ -105,22 +112,13 @@ class ShardCache:
         with _local_errors(self.space.folder):
             return try_lock(self._beside(entry, "soon"), shared=True, create=True)
 
-    def discard_if_damaged(self, entry: ShardEntry) -> bool:
-        """Remove a shard from the cache if its file does not match its hash; return whether it was removed."""
-        path = self.folder / entry.file
-        with contextlib.suppress(FileNotFoundError):  # a user removed the cache
-            if self.provider.is_intact(path, entry):
-                return False
-            path.unlink()
-        return True
-
     def _size(self, entry: ShardEntry) -> int:
         return int(self.provider.sizes([entry])[0])
 
     def _beside(self, entry: ShardEntry, ending: str) -> Path:
         """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return beside(self.folder / entry.file, ending)
+        return sidecar_path(self.folder / entry.file, ending)
 
     def _locked(self, entry: ShardEntry) -> tuple[FileLock, ShardEntry] | None:
         """Lock a shard for reading; return what `hold` does, or None if it is not in the cache."""
@@ -129,12 +127,13 @@ class ShardCache:
             while (lock := try_lock(path, shared=True, create=False)) is None:
                 time.sleep(0.001)  # another process tries whether it can be evicted
             found = self.provider.found(path, entry)
-            if found is not None:
+            if found is not None and (entry.file in self._checked or self.provider.is_intact(path, entry)):
+                self._checked.add(entry.file)
                 with contextlib.suppress(PermissionError):  # of another user
                     os.utime(path)
                 return lock, found
             lock.release()
-            path.unlink()  # no process writes such a file
+            path.unlink()  # no process writes such a file: it was changed later
         return None
 
     @contextlib.contextmanager
@@ -195,6 +194,7 @@ class ShardCache:
                 lock, found = try_lock(path, shared=True, create=False), self.provider.found(path, entry)
                 assert lock is not None
                 assert found is not None
+                self._checked.add(entry.file)
                 return lock, found
         finally:
             part.unlink(missing_ok=True)
@@ -221,3 +221,98 @@ def _local_errors(folder: Path) -> Iterator[None]:
             f"{error.filename or folder}: {error.strerror or error}; the cache of {folder} cannot be written: free "
             "some space, choose fewer cache_bytes, or another cache_dir"
         ) from error
+
+
+_COMMAND = "from packer.loader.cache.shard_cache import main; main()"
+
+
+def write_in_subprocess(provider: ShardProvider, entry: ShardEntry, to: Path) -> None:
+    """Write a shard as `ShardProvider.write` does.
+
+    Raises:
+        PackerError, OSError: as there, or the process has ended.
+    """
+    global _process
+    with _starting:
+        process = _process
+        if process is None or not process.is_usable:
+            process = _process = _FetchProcess()
+    process.write(provider, entry, to)
+
+
+class _FetchProcess:
+    """The process that writes shards for this one, one after the other."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        self._sent: list[ShardProvider] = []
+        self._asking = threading.Lock()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is a process of this one, and runs."""
+        return self._pid == os.getpid() and self._process.poll() is None
+
+    def write(self, provider: ShardProvider, entry: ShardEntry, to: Path) -> None:
+        with self._asking:
+            number = next((number for number, sent in enumerate(self._sent) if sent is provider), len(self._sent))
+            is_new = number == len(self._sent)
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            try:
+                pickle.dump((number, provider if is_new else None, entry, to), self._process.stdin)
+                self._process.stdin.flush()
+                failure = pickle.load(self._process.stdout)
+            except (OSError, EOFError, pickle.UnpicklingError):
+                raise PackerError(f"{provider.folder / entry.file}: {self._end()}") from None
+            if is_new:
+                self._sent.append(provider)
+        if failure is not None:
+            raise failure
+
+    def _end(self) -> str:
+        """Wait until the process has ended; return how it did."""
+        status = self._process.wait()
+        self._errors.seek(0)
+        text = " ".join(self._errors.read().decode(errors="replace").split())[-300:]
+        return f"the process that fetches it ended with {status} ({text})"
+
+
+_process: _FetchProcess | None = None
+_starting = threading.Lock()
+
+
+def main() -> None:
+    """Answer the requests on the standard input with None or an error, until it ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    providers: list[ShardProvider] = []
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        while True:
+            try:
+                number, provider, entry, to = pickle.load(sys.stdin.buffer)
+            except EOFError:
+                return
+            if provider is not None:
+                providers[number:] = [provider]
+            pickle.dump(_failure(providers[number], entry, to), answers)
+            answers.flush()
+
+
+def _failure(provider: ShardProvider, entry: ShardEntry, to: Path) -> Any:
+    """Write a shard; return the error if that fails, in a form that can be pickled."""
+    try:
+        provider.write(entry, to)
+    except PackerError as error:
+        return PackerError(str(error))
+    except OSError as error:
+        return OSError(error.errno, error.strerror or str(error), error.filename)
+    return None

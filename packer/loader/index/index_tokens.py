@@ -27,8 +27,7 @@ from packer.pipeline.watch_source import Watch
 from packer.plan.segments import context_of
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
-from packer.sources import TokenTable, value_message
-from packer.sources.documents import LONGEST
+from packer.sources.documents import LONGEST, TokenTable, value_message
 from packer.stores import AnyPath, RemotePath
 
 _OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts", "source_ids")  # columns that say what to read
@@ -104,10 +103,11 @@ class IndexTokens:
 
         Raises:
             PackerError: a row does not fit the source.
-            SourceError: a token or label of the source is out of range.
+            SourceError: a file of the source was changed, or a token or label of it is out of range.
         """
         if not rows:
             return []
+        self.watch.check_again()
         names = [name for name in _OF_SEGMENTS if name in rows[0]]
         stored = {name: np.concatenate([row[name] for row in rows]) for name in names}
         columns = self.columns(stored, len(rows))

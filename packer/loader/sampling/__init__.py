@@ -3,9 +3,6 @@
 An order depends on the dataset, the seed and the epoch, not on the ranks, so that another number of them can resume.
 
     batch_sampler.py      batches of a rank, with a state to resume from
-    check_division.py     whether a global batch can be divided among ranks and batches
-    row_order.py          an order in which all rows are shuffled together
     lanes.py              an order in which each rank reads a few shards of its own at a time
     attention_balance.py  batches of about equal work
-    accelerate_calls.py   calls by accelerate, which do not mean what those by a training loop mean
 """

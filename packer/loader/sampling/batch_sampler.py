@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from operator import index
 from typing import Any, Literal
 
 import numpy as np
@@ -11,12 +13,11 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
+from packer.loader.draws import check_range, draws, stream_key
 from packer.loader.epoch_list import EpochList
-from packer.loader.sampling.accelerate_calls import called_by_iter_of_accelerate
 from packer.loader.sampling.attention_balance import Imbalance, attention_costs, deal_by_cost
-from packer.loader.sampling.check_division import checked_division
 from packer.loader.sampling.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
-from packer.loader.sampling.row_order import row_order, slot_sizes
+from packer.random_purposes import ROW_ORDER
 
 STATE_VERSIONS = (1, 2)
 """Version 2 has lanes and their window; states without lanes have version 1."""
@@ -318,3 +319,93 @@ class BatchSampler:
         if self._costs is None:
             self._costs = attention_costs(self.dataset)
         return self._costs
+
+
+def called_by_iter_of_accelerate() -> bool:
+    """Return whether `set_epoch` was called by `iter()` of a loader that accelerate prepared, not by the training loop.
+
+    accelerate passes its own count, which starts at 0 whatever the epoch of the sampler, and does not increase after a
+    pass that ends with the last batch instead of a StopIteration: `[next(batches) for _ in range(len(loader))]` would
+    repeat the same epoch forever. Only the name of the caller distinguishes the two calls.
+
+    Raises:
+        PackerError: the loader dispatches batches.
+    """
+    caller = sys._getframe(2)  # of set_epoch
+    if caller.f_globals.get("__name__") != "accelerate.data_loader":
+        return False
+    if type(caller.f_locals.get("self")).__name__ == "DataLoaderDispatcher":
+        raise PackerError(
+            "accelerate's dispatch_batches=True concatenates and slices batches by rows, and a packed batch is one "
+            "row: leave dispatch_batches out, so that every process reads its own batches"
+        )
+    return caller.f_back is not None and caller.f_back.f_code.co_name == "__iter__"
+
+
+def checked_division(*, global_batch: int, rows: int | None, rank: int, world_size: int) -> tuple[int, int, int, int]:
+    """Return (global_batch, rows, rank, world_size) as Python's own ints, which a state can be saved with.
+
+    Args:
+        global_batch: rows per optimizer step.
+        rows: rows per batch; None for all that a rank has in a step.
+        rank: number of this process.
+        world_size: number of processes.
+
+    Raises:
+        PackerError: a number is not whole, the rank is out of range, or the global batch is not a multiple of
+            rows * world_size.
+    """
+    global_batch, rank = _whole("global_batch", global_batch), _whole("rank", rank)
+    world_size = _whole("world_size", world_size)
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise PackerError(f"rank is {rank} of {world_size}: it must be from 0 to world_size - 1")
+    rows = max(global_batch // world_size, 1) if rows is None else _whole("rows", rows)
+    if rows < 1 or global_batch < 1 or global_batch % (rows * world_size):
+        raise PackerError(
+            f"global_batch is {global_batch}, for {world_size} ranks and batches of {rows} rows: "
+            "it must be a multiple of their product"
+        )
+    return global_batch, rows, rank, world_size
+
+
+def _whole(name: str, value: int) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise PackerError(f"{name} is {value!r}: it must be a whole number") from None
+
+
+def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
+    """Return a permutation of the row numbers, shape (rows,).
+
+    Rows are sorted by a hash of seed, epoch and row number, which no library version can change: a run that is resumed
+    in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row, computing it
+    40.
+
+    Args:
+        rows: number of rows.
+        seed: seed of the permutation, or None for the order on disk.
+        epoch: each epoch has a permutation of its own.
+
+    Raises:
+        PackerError: seed or epoch is not in 0..2^64-1.
+    """
+    for name, value in (("seed", seed), ("epoch", epoch)):
+        if value is not None:
+            check_range(name, value)
+    numbers = np.arange(rows, dtype=np.uint64)
+    if seed is None:
+        return numbers.astype(np.int64)
+    keys = draws(stream_key(seed, ROW_ORDER, epoch), numbers)
+    # The row number replaces the low bits of its key: no two keys are equal, so that every sort gives the same order.
+    low = np.uint64((1 << max(rows - 1, 0).bit_length()) - 1)
+    sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
+    order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
+    return order
+
+
+def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
+    """Split rows as evenly as possible, larger slots first: 5 rows in 3 slots -> [2, 2, 1]."""
+    sizes = np.full(slots, rows // slots, np.int64)
+    sizes[: rows % slots] += 1
+    return sizes

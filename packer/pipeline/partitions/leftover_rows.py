@@ -25,7 +25,7 @@ FEW_ROWS = 64
 """Drawing leaves LAST_RESERVE of the tokens of a region, but at least this many rows, or half of the tokens."""
 
 
-def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: int) -> Note:
+def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: int, *, far: bool) -> Note:
     """Draw rows from the leftovers in a region; note the rows and the pieces that are still left.
 
     Args:
@@ -33,6 +33,7 @@ def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: i
         below: stage whose tasks left pieces over.
         first_stream: random stream of region 0, after those of the stages below.
         region: number of the region.
+        far: whether segments from anywhere in the order may close a row.
     """
     pieces = _left_in(below, region)
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
@@ -43,6 +44,7 @@ def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: i
         options.max_len,
         options.max_items,
         reserve=max(LAST_RESERVE, share),
+        far=far,
         seed=options.seed,
         stream=stream,
     )

@@ -56,11 +56,6 @@ class LeftoverValues:
     """Whether the source has labels."""
 
     @property
-    def own_shards(self) -> int:
-        """Number of shards of partitions, which leave values over; the shards of the pool, which take them, follow."""
-        return self.plan.own_shards
-
-    @property
     def _partitions(self) -> str:
         """Name of the stage in which partitions left pieces over."""
         return self.plan.stages[0].below.stage

@@ -1,4 +1,8 @@
-"""The plan of a histogram algorithm: a shard per partition, then shards of rows made of leftovers (the pool)."""
+"""The plan of a histogram algorithm: a shard per partition, and shards of rows made of leftovers (the pool).
+
+Rows of the pool differ from others: shorter segments, and padding. The numbers of its shards are spread evenly over all
+numbers, so that a trainer that reads shards in order does not meet these rows all at the end.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,12 @@ from packer.plan.whole_plan import even_cuts
 from packer.random_purposes import POOL_ROWS
 
 
+def spread_numbers(pool: int, shards: int) -> NDArray[np.int64]:
+    """Return the numbers of the shards of the pool, spread evenly over those of all shards: 2 of 7 -> 1 and 5."""
+    numbers: NDArray[np.int64] = (2 * np.arange(pool) + 1) * shards // (2 * max(1, pool))
+    return numbers
+
+
 class PoolPart(NamedTuple):
     """Rows begin..end - 1 of the note of a region."""
 
@@ -29,7 +39,7 @@ class PoolPart(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionPlan:
-    """Shards of partitions, then those of the pool. Can be pickled: notes are read when a shard is made."""
+    """Shards of partitions, with those of the pool among them. Can be pickled: notes are read when a shard is made."""
 
     job: PartitionJob
     """Job that makes the rows of a partition."""
@@ -70,36 +80,45 @@ class PartitionPlan:
     @property
     def shard_rows(self) -> list[int]:
         """Rows of each shard; none is empty."""
-        own = self.own_rows[self.own_rows > 0].tolist()
-        return [*own, *np.diff(even_cuts(0, self.pool_packs, self.job.most_rows)).tolist()]
+        own, pool = self.own_rows[self.own_rows > 0], np.diff(self._pool_cuts)
+        rows: list[int] = np.insert(own, self.pool_numbers - np.arange(len(pool)), pool).tolist()
+        return rows
 
     @property
-    def own_shards(self) -> int:
-        """Number of shards of partitions; the shards of the pool follow."""
-        return int(np.count_nonzero(self.own_rows))
+    def pool_numbers(self) -> NDArray[np.int64]:
+        """Numbers of the shards of the pool, ascending; the other shards are those of partitions, in order."""
+        pool = len(self._pool_cuts) - 1
+        return spread_numbers(pool, pool + int(np.count_nonzero(self.own_rows)))
+
+    @property
+    def _pool_cuts(self) -> list[int]:
+        """First row of each shard of the pool, counted through its notes, and the end of the last."""
+        return even_cuts(0, self.pool_packs, self.job.most_rows)
+
+    def is_of_pool(self, number: int) -> bool:
+        """Whether a shard is one of the pool."""
+        return bool(np.isin(number, self.pool_numbers))
 
     def partition_of(self, number: int) -> int:
         """Return the partition of a shard, which must not be one of the pool."""
-        return int(np.flatnonzero(self.own_rows)[number])
+        return int(np.flatnonzero(self.own_rows)[number - np.searchsorted(self.pool_numbers, number)])
 
     def shard(self, number: int) -> ShardRows:
         """Make the rows of a shard."""
-        if number < self.own_shards:
-            partition = self.partition_of(number)
-            return self.job.shard(partition, None if self.shares is None else self.shares.share(partition))
-        return self._pool_shard(number)
+        if self.is_of_pool(number):
+            return self._pool_shard(number)
+        partition = self.partition_of(number)
+        return self.job.shard(partition, None if self.shares is None else self.shares.share(partition))
 
     def pool_shards(self, stage: PoolStage, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shard of each of these rows of a region."""
         first = int(self.pool_rows[: self.pool.index(stage.names[region])].sum())
-        cuts = even_cuts(0, self.pool_packs, self.job.most_rows)
-        shards: NDArray[np.int64] = self.own_shards + np.searchsorted(cuts, first + rows, side="right") - 1
-        return shards
+        return self.pool_numbers[np.searchsorted(self._pool_cuts, first + rows, side="right") - 1]
 
     def pool_parts(self, number: int) -> list[PoolPart]:
         """Return the rows that a shard of the pool has, which are consecutive: the part in each note, in order."""
-        cuts = even_cuts(0, self.pool_packs, self.job.most_rows)
-        first, last = cuts[number - self.own_shards : number - self.own_shards + 2]
+        turn = int(np.searchsorted(self.pool_numbers, number))
+        first, last = self._pool_cuts[turn : turn + 2]
         regions = [(stage, region) for stage in self.stages for region in range(len(stage.below))]
         parts = []
         for (stage, region), rows in zip(regions, self.pool_rows.tolist(), strict=True):
@@ -120,6 +139,6 @@ class PartitionPlan:
         order = np.arange(
             sum(map(len, depths)), dtype=np.uint32
         )  # the type of `numbers`, so that `permute` is compiled only once
-        permute_all(order, key_of(self.job.options.seed, POOL_ROWS, number - self.own_shards))
+        permute_all(order, key_of(self.job.options.seed, POOL_ROWS, int(np.searchsorted(self.pool_numbers, number))))
         starts = np.concatenate([[0], np.cumsum(np.concatenate(depths))]).astype(np.int64)
         return PieceRows(pieces=np.concatenate(pieces), starts=starts, order=order.astype(np.int64))

@@ -18,10 +18,11 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.partitions.pattern_shares import Shares
 from packer.pipeline.segments.segment_reader import SegmentReader, documents_of
-from packer.plan import Segments, items_of
+from packer.plan.items import items_of
 from packer.plan.partitions import Partitions
 from packer.plan.pieces import Located, ShardRows, pieces_of
 from packer.plan.rows import PlacedRows, RowExtents, both_of_each, drawn_rows, place_rows, segments_left
+from packer.plan.segments import Segments
 from packer.plan.shares import Share, even_share
 
 OWN_RESERVE = 1 / 256
@@ -49,6 +50,9 @@ class PartitionJob:
 
     patterns: Patterns | None = None
     """Global solution that is shared out to partitions; None if they draw their rows."""
+
+    far: bool = False
+    """Whether segments from anywhere in the order may close a row that is drawn."""
 
     def part(self, partition: int) -> Part:
         """Read the documents of a partition."""
@@ -78,6 +82,7 @@ class PartitionJob:
             options.max_len,
             options.max_items,
             reserve=LAST_RESERVE if is_only else OWN_RESERVE,
+            far=self.far,
             most_rows=None if is_only else self.most_rows,
             seed=options.seed,
             stream=partition,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
+from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
 from packer.engine import Engine, Threads
 from packer.notes import Note, Notes, make_note, run_stage
@@ -45,7 +46,8 @@ MOST_SEGMENTS = 1 << 20
 documents, it makes shards smaller than `shard_size`."""
 
 MOST_ADDED_FIRST = 0.005
-"""Largest share of rows that drawing may add in the first partition; if it adds more, drawing stops there."""
+"""Largest share of rows that drawing may add in the first partition; if it adds more, drawing stops there. It is
+MOST_ADDED where rows could still be closed by segments from anywhere."""
 
 
 def plan_partitions(
@@ -90,7 +92,10 @@ def plan_partitions(
         lower_bound=bound,
     )
     if algorithm.draws:
-        drawn = planner.drawn(packs, None if patterns is None else max(packs + 1, int(packs * (1 + MOST_ADDED))))
+        allowed = max(packs + 1, int(packs * (1 + MOST_ADDED)))
+        drawn = planner.drawn(packs, allowed, far=False)
+        if drawn is None and (patterns is None or surveyed.segments > NEAR):
+            drawn = planner.drawn(packs, None if patterns is None else allowed, far=True)
         if drawn is not None:
             return drawn
     assert patterns is not None
@@ -131,7 +136,7 @@ class _Planner:
     progress: Progress
     lower_bound: int
 
-    def job(self, partitions: int, patterns: Patterns | None) -> PartitionJob:
+    def job(self, partitions: int, patterns: Patterns | None, *, far: bool = False) -> PartitionJob:
         """Return the job for this number of partitions."""
         return PartitionJob(
             reader=self.reader,
@@ -139,6 +144,7 @@ class _Planner:
             options=self.options,
             most_rows=self.rows_per_shard,
             patterns=patterns,
+            far=far,
         )
 
     def run(
@@ -153,39 +159,41 @@ class _Planner:
             rows[number - first] = facts["rows"]
         return rows
 
-    def drawn(self, packs: int, allowed: int | None) -> PartitionPlan | None:
+    def drawn(self, packs: int, allowed: int | None, *, far: bool) -> PartitionPlan | None:
         """Draw the rows; return None if that takes more rows than allowed.
 
         Args:
             packs: estimated number of rows.
             allowed: largest number of rows; None for any.
+            far: whether segments from anywhere in the order may close a row; see `packer.algorithms.mixed`.
         """
-        job = self.job(-(-packs // self.rows_per_shard), None)
+        job = self.job(-(-packs // self.rows_per_shard), None, far=far)
         count = len(job.partitions)
-        stage, task = f"drawn-{count}", partial(note_rows, job, None)
+        stage, task = f"drawn-{'far-' if far else ''}{count}", partial(note_rows, job, None)
         own = self.run(stage, 1, task, silently=count > 1)
         if count == 1 and own[0] > self.rows_per_shard:
-            return self.drawn(int(own[0]), allowed)
+            return self.drawn(int(own[0]), allowed, far=far)
         if count > 1 and allowed is not None and self._adds_too_many(job, load(self.notes, f"{stage}-0")):
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
-        plan = self._plan(job, own, None, self._drawn_pool(stage, count) if count > 1 else _Pool())
-        if allowed is not None and count > 1 and plan.packs > allowed:
-            plan = self._plan(job, own, None, self._drawn_pool(stage, count, proves=True))
+        plan = self._plan(job, own, None, self._drawn_pool(job, stage) if count > 1 else _Pool())
+        if far and allowed is not None and count > 1 and plan.packs > allowed:
+            plan = self._plan(job, own, None, self._drawn_pool(job, stage, proves=True))
         return None if allowed is not None and plan.packs > allowed else plan
 
-    def _drawn_pool(self, drawn: str, partitions: int, *, proves: bool = False) -> _Pool:
+    def _drawn_pool(self, job: PartitionJob, drawn: str, *, proves: bool = False) -> _Pool:
         """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
 
         Args:
+            job: job that made the rows of partitions.
             drawn: stage in which partitions drew their rows.
-            partitions: number of partitions.
             proves: solve to the optimum, even if the algorithm would stop a row above its bound.
         """
-        pool, below, stream = _Pool(), self._regions(drawn, partitions), partitions
+        stream = len(job.partitions)
+        pool, below = _Pool(), self._regions(drawn, stream)
         while len(below) > 1 or not pool.stages:
             stage = f"{drawn}-level{len(pool.stages) + 1}"
-            task = partial(draw_rest, self.options, below, stream)
+            task = partial(draw_rest, self.options, below, stream, far=job.far)
             pool.add(stage, below, self.run(stage, len(below), task, silently=True))
             stream += len(below)
             below = self._regions(stage, len(below))
@@ -203,11 +211,9 @@ class _Planner:
         rows = int(note.facts["rows"])
         if len(left):
             rows += solve_histogram(self.options, np.bincount(left, minlength=self.options.max_len + 1)).packs
+        factor = 1 + (MOST_ADDED_FIRST if job.far else MOST_ADDED)
         least = lower_bound(histogram, self.options.max_items)
-        return (
-            rows > least * (1 + MOST_ADDED_FIRST) + 1
-            and rows > solve_histogram(self.options, histogram).packs * (1 + MOST_ADDED_FIRST) + 1
-        )
+        return rows > least * factor + 1 and rows > solve_histogram(self.options, histogram).packs * factor + 1
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:
         """Share out the packs of patterns to partitions, and those that no partition can fill to regions."""

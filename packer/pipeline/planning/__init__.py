@@ -6,5 +6,4 @@ order_plan.py    rows that follow the order of the source
 group_plan.py    groups of documents, kept together or apart
 grouping.py      numbers of the groups, by the values of a column
 limit_plan.py    rows with limits besides tokens
-index_shards.py  rows of an index as a plan, so that nothing is planned again
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +14,14 @@ from packer.facts import GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.segments.packable_segments import account_of, items_and_groups, least_rows
-from packer.plan import (
-    NO_GROUP,
-    Plan,
-    Segments,
-    apart_bound,
-    deal,
-    deal_together,
-    keep_apart,
-    with_both_of_each,
-)
+from packer.plan.apart import keep_apart
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together
+from packer.plan.items import with_both_of_each
+from packer.plan.segments import Segments
+from packer.plan.whole_plan import Plan, deal
+
+FEW_SEGMENTS = 1 << 17
+"""Most segments for which `auto` keeps groups apart in the rows of several algorithms, to save single rows."""
 
 
 def plan_groups(
@@ -75,16 +75,28 @@ def _dealt(
             rows_per_shard=rows_per_shard,
             seed=options.seed,
         )
-    plan = deal(items, patterns, rows_per_shard=rows_per_shard, seed=options.seed)
-    return keep_apart(
-        plan,
-        items,
-        groups,
-        least=apart_bound(items, groups),
-        max_segments=options.max_items,
-        rows_per_shard=rows_per_shard,
-        seed=options.seed,
-    )
+    least, seed = apart_bound(items, groups), options.seed
+
+    def apart(patterns: Patterns) -> Plan:
+        plan = deal(items, patterns, rows_per_shard=rows_per_shard, seed=seed)
+        return keep_apart(
+            plan,
+            items,
+            groups,
+            least=least,
+            max_segments=options.max_items,
+            rows_per_shard=rows_per_shard,
+            seed=seed,
+        )
+
+    plan = apart(patterns)
+    if options.algorithm == "auto" and len(plan.slots) <= FEW_SEGMENTS:
+        # Which patterns can be kept apart in the fewest rows is a matter of chance.
+        for name in ("ffd", "bfd"):
+            if plan.packs > max(least, patterns.lower_bound):
+                other = apart(solve_histogram(replace(options, algorithm=name), items.histogram))
+                plan = min(plan, other, key=attrgetter("packs"))
+    return plan
 
 
 def group_totals(groups: NDArray[np.int32], packs_ungrouped: int) -> GroupTotals:

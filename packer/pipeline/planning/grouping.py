@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.options import PackOptions
-from packer.plan import NO_GROUP
+from packer.plan.groups import NO_GROUP
 from packer.shards.sharing import Chunks, group_codes, group_values
 
 

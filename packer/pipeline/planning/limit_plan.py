@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.bounds import vector_bounds
+from packer.algorithms.bounds import lower_bound, vector_bounds
 from packer.arrow import as_numpy
 from packer.errors import SourceError
 from packer.facts import PlanTotals
 from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
 from packer.pipeline.segments.packable_segments import account_of
-from packer.plan import Plan, Segments
+from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
-from packer.plan.whole_plan import even_cuts
+from packer.plan.whole_plan import Plan, even_cuts
 from packer.shards.sharing import Chunks
 from packer.sources.whole_numbers import number_fault, wrong_numbers
 
@@ -30,7 +30,7 @@ def plan_under_limits(
     rows_per_shard: int,
     describe: Callable[[int], str],
 ) -> tuple[Plan, PlanTotals]:
-    """Plan rows in which tokens and further columns stay within their limits; the lower bound is the largest of all.
+    """Plan rows in which tokens and further columns stay within their limits.
 
     Args:
         segments: segments of all documents, none of them split.
@@ -57,16 +57,15 @@ def plan_under_limits(
         slots=numbers[rows.items],
         pool_packs=0,
     )
-    if options.max_segments is not None:
-        demands = np.concatenate([demands, np.ones((1, len(numbers)), np.int32)])
-        capacities = np.append(capacities, options.max_segments)
     totals = PlanTotals.of(
         account_of(segments, options),
         max_len=options.max_len,
         segments=len(plan.slots),
         packs=plan.packs,
         pool_packs=0,
-        lower_bound=int(vector_bounds(demands, capacities).max()),
+        lower_bound=max(
+            lower_bound(segments.histogram, options.max_items), int(vector_bounds(demands, capacities).max())
+        ),
     )
     return plan, totals
 

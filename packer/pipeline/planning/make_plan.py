@@ -31,11 +31,15 @@ from packer.pipeline.segments.segment_reader import (
     SourceReader,
     lists_of,
 )
-from packer.plan import Plan, Segments
 from packer.plan.pieces import Shards
-from packer.plan.whole_plan import PlannedShards
+from packer.plan.segments import Segments
+from packer.plan.whole_plan import Plan, PlannedShards
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
+
+PLAN_VERSION = 2
+"""Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
+shards would have other documents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,9 +22,10 @@ from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.pipeline.segments.packable_segments import account_of, require_segments
 from packer.pipeline.segments.segment_reader import SegmentReader, chunks, read_chunk
-from packer.plan import Segments, items_of
+from packer.plan.items import items_of
 from packer.plan.ordered import OrderedSegments, lengths_to_arrange, row_places, rows_from
 from packer.plan.pieces import Located, ShardRows
+from packer.plan.segments import Segments
 from packer.plan.threads import each_in_threads
 
 STRETCH = 1 << 20

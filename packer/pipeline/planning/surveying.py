@@ -12,7 +12,7 @@ from packer.facts import Account
 from packer.options import PackOptions
 from packer.pipeline.segments.packable_segments import account_of, require_segments
 from packer.pipeline.segments.segment_reader import SegmentReader, chunks, read_chunk
-from packer.plan import items_of
+from packer.plan.items import items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks
 from packer.plan.threads import each_in_threads
 

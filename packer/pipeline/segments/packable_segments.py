@@ -14,8 +14,11 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.segments.turns import split_at_turns
 from packer.pipeline.segments.untrained import without_untrained
-from packer.plan import Segments, apart_bound, count_documents, items_of, together_bound
-from packer.sources import TokenTable
+from packer.plan.account import count_documents
+from packer.plan.groups import apart_bound, together_bound
+from packer.plan.items import items_of
+from packer.plan.segments import Segments
+from packer.sources.documents import TokenTable
 
 
 def cut_by_policy(

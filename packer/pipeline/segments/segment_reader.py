@@ -15,8 +15,8 @@ from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.read_documents import Documents
 from packer.pipeline.segments.turns import split_at_turns
 from packer.pipeline.segments.untrained import without_untrained
-from packer.plan import Segments
-from packer.sources import TokenTable
+from packer.plan.segments import Segments
+from packer.sources.documents import TokenTable
 
 CHUNK = 1 << 19
 """Documents cut together in a pass over all of them; even, so that pairs are not separated."""

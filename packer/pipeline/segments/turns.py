@@ -12,9 +12,10 @@ from packer.arrow import as_numpy
 from packer.errors import SourceError
 from packer.gather import list_lengths
 from packer.options import PackOptions
-from packer.plan import Segments, cuts_between
+from packer.plan.cutting import cuts_between
+from packer.plan.segments import Segments
 from packer.shards.kept_columns import KeptValues
-from packer.sources import TURN_STARTS, TokenTable
+from packer.sources.documents import TURN_STARTS, TokenTable
 
 
 def split_at_turns(

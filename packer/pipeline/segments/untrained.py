@@ -12,9 +12,8 @@ from packer.errors import SourceError
 from packer.gather import Spans, any_trained, gather, held_spans, mask_context
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
-from packer.plan import Segments
-from packer.sources import TokenTable
-from packer.sources.documents import reading
+from packer.plan.segments import Segments
+from packer.sources.documents import TokenTable, reading
 
 _CHECKED_TOGETHER = 4 << 20  # labels
 

@@ -2,7 +2,6 @@
 
 against_source.py       every document, token and label
 packed_segments.py      segments of all rows in the order of their documents
-segment_buckets.py      buckets for these segments, in memory or on disk
 segment_differences.py  first differences between documents and segments
 recounting.py           totals of the manifest, counted again
 """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.errors import PackerError
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.segments.segment_reader import lists_of
 from packer.pipeline.segments.turns import split_at_turns
@@ -16,10 +18,11 @@ from packer.pipeline.segments.untrained import without_untrained
 from packer.pipeline.verification.packed_segments import PackedSegments, read_segments
 from packer.pipeline.verification.recounting import SourceCounts
 from packer.pipeline.verification.segment_differences import ExpectedSegments, TableDifferences
-from packer.plan import Segments
+from packer.plan.segments import Segments
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
-from packer.sources import SourceOrder, TokenTable
+from packer.sources.documents import TokenTable
+from packer.sources.open_documents import SourceOrder
 from packer.stores import AnyPath
 
 _CUT_TOGETHER = 1 << 17  # documents; even, so that pairs are not separated
@@ -53,9 +56,10 @@ def compare_with_source(
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     counts = SourceCounts(options, keeps_whole=keeps_whole)
-    seen = tokens = faults = 0
+    seen = documents = tokens = faults = 0
     with read_segments(folder, manifest, source) as buckets:
-        for table in source.tables():
+        tables = source.tables()
+        for table in tables:
             differences = TableDifferences(options, source)
             for bucket, part in _parts(table, buckets.borders):
                 packed = buckets.at(bucket)
@@ -71,6 +75,9 @@ def compare_with_source(
                     break
                 counts.add(part, policy, segments, packed, slice(first, first + len(expected)))
                 seen += len(expected)
+            documents += len(table.lengths)
+            if differences.in_structure:
+                yield from _other_number(manifest, source, documents, tables)
             for fault in differences.faults():
                 faults += 1
                 yield fault
@@ -79,6 +86,7 @@ def compare_with_source(
             tokens += int(table.lengths.sum(dtype=np.int64))
             progress("compare", tokens, manifest.totals.tokens)
         if seen != buckets.count:
+            yield from _other_number(manifest, source, documents, tables)
             yield f"{buckets.count - seen:,} segments in the rows are not in the source"
             return False
     if not faults:
@@ -86,6 +94,22 @@ def compare_with_source(
             faults += 1
             yield fault
     return not faults
+
+
+def _other_number(manifest: Manifest, source: SourceOrder, done: int, rest: Iterator[TokenTable]) -> Iterator[str]:
+    """Yield a sentence if a source does not have as many documents as were packed: it may be another source.
+
+    Args:
+        manifest: manifest of the dataset.
+        source: the source.
+        done: documents that have been read.
+        rest: tables that follow, read only to count them; an error in them must not hide a difference that was found.
+    """
+    found, packed = source.documents, manifest.totals.documents
+    with suppress(PackerError):
+        found = done + sum(len(table.lengths) for table in rest) if found is None else found
+        if found != packed:
+            yield f"the source has {found:,} documents, the manifest says {packed:,}"
 
 
 def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int, TokenTable]]:

@@ -18,14 +18,15 @@ from packer.pipeline.planning.group_plan import group_totals
 from packer.pipeline.segments.packable_segments import account_of
 from packer.pipeline.segments.segment_reader import lists_of
 from packer.pipeline.verification.packed_segments import PackedSegments
-from packer.plan import Segments, cut_documents, together_bound
+from packer.plan.cutting import cut_documents
+from packer.plan.groups import together_bound
+from packer.plan.segments import Segments
 from packer.shards.figures import differences
 from packer.shards.kept_columns import KeptValues
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
-from packer.sources import TokenTable
-from packer.sources.columns.column_values import alike
-from packer.sources.documents import DocumentError
+from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.documents import DocumentError, TokenTable
 
 
 class _Grouped(NamedTuple):
@@ -175,7 +176,7 @@ def _joined(groups: list[pa.DictionaryArray]) -> pa.DictionaryArray:
         SourceError: no type holds all values.
     """
     try:
-        values = alike([part.dictionary for part in groups], "group_by")
+        values = cast_to_common_type([part.dictionary for part in groups], "group_by")
     except DocumentError as fault:
         raise SourceError(fault.message) from None
     return pa.concat_arrays(

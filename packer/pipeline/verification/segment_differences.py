@@ -16,11 +16,11 @@ from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.pipeline.segments.segment_reader import lists_of
 from packer.pipeline.verification.packed_segments import PackedSegments
-from packer.plan import Segments
+from packer.plan.segments import Segments
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
-from packer.sources import SourceOrder, TokenTable
 from packer.sources.columns.column_types import cast, join
-from packer.sources.documents import reading
+from packer.sources.documents import TokenTable, reading
+from packer.sources.open_documents import SourceOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 

@@ -7,7 +7,7 @@ from packer.plots import Bar, bar_plot, shortened
 from packer.report.html.corpus_sections import share
 from packer.report.html.section import Section
 from packer.report.plain_text import count_of
-from packer.stats import ReportFigures
+from packer.stats.report_figures import ReportFigures
 
 
 def tokens_section(figures: ReportFigures) -> Section:

@@ -11,8 +11,7 @@ from packer.plots import Line, histogram_plot, line_plot
 from packer.report.html.section import Section, compact
 from packer.report.plain_text import count_of, number, percent
 from packer.report.row_length_table import length_table, recommend_length
-from packer.stats import ReportFigures
-from packer.stats.report_figures import binned, weighted_median
+from packer.stats.report_figures import ReportFigures, binned, weighted_median
 
 BATCHES = (8, 64)
 """Batch sizes in the table of padding."""

@@ -17,17 +17,23 @@ from markupsafe import Markup, escape
 from packer.errors import PackerError
 from packer.plots import style_sheet
 from packer.report.html.account_sections import mixture_section, tokens_section
-from packer.report.html.corpus_sections import computed_tokens, lengths_section, max_len_section, padding_section
+from packer.report.html.corpus_sections import (
+    BATCHES,
+    computed_tokens,
+    lengths_section,
+    max_len_section,
+    padding_section,
+)
 from packer.report.html.row_sections import attention_section, mixing_section, rows_section
 from packer.report.html.section import Section
-from packer.report.plain_text import count_of, number, percent
-from packer.stats import ReportFigures, ShownRow
+from packer.report.plain_text import count_of, duration, number, percent
+from packer.stats.report_figures import ReportFigures, ShownRow
 
 SECTIONS: dict[str, Callable[[ReportFigures], Section | None]] = {
+    "rows": rows_section,
     "padding": padding_section,
     "lengths": lengths_section,
     "max-len": max_len_section,
-    "rows": rows_section,
     "mixing": mixing_section,
     "attention": attention_section,
     "tokens": tokens_section,
@@ -42,14 +48,20 @@ _LISTED = 40
 """Segments that are listed in the table below the rows."""
 
 
-def render_page(figures: ReportFigures) -> str:
-    """Return the report as a page of HTML. The same figures give the same text."""
+def render_page(figures: ReportFigures, *, made_by: str = "") -> str:
+    """Return the report as a page of HTML. The same arguments give the same text.
+
+    Args:
+        figures: what the page shows.
+        made_by: what made the page, in lines that can be copied: the command, the version, the date.
+    """
     sections = [section for make in SECTIONS.values() if (section := make(figures)) is not None]
     style = _asset("style.css") + style_sheet()
     script = _asset("script.js")
     page: str = _template().render(
         name=figures.name,
-        is_packed=figures.is_packed,
+        opening=_opening(figures),
+        made_by=made_by,
         policy=(
             f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; "
             "form-action 'none'"
@@ -79,6 +91,29 @@ def render_plot(figures: ReportFigures, name: str) -> str:
     return section.plot.file()
 
 
+def _opening(figures: ReportFigures) -> list[str]:
+    """Return the sentences that a reader sees first: what packing saves, and which row length the page is about."""
+    stats, padding = figures.stats, figures.stats.padding
+    packed = "are packed into" if figures.is_packed else "would be packed into"
+    times = padding.speedup(padding.batch_longest[BATCHES[0]])
+    if times >= 1.05:
+        saves = f"{number(times)} times fewer tokens than padding in random batches of {BATCHES[0]}"
+    else:
+        saves = f"no fewer tokens than padding in random batches of {BATCHES[0]}"
+    sentences = [
+        f"{count_of(stats.documents, 'document')} {packed} {count_of(stats.packs, 'row')} of {stats.max_len:,} tokens: "
+        f"{saves}."
+    ]
+    if figures.asked_lengths and figures.row_lengths is not None:
+        lengths = [f"{length.max_len:,}" for length in figures.row_lengths.lengths]
+        reason = "the smallest that suffices" if figures.row_lengths.smallest is not None else "the longest of them"
+        sentences.append(
+            f"Row lengths {', '.join(lengths[:-1])} and {lengths[-1]} are compared under "
+            f"\u201cWhich max_len?\u201d; everything else is for {stats.max_len:,}, {reason}."
+        )
+    return sentences
+
+
 def _facts(figures: ReportFigures) -> list[tuple[str, float, str, str]]:
     """Return (name in `packer stats --json`, value, value in words, what it counts)."""
     stats = figures.stats
@@ -93,9 +128,9 @@ def _facts(figures: ReportFigures) -> list[tuple[str, float, str, str]]:
 
 
 def _ways(figures: ReportFigures) -> list[tuple[str, str, float, int, str]]:
-    """Return (way to form batches, padding in words, padding, tokens, GPU hours of an epoch in words)."""
+    """Return (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
     return [
-        (name, percent(ratio, decimals=2), ratio, tokens, number(tokens / TOKENS_A_SECOND / 3600))
+        (name, percent(ratio, decimals=2), ratio, tokens, duration(tokens / TOKENS_A_SECOND))
         for name, ratio, tokens in computed_tokens(figures)
     ]
 
@@ -108,6 +143,7 @@ def _row_data(figures: ReportFigures) -> dict[str, Any]:
         "rows": [
             {
                 "row": row.row,
+                "chosen": None if row.chosen == "at random" else row.chosen,
                 "extents": row.extents,
                 "rest": row.rest,
                 "lengths": row.lengths if row.lengths != row.extents else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +12,8 @@ from packer.plots import DrawnRow, histogram_plot, row_plot
 from packer.report.html.corpus_sections import length_edges, octaves, share
 from packer.report.html.section import Section
 from packer.report.plain_text import count_of, number
-from packer.stats import ReportFigures, ShownRow
 from packer.stats.model_work import KEYS_OF_MATRICES
+from packer.stats.report_figures import ReportFigures, ShownRow
 
 RANKS = 8
 """Ranks of the example in the section on attention."""
@@ -25,15 +26,20 @@ def rows_section(figures: ReportFigures) -> Section:
     stats, rows = figures.stats, figures.rows
     factor = stats.packing_factor
     holds = f"A row holds {number(factor)} documents" if factor >= 1 else f"A document takes {number(1 / factor)} rows"
+    count = Counter(row.chosen for row in rows)
+    shown = ["all there are" if len(rows) == stats.packs else f"{count['at random']:,} drawn at random"]
+    if count["least full"]:
+        shown.append(f"the {count['least full']:,} least full")
+    if count["most segments"]:
+        shown.append(f"the {count['most segments']:,} with the most segments")
     verdict = (
-        f"{holds} on average; rows are {share(stats.efficiency)} full. "
-        f"{count_of(len(rows), 'row')} of {stats.packs:,}, "
-        f"{'all there are' if len(rows) == stats.packs else 'drawn at random'}:"
+        f"{holds} on average; rows are {share(stats.efficiency)} full. Of {count_of(stats.packs, 'row')}, "
+        f"{', then '.join(shown)}:"
     )
     shows_trained = any(row.trained is not None for row in rows)
     shows_sources = any(row.sources is not None for row in rows)
     plot = row_plot(
-        "Rows at random",
+        "Rows",
         [drawn_row(row) for row in rows],
         max_len=stats.max_len,
         sources=[part.name for part in stats.mixture] if shows_sources else (),

@@ -2,16 +2,21 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const count = (value) => value.toLocaleString("en-US");
-  const hoursText = (value) =>
-    value < 10 ? value.toFixed(2) : value < 1000 ? value.toFixed(1) : count(Math.round(value));
+  const two = (value) => String(value).padStart(2, "0");
+  const timeText = (seconds) => {
+    if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+    const minutes = Math.floor(Math.round(seconds) / 60);
+    if (minutes < 60) return `${minutes} min ${two(Math.round(seconds) % 60)} s`;
+    return `${count(Math.floor(minutes / 60))} h ${two(minutes % 60)} min`;
+  };
 
-  // GPU hours follow the two fields.
+  // GPU time follows the two fields.
   const cells = document.querySelectorAll("[data-tokens]");
   const update = () => {
     const rate = Number(byId("rate").value), epochs = Number(byId("epochs").value);
     for (const cell of cells) {
-      const hours = (Number(cell.dataset.tokens) * epochs) / rate / 3600;
-      cell.textContent = Number.isFinite(hours) && hours >= 0 ? hoursText(hours) : "-";
+      const seconds = (Number(cell.dataset.tokens) * epochs) / rate;
+      cell.textContent = Number.isFinite(seconds) && seconds >= 0 ? timeText(seconds) : "-";
     }
   };
   byId("hours").hidden = false;
@@ -33,19 +38,19 @@
   let kept = null;
 
   const show = (r, s) => {
-    const row = rows[r], first = s ? ends[r][s - 1] : 0;
+    const row = rows[r], first = s ? ends[r][s - 1] : 0, why = row.chosen ? ` (${row.chosen})` : "";
     picked.setAttribute("x", first);
     picked.setAttribute("y", r * step);
     if (s === row.extents.length) {
       picked.setAttribute("width", maxLen - first);
       const further = row.rest ? `${count(row.rest)} tokens in further segments` : "";
       const padding = maxLen - first - row.rest;
-      output.textContent = `Row ${count(row.row)}: ${further || `${count(padding)} tokens of padding`}`;
+      output.textContent = `Row ${count(row.row)}${why}: ${further || `${count(padding)} tokens of padding`}`;
       return;
     }
     const length = (row.lengths || row.extents)[s], start = row.starts ? row.starts[s] : 0;
     picked.setAttribute("width", row.extents[s]);
-    let text = `Row ${count(row.row)}, segment ${s + 1} of ${row.extents.length}: document ${count(row.documents[s])}`;
+    let text = `Row ${count(row.row)}${why}, segment ${s + 1} of ${row.extents.length}: document ${count(row.documents[s])}`;
     if (row.sources) text += ` of ${sources[row.sources[s]]}`;
     text += `, ${count(length)} ${length === 1 ? "token" : "tokens"}`;
     if (start) text += ` from token ${count(start)} on`;

@@ -87,7 +87,7 @@ def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int
     raise DocumentError(first_row + row, _no_common_type(column, array[row].as_py(), kind))
 
 
-def alike(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
+def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
     """Cast arrays to the type that holds the values of all of them.
 
     Raises:

@@ -138,5 +138,5 @@ class _Task(Future[Result]):
     def run(self) -> None:
         try:
             self.set_result(self._function(self._item))
-        except Exception as error:
+        except BaseException as error:  # an interrupted template raises KeyboardInterrupt
             self.set_exception(error)

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from packer.shards.files import matches
 from packer.shards.manifest import checksum
-from packer.sources.decoding.decoded_streams import appearing, stream_types
-from packer.sources.documents import Columns, Input
+from packer.sources.decoding.decoded_streams import atomic_write, stream_types
+from packer.sources.documents import Columns, Input, reading_copy
 from packer.sources.mapped.ipc import open_ipc
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.stores import AnyPath, each_opened_at
@@ -84,7 +84,7 @@ class Piece:
         """Mark the stream as complete, with its hash and what was counted while it was written.
 
         Args:
-            counts: numbers of documents, by the names of fields of `Batch`.
+            counts: sums of `Batch.counts`.
             digest: hash of the stream.
             rejected: "lines" of the piece, None if its records are located by row, and "xxh3_128" of the list of
                 rejected documents; None if none is ever rejected.
@@ -92,11 +92,11 @@ class Piece:
         size = self.stream.stat().st_size
         note = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
         note |= {} if rejected is None else {"rejected": rejected}
-        with appearing(self.note_path) as temporary:
+        with atomic_write(self.note_path) as temporary:
             temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
 
     def counts(self) -> dict[str, int]:
-        """Return what was counted while the stream was written: documents, by the names in `_COUNTED`."""
+        """Return what was counted while the stream was written: the sums of `Batch.counts`."""
         counts: dict[str, int] = self._read_note()["counts"]
         return counts
 
@@ -111,9 +111,15 @@ class Piece:
 
     def open(self, columns: Columns | None = None) -> MappedLists:
         """Map the stream, with all of its columns or some of them."""
-        opened = open_ipc(self.stream, self.stream.name, columns or self.columns)
-        assert isinstance(opened, MappedLists)
-        return opened
+        with reading_copy(self.stream.parent, self.input.file.name):
+            opened = open_ipc(self.stream, str(self.stream), columns or self.columns)
+            assert isinstance(opened, MappedLists)
+            return opened
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the types of the columns of the stream, by name."""
+        with reading_copy(self.stream.parent, self.input.file.name):
+            return stream_types(self.stream)
 
     @property
     def rejected_path(self) -> AnyPath:
@@ -180,7 +186,7 @@ def open_all(pieces: Sequence[Piece], columns: Columns | None = None) -> list[Ma
 
 def types_of_all(pieces: Sequence[Piece]) -> list[dict[str, pa.DataType]]:
     """Return the types of the columns of the stream of each piece, by name."""
-    return _of_all(lambda piece: stream_types(piece.stream), pieces)
+    return _of_all(Piece.types, pieces)
 
 
 def _of_all(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:

@@ -48,7 +48,7 @@ def write_stream(
         DocumentError: a value does not fit int32, or no type holds all values of an extra column.
         PackerError: the file cannot be written.
     """
-    with appearing(path, sync=sync) as temporary:
+    with atomic_write(path, sync=sync) as temporary:
         parts = _Parts(temporary, columns, stored.wanted(has_labels=has_labels)[: 1 + has_labels])
         try:
             for batch in batches:
@@ -192,7 +192,7 @@ def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -
 
 
 @contextmanager
-def appearing(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
+def atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to, which is renamed to `path` at the end, or uploaded to it.
 
     Args:

@@ -5,7 +5,7 @@
 00003-00000.json      note of what the stream was made from, and of its hash; written last, so that it marks the
                       stream as complete
 
-00003.unified         hashes of all streams with extra columns of one type each; only if processes share the work
+HASH.unified          hashes of all streams with extra columns of one type each; only if processes share the work
 
 Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash. If processes
 share the work, streams are synced instead, and are used as they are.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -36,7 +37,7 @@ from packer.sources.checking import checked
 from packer.sources.columns.column_values import join_with
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.decoding.decoded_pieces import Piece, cut_source, open_all, piece_size, types_of_all
-from packer.sources.decoding.decoded_streams import appearing, rewrite, write_stream
+from packer.sources.decoding.decoded_streams import atomic_write, rewrite, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.packed.packed_documents import sort_packed
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_COUNTED = ("straddling", "untrained")  # fields of `Batch` that are summed over a source of text
-
 
 class Spilled(NamedTuple):
     """Inputs of a source, decoded."""
@@ -57,8 +56,8 @@ class Spilled(NamedTuple):
     inputs: tuple[Input, ...]
     """Inputs of the source, with mapped ones instead of those that were decoded."""
 
-    counts: dict[str, int]
-    """Numbers of "straddling" and "untrained" documents."""
+    counts: Counter[str]
+    """Sums of `Batch.counts`."""
 
     rejections: Rejections
     """Rejected documents."""
@@ -71,7 +70,7 @@ def spill_inputs(
     pieces = decode_inputs(source, folder, progress, engine, kinds=kinds)
     inputs = open_pieces(source, pieces)
     rejections = rejections_of(inputs, pieces) if source.skips else Rejections()
-    return Spilled(inputs, count_documents(pieces), rejections)
+    return Spilled(inputs, sum_counts(pieces), rejections)
 
 
 def decode_inputs(
@@ -91,7 +90,7 @@ def decode_inputs(
 
         for _ in engine.assigned([0], has_mark):
             decoding.unify_types(kinds)
-            with appearing(mark) as temporary:
+            with atomic_write(mark) as temporary:
                 temporary.write_text(_digests(pieces))
     else:
         if isinstance(folder, Path):
@@ -113,10 +112,12 @@ def open_pieces(source: Source, pieces: list[Piece], columns: Columns | None = N
     return tuple(inputs)
 
 
-def count_documents(pieces: list[Piece]) -> dict[str, int]:
-    """Return the numbers of "straddling" and "untrained" documents of a source."""
-    counts = _of_each(Piece.counts, pieces)
-    return {name: sum(count[name] for count in counts) for name in _COUNTED}
+def sum_counts(pieces: list[Piece]) -> Counter[str]:
+    """Return the sums of `Batch.counts` over a source."""
+    total: Counter[str] = Counter()
+    for counts in _of_each(Piece.counts, pieces):
+        total.update(counts)
+    return total
 
 
 def _mark(folder: AnyPath, kinds: Mapping[str, pa.DataType]) -> AnyPath:
@@ -241,7 +242,7 @@ class _Decoding:
         for number, (piece, types) in enumerate(zip(self._pieces, types_of_all(self._pieces), strict=True)):
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
                 counts, rejected = piece.counts(), piece.rejected()
-                with self._naming(number), appearing(piece.stream) as temporary:
+                with self._naming(number), atomic_write(piece.stream) as temporary:
                     digest = rewrite([piece.stream], temporary, joined)
                 piece.write_note(counts, digest, rejected)  # until then, the stream does not match its note
 
@@ -262,7 +263,7 @@ class _Decoding:
                 if piece.is_intact():
                     self._report(number, piece.input.file.bytes, piece.open().rows)
                     return
-                counts = dict.fromkeys(_COUNTED, 0)
+                counts: Counter[str] = Counter()
                 batches = self._counted(number, pool, counts)
                 has_labels = bool(piece.input.has_labels)
                 columns = self._source.columns_of(piece.number)
@@ -280,15 +281,14 @@ class _Decoding:
             self._stop(number)
             raise
 
-    def _counted(self, number: int, pool: DecodePool, counts: dict[str, int]) -> Generator[Batch, None, None]:
+    def _counted(self, number: int, pool: DecodePool, counts: Counter[str]) -> Generator[Batch, None, None]:
         """Yield the checked batches of a piece; add to `counts` and report progress."""
         piece = self._pieces[number]
         documents = 0
         for batch, lengths in checked(piece.input, self._source.columns_of(piece.number), pool):
             if number > self._first_fault:
                 raise _Abandoned
-            for name in _COUNTED:
-                counts[name] += getattr(batch, name)
+            counts.update(batch.counts)
             yield batch
             documents += len(lengths)
             self._report(number, batch.done, documents)

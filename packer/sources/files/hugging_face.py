@@ -18,15 +18,13 @@ from packer.sources.files.regular_files import require_regular
 from packer.sources.mapped.ipc import read_indices
 from packer.stores import AnyPath
 from packer.stores.listing import pinned
+from packer.system_errors import hub_is_unreachable
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes into the folder of a `Dataset`, and of a `DatasetDict`."""
-
-SAVED = (STATE, SPLITS)
-"""Files that show that a folder was written by `save_to_disk`."""
 
 REPORT = "tokenized.json"
 """Report that `packer tokenize` adds to the folder of a dataset."""
@@ -129,10 +127,12 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
         try:  # `load_dataset` alone retries for 23 s before it gives up
             HfApi().dataset_info(hub_id, timeout=_TIMEOUT)
         except Exception as error:  # types differ by version and HTTP library
-            raise PackerError(
-                f"{missing} ({_first_line(error)}); check the spelling and the network "
-                "(HF_HUB_OFFLINE=1 uses what was downloaded before)"
-            ) from error
+            if hub_is_unreachable(error):
+                raise PackerError(
+                    f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({_first_line(error)}); "
+                    "check the network (HF_HUB_OFFLINE=1 uses what was downloaded before)"
+                ) from error
+            raise PackerError(f"{missing} ({_first_line(error)}); check the spelling") from error
     try:
         dataset = datasets.load_dataset(hub_id, split=split)
     except Exception as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_scalar
 from packer.arrow import compute as pc
 from packer.sources.columns.column_values import infer, require_lists
-from packer.sources.documents import LONGEST, Columns
+from packer.sources.documents import Columns
 from packer.sources.json_lines.lines import lines_of, read_record
 
 _NEWLINE, _BRACE = b"\n{"
@@ -43,7 +43,7 @@ def parse_block(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]
         ArrowInvalid: a line is invalid; the error does not say which.
         DocumentError: no type holds all values of an extra column.
     """
-    if count_lines(block) < 0 or len(block) > LONGEST:  # checked first, since pyarrow crashes on a line `null`
+    if count_lines(block) < 0:  # checked first, since pyarrow crashes on a line `null`
         raise pa.ArrowInvalid("a line does not hold an object")
     if not block.isascii():
         try:
@@ -66,7 +66,7 @@ def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> p
     lists = [(column, pa.list_(pa.int32())) for column in (columns.input_ids, columns.labels)]
     return pyarrow.json.read_json(
         pa.BufferReader(block),
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=min(len(block) + 1, LONGEST)),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
         parse_options=pyarrow.json.ParseOptions(
             explicit_schema=pa.schema([*lists, *types.items()]), unexpected_field_behavior="ignore"
         ),

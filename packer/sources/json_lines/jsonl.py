@@ -31,7 +31,16 @@ from packer.sources.documents import (
 )
 from packer.sources.json_lines.json_blocks import Block, count_lines, parse_block
 from packer.sources.json_lines.line_faults import line_fault, other_mask, parse_usable
-from packer.sources.json_lines.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, spellings
+from packer.sources.json_lines.lines import (
+    CODECS,
+    first_line,
+    has_field,
+    line_blocks,
+    lines_before,
+    lines_of,
+    next_line,
+    spellings,
+)
 from packer.sources.places import Places
 from packer.stores import AnyPath
 from packer.system_errors import shortage
@@ -126,9 +135,7 @@ class JsonLines(Input):
 
     def _lines_before(self) -> int:
         """Count the lines of the file before this piece."""
-        if not self.start:
-            return 0
-        return sum(block.count(b"\n") for block, _ in line_blocks(self.path, _BLOCK, stop=self.start))
+        return lines_before(self.path, self.start)
 
     def blocks(self, size: int) -> Iterator[tuple[bytes, int]]:
         """Yield blocks of whole lines, about `size` bytes each, with the bytes of the piece read so far."""

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from packer.errors import SourceError
-from packer.sources.documents import LONGEST, reading
+from packer.sources import documents
+from packer.sources.documents import reading
 from packer.sources.files.file_access import open_stream
 from packer.stores import AnyPath
 
@@ -32,28 +33,58 @@ def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = Non
         size: approximate size of a block, in bytes.
         start: byte offset of the first line; 0 for compressed files.
         stop: byte offset of the end of the last line; None for the end of the file, as for compressed files.
+
+    Raises:
+        SourceError: a line has more than `MOST_RECORD` bytes.
     """
     with open_stream(path) as file:
-        codec = CODECS.get(path.suffix)
-        stream = pa.CompressedInputStream(file, codec) if codec else file
+        stream = decompressed(path, file)
         if start:
             file.seek(start)
+        taken = start
 
         def read(limit: int) -> bytes:
+            nonlocal taken
             read: bytes = stream.read(limit if stop is None else min(limit, stop - file.tell()))
+            taken += len(read)
             return read
 
         parts: list[bytes] = []
+        held = 0  # bytes in them
         block = read(size) if start else read(len(_MARK)).removeprefix(_MARK) + read(size)
         while block:
             end = block.rfind(b"\n") + 1
             if end:
                 yield b"".join([*parts, block[:end]]), file.tell() - start
-                parts = []
+                parts, held = [], 0
             parts.append(block[end:])
+            held += len(block) - end
+            if held > documents.MOST_RECORD:
+                raise SourceError(f"{path} line {lines_before(path, taken - held) + 1}: {too_long('bytes')}")
             block = read(size)
         if any(parts):
             yield b"".join(parts), file.tell() - start
+
+
+def decompressed(path: AnyPath, file: pa.NativeFile) -> pa.NativeFile:
+    """Return the content of an open file, decompressed if the ending of its path says so."""
+    codec = CODECS.get(path.suffix)
+    return pa.CompressedInputStream(file, codec) if codec else file
+
+
+def too_long(unit: str) -> str:
+    """Return the message for a record that is larger than `MOST_RECORD` bytes or characters."""
+    return f"the record has more than {documents.MOST_RECORD:,} {unit}, the limit; split it into several, or remove it"
+
+
+def lines_before(path: AnyPath, end: int) -> int:
+    """Count the lines in the first `end` bytes of a file, decompressed."""
+    lines = 0
+    with open_stream(path) as file:
+        stream = decompressed(path, file)
+        while end > 0 and (block := stream.read(min(end, 1 << 22))):
+            lines, end = lines + block.count(b"\n"), end - len(block)
+    return lines
 
 
 def first_line(path: AnyPath, name: str) -> tuple[int, bytes]:
@@ -128,8 +159,6 @@ def read_record(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: the line holds no valid object; the message says why.
     """
-    if len(line) > LONGEST:
-        raise ValueError(f"the line has {len(line)} bytes, above the largest block of {LONGEST}; split the document")
     try:
         record = json.loads(line.decode(), object_pairs_hook=unique_fields)
     except UnicodeDecodeError as error:

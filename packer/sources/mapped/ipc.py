@@ -143,7 +143,7 @@ class _Index:
         for name in self._wanted if self.lies_inside else ():
             column = batch.column(name)
             buffers = column.buffers()
-            self.lies_inside = self.lies_inside and lie_in(self._buffer, buffers)
+            self.lies_inside = self.lies_inside and is_within(self._buffer, buffers)
             if self.lies_inside and name in self._columns:
                 self._columns[name].add(column, buffers)
         if len(batch):
@@ -277,7 +277,7 @@ def _check_structure(batch: pa.RecordBatch, columns: Sequence[str] | None) -> No
         batch.select([column for column in columns if column in batch.schema.names]).validate()
 
 
-def lie_in(buffer: pa.Buffer, column: Sequence[pa.Buffer | None]) -> bool:
+def is_within(buffer: pa.Buffer, column: Sequence[pa.Buffer | None]) -> bool:
     """Whether the buffers of a column lie inside the mapped file, so that they were not decompressed."""
     parts = [part for part in column if part is not None and part.size]
     end = buffer.address + buffer.size

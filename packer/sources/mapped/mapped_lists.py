@@ -10,7 +10,7 @@ import pyarrow as pa
 from packer.gather import TokenColumn
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile
-from packer.sources.mapped.record_batches import BatchStore
+from packer.sources.mapped.record_batches import BatchStore, MappedFile
 from packer.sources.places import Places
 from packer.stores import AnyPath
 
@@ -65,6 +65,12 @@ class MappedLists(Input):
         """Types of the extra columns; empty if there are no documents."""
         stores = [store for store in self.stores if len(store.ends)]
         return {name: stores[0].type_of(name) for name in self.extra} if stores else {}
+
+    @property
+    def copied_to(self) -> AnyPath | None:
+        """Folder of the files; None unless this is a decoded copy."""
+        files = [store for store in self.stores if isinstance(store, MappedFile)]
+        return files[0].state.path.parent if files and self.origin is not None else None
 
     @property
     def places(self) -> Places:

@@ -27,7 +27,7 @@ from packer.plan.permute import key_of
 from packer.progress import Progress, documents_of, silent
 from packer.random_purposes import MIXTURE
 from packer.sources.columns.column_checks import one_column
-from packer.sources.columns.column_values import alike
+from packer.sources.columns.column_values import cast_to_common_type
 from packer.sources.documents import DocumentError, Input, TokenTable
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mixtures.origins import Origins
@@ -136,7 +136,7 @@ class DrawnMixture:
         """
         lists = [survey.extra[name].chunks for survey in self.surveys]
         try:
-            return pa.chunked_array(alike([chunk for chunks in lists for chunk in chunks], name))
+            return pa.chunked_array(cast_to_common_type([chunk for chunks in lists for chunk in chunks], name))
         except DocumentError:  # the names of the sources help a user more than the document
             by_source = list(zip(self.mixture.names, lists, strict=True))
             return one_column(", ".join(self.mixture.names), name, by_source)

@@ -3,6 +3,5 @@
 open_packed.py       opens it; refuses, or warns of, what the rows do not hold
 packed_rows.py       its shards, mapped
 segment_index.py     segments of all rows, sorted by document
-joined_segments.py   pieces of a document, put together
-packed_documents.py  the input, which yields documents
+packed_documents.py  the input, which puts the pieces of documents together, and yields these
 """

@@ -76,7 +76,7 @@ def open_packed(folder: Path, split: str | None, columns: Columns) -> Source:
     """
     if split is not None:
         raise no_splits(f"{folder} is packed", split)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, intact=True)
     _refuse_unrestorable(folder, manifest)
     side = _side(folder, manifest, columns)
     _check_columns(folder, manifest, columns)

@@ -26,12 +26,12 @@ from packer.errors import PackerError, SourceError
 from packer.progress import Progress
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
-from packer.shards.reader import check_batch, open_shard
+from packer.shards.reader import checked_batches
 from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
 from packer.sources.columns.column_types import as_plain
 from packer.sources.decoding.decoded_pieces import Piece
-from packer.sources.decoding.decoded_streams import appearing
+from packer.sources.decoding.decoded_streams import atomic_write
 from packer.sources.documents import Columns, reading
 from packer.stores import AnyPath
 
@@ -145,10 +145,8 @@ class SegmentIndex:
         for entry in shards[first:last]:
             path = self.packed / entry.file
             with _as_source():
-                batches = open_shard(self.packed, entry, self.manifest).to_batches()
+                batches = list(checked_batches(self.packed, entry, self.manifest))
             for batch in batches:
-                with _as_source():
-                    check_batch(batch, path, self.manifest)
                 documents, extents = (as_numpy(batch[name].values) for name in ("doc_ids", "seq_lengths"))
                 tokens = as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else extents
                 is_real = documents != PADDING
@@ -182,7 +180,7 @@ class _SortTask:
     def __call__(self, number: int) -> int:
         """Write a run; return its number."""
         piece = self.index.run(number, self.like)
-        with appearing(piece.stream, sync=self.sync) as temporary:
+        with atomic_write(piece.stream, sync=self.sync) as temporary:
             digest = self.index.write(number, temporary)
         piece.write_note({}, digest, None)
         return number

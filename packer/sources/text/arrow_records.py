@@ -16,7 +16,7 @@ from packer.sources.columns.column_checks import check_indices, require_kept
 from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.files.file_access import headers_of, map_file
 from packer.sources.files.hugging_face import STATE, Found
-from packer.sources.mapped.ipc import lie_in, record_batches
+from packer.sources.mapped.ipc import is_within, record_batches
 from packer.sources.mapped.record_batches import schema_of
 from packer.sources.places import Places, RowPlaces
 from packer.sources.text.text_records import ROWS, RecordReader, rows_per_block, with_columns
@@ -138,7 +138,7 @@ def open_arrow_records(path: AnyPath, name: str) -> ArrowRecords:
             rows, whole = 0, False
             for batch in record_batches(buffer, name, ()):
                 rows += len(batch)
-                whole = whole or not all(lie_in(buffer, column.buffers()) for column in batch.columns)
+                whole = whole or not all(is_within(buffer, column.buffers()) for column in batch.columns)
     per_block = rows_per_block(file, rows)
     return ArrowRecords(file=file, path=path, fields=fields, read=read, rows=rows, per_block=per_block, whole=whole)
 

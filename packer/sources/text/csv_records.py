@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
 from packer.errors import PackerError, SourceError
-from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
+from packer.sources import documents
+from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
-from packer.sources.json_lines.lines import CODECS
+from packer.sources.json_lines.lines import decompressed, too_long
 from packer.sources.text.text_records import RecordReader, in_blocks, valid_records
 from packer.stores import AnyPath
 
@@ -113,19 +112,28 @@ def refuse_tokens(path: AnyPath, name: str, columns: Columns) -> NoReturn:
 def _opened(path: AnyPath) -> Iterator[tuple[io.TextIOWrapper, Any]]:
     """Yield (the text of a file, a function that returns the bytes of the file read so far)."""
     with open_stream(path) as file:
-        codec = CODECS.get(path.suffix)
-        stream = pa.CompressedInputStream(file, codec) if codec else file
-        yield io.TextIOWrapper(io.BufferedReader(stream, 1 << 20), encoding="utf-8-sig", newline=""), file.tell
+        stream = io.BufferedReader(decompressed(path, file), 1 << 20)
+        yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), file.tell
 
 
 def _records(text: io.TextIOWrapper, name: str) -> Iterator[Record | DocumentError]:
     """Yield the records after the header, or the errors for them; blank lines are ignored."""
-    csv.field_size_limit(LONGEST)
-    rows = csv.reader(text, strict=True)
+    csv.field_size_limit(documents.MOST_RECORD)
     header: list[str] | None = None
-    count = 0
+    count = size = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        while line := text.readline(documents.MOST_RECORD + 1):
+            size += len(line)
+            if size > documents.MOST_RECORD:
+                raise DocumentError(count, f"line {rows.line_num + 1}: {too_long('characters')}")
+            yield line
+
+    rows = csv.reader(lines(), strict=True)
     try:
         for row in rows:
+            size = 0
             if not row:
                 continue
             if header is None:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
 from packer.errors import SourceError
 from packer.facts import Reason
+from packer.sources import documents
 from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
-from packer.sources.json_lines.lines import CODECS, unique_fields
+from packer.sources.json_lines.lines import decompressed, too_long, unique_fields
 from packer.sources.text import text_records
 from packer.sources.text.text_records import RecordReader, in_blocks, valid_records
 from packer.stores import AnyPath
@@ -112,8 +111,7 @@ def open_json_array(path: AnyPath, name: str) -> JsonArray:
 
 def _read(path: AnyPath, size: int) -> str:
     with open_stream(path) as file:
-        codec = CODECS.get(path.suffix)
-        stream = pa.CompressedInputStream(file, codec) if codec else file
+        stream = decompressed(path, file)
         return bytes(stream.read(size)).decode("utf-8", errors="ignore")
 
 
@@ -126,12 +124,13 @@ def _elements(path: AnyPath, name: str) -> Iterator[tuple[Element, int, int]]:
     anything = json.JSONDecoder(parse_int=len)  # also numbers of more digits than Python takes
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     with reading(name), open_stream(path) as file:
-        codec = CODECS.get(path.suffix)
-        stream = pa.CompressedInputStream(file, codec) if codec else file
+        stream = decompressed(path, file)
         text, place, count, more = "", 0, 0, True
 
         def read_on() -> None:
             nonlocal text, place, more
+            if len(text) - place > documents.MOST_RECORD:
+                raise DocumentError(count, too_long("characters"))
             block = bytes(stream.read(max(text_records.BLOCK, len(text) - place)))
             try:
                 text, place = text[place:] + utf8.decode(block, final=not block), 0

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
 from packer.errors import PackerError
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
-from packer.sources.json_lines.lines import CODECS
+from packer.sources.json_lines.lines import decompressed
 from packer.sources.text.text_records import RecordReader, reject
 from packer.stores import AnyPath
 
@@ -30,8 +28,7 @@ class PlainText(RecordReader):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         """Yield the content of the file."""
         with reading(self.file.name), open_stream(self.path) as file:
-            codec = CODECS.get(self.path.suffix)
-            yield (pa.CompressedInputStream(file, codec) if codec else file).read(), self.file.bytes
+            yield decompressed(self.path, file).read(), self.file.bytes
 
     def records(
         self, block: bytes, columns: Sequence[str], rejected: list[DocumentError] | None = None

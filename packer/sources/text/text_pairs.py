@@ -5,7 +5,7 @@ record i of the files ─▶ chosen_input_ids, chosen_labels, rejected_input_ids
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import tee
@@ -19,8 +19,8 @@ from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
-from packer.sources.columns.column_values import alike
-from packer.sources.decoding.spill import count_documents, decode_inputs, open_pieces
+from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.decoding.spill import decode_inputs, open_pieces, sum_counts
 from packer.sources.documents import Batch, Columns, DocumentError, Input, Tokenized, TokenTable, columns_of_side
 from packer.sources.lengths import document_lengths
 from packer.sources.pairs import CheckedBatch, Pairs
@@ -58,7 +58,7 @@ class TextPairs(Pairs):
 
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order; see `Source.tables`. Each record is tokenized once."""
-        self._counts = {"straddling": 0, "untrained": 0}
+        self._counts: Counter[str] = Counter()
         yield from super().tables(progress)
         self.tokenized = self._counted(self._counts)
 
@@ -74,7 +74,7 @@ class TextPairs(Pairs):
         # A stream without documents has no types of its own.
         lists = dict.fromkeys(_tokens_of(_REJECTED, has_labels=self.has_labels), _LISTS)
         pieces = decode_inputs(self._records, folder, progress, engine, kinds={**kinds, **lists})
-        tokenized = self._counted(count_documents(pieces))
+        tokenized = self._counted(sum_counts(pieces))
         inputs = [open_pieces(self._records, pieces, columns) for columns in self._of_sides]
         sides = (
             Source(self.name, of_side, columns, None, tokenized, self.pad_id, skips=self.skips)
@@ -115,8 +115,7 @@ class TextPairs(Pairs):
     def _split(self, input_: Input) -> Iterator[tuple[CheckedBatch, CheckedBatch]]:
         """Yield the chosen and the rejected answers of one batch after the other."""
         for batch, lengths in checked(input_, self._records.columns):
-            for name in self._counts:
-                self._counts[name] += getattr(batch, name)
+            self._counts.update(batch.counts)
             extra = {name: batch.extra[name] for name in self.columns.extra}
             labels = batch.extra[_REJECTED.labels] if self.has_labels else None
             rejected = Batch(batch.extra[_REJECTED.input_ids], labels, batch.done, extra, rejected=batch.rejected)
@@ -125,9 +124,9 @@ class TextPairs(Pairs):
                 (rejected, document_lengths(rejected.input_ids, labels, {})),
             )
 
-    def _counted(self, counts: Mapping[str, int]) -> Tokenized:
+    def _counted(self, counts: Counter[str]) -> Tokenized:
         assert self.tokenized is not None
-        return replace(self.tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
+        return replace(self.tokenized, counts=counts)
 
     def _both_sides(self, name: str, chunks: list[pa.Array]) -> pa.ChunkedArray:
         """Return a column of the records as one of all lists: those of the chosen answers, then the rejected ones.
@@ -136,7 +135,7 @@ class TextPairs(Pairs):
             SourceError: no type holds all values.
         """
         try:
-            return pa.chunked_array(2 * alike(chunks, name))
+            return pa.chunked_array(2 * cast_to_common_type(chunks, name))
         except DocumentError as fault:
             raise SourceError(f"{self.describe(2 * fault.row)}: {fault.message}") from None
 

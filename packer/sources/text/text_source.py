@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -29,7 +30,8 @@ from packer.sources.text.usable_text import document_error, encode_usable, value
 from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
 from packer.stores import AnyPath
 from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognize, recognize_pairs
-from packer.text.text_columns import OF_CHATS
+from packer.text.messages import holds_messages
+from packer.text.text_columns import JSON, OF_CHATS, column_values
 
 _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
 
@@ -127,8 +129,7 @@ class TextInput(Input):
             [encoded.labels] if encoded.labels is not None else None,
             done,
             {name: [values] for name, values in extra.items()},
-            straddling=len(encoded.straddling),
-            untrained=len(encoded.untrained),
+            counts=encoded.counts,
             rejected=rejected,
             lines=lines,
         )
@@ -228,8 +229,32 @@ def _common_records(
                 f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
                 "that all of them have with --text-column"
             )
+    _refuse_json(next(reader for reader in readers if reader.file.name == first), records)
     # some files may lack tools, and so may the first line of a file
     return replace(records, template_columns=OF_CHATS) if records.conversational else records
+
+
+def _refuse_json(reader: RecordReader, records: Records) -> None:
+    """Refuse strings that hold lists of messages as JSON, in all of the first records, which would be packed as text.
+
+    Raises:
+        PackerError: there are such columns.
+    """
+    if records.conversational:
+        return
+    names = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
+    held: list[str] = []
+    with contextlib.suppress(SourceError, DocumentError, UnicodeDecodeError):  # which are raised when all is read
+        for block, _ in islice(reader.blocks(names), 1):
+            found = reader.records(block, names, [])
+            values = {name: [value for value in column_values(found, name) if value is not None] for name in names}
+            held = [name for name in names if values[name] and all(map(holds_messages, values[name]))]
+    if held:
+        option = ",".join(f"{name}{JSON}" if name in held else name for name in names)
+        raise PackerError(
+            f"{reader.file.name}: '{held[0]}' holds messages as JSON in strings, which would be packed as text, with "
+            f"brackets and quotes; decode them by --text-column {option}"
+        )
 
 
 def _records_of(

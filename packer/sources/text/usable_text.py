@@ -105,4 +105,5 @@ def _joined_documents(encoder: Encoder, parts: Sequence[Encoded | None]) -> Enco
         straddling=tuple(row for part in encoded for row in part.straddling),
         untrained=tuple(row for part in encoded for row in part.untrained),
         turn_starts=turns,
+        unstopped=sum(part.unstopped for part in encoded),
     )

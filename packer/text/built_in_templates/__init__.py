@@ -1,4 +1,4 @@
-"""Chat templates that come with packer, for chats without tools: `NAME.jinja`.
+"""Chat templates that come with packer: `NAME.jinja`. Only `qwen3` writes tools.
 
 Every message is rendered in the same way whatever follows it, so that assistant spans can be located in chats of any
 number of turns. Chats with one answer get the tokens of the models' own templates (tests compare them).
@@ -7,16 +7,31 @@ number of turns. Chats with one answer get the tokens of the models' own templat
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import NamedTuple
+
+
+class BuiltIn(NamedTuple):
+    """A built-in chat template."""
+
+    source: str
+    """The template, in Jinja."""
+    special_tokens: tuple[str, ...]
+    """Special tokens that it writes; a tokenizer without them would split them into pieces of text."""
+    ends: tuple[str, ...]
+    """Special tokens at which its models stop."""
+
 
 _TOKENS = {
-    "chatml": ("<|im_start|>", "<|im_end|>"),
-    "qwen3": ("<|im_start|>", "<|im_end|>"),
-    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-    "gemma3": ("<start_of_turn>", "<end_of_turn>"),
+    "chatml": (("<|im_start|>",), ("<|im_end|>",)),
+    "gemma3": (("<start_of_turn>",), ("<end_of_turn>",)),
+    "glm4moe": (("[gMASK]", "<sop>", "<|system|>", "<|assistant|>"), ("<|user|>", "<|observation|>")),
+    "llama3": (("<|start_header_id|>", "<|end_header_id|>"), ("<|eot_id|>",)),
+    "qwen3": (("<|im_start|>",), ("<|im_end|>",)),
 }
-"""Special tokens that a template writes; a tokenizer without them would split them into pieces of text."""
 
 
-def built_in(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return (template, special tokens that it writes) of a built-in chat template."""
-    return (files(__package__) / f"{name}.jinja").read_text(encoding="utf-8"), _TOKENS[name]
+def built_in(name: str) -> BuiltIn:
+    """Return a built-in chat template."""
+    special_tokens, ends = _TOKENS[name]
+    source = (files(__package__) / f"{name}.jinja").read_text(encoding="utf-8")
+    return BuiltIn(source, (*special_tokens, *ends), ends)

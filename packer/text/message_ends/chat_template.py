@@ -3,8 +3,9 @@
 If the template marks answers by {% generation %}, what is marked is trained. Otherwise, an answer begins where the
 rendering of the messages before it ends, with the generation prompt, and ends where the rendering of the messages up
 to it ends. These are the model's input and what it has to write: the token that ends its turn is trained, and so is a
-newline that the template writes after it. The text is never searched: if the whole does not begin with one of these
-renderings, the chat is refused.
+newline that the template writes after it. If the next message's role ends the turn, as in GLM, its marker is trained,
+too, and appended to a chat that ends with an answer. The text is never searched: if the whole does not begin with one
+of these renderings, the chat is refused.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from packer.options.choices import TrainOn
 from packer.text.message_ends.generation_prompts import GenerationPrompts, question_for
 from packer.text.message_ends.generation_tags import has_generation_tags, misplaced, split_at_marks
 from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
+from packer.text.message_ends.stop_tokens import StopTokens
 from packer.text.messages import TextError
-from packer.text.rendering import CHOICE, Chat, Templates
+from packer.text.rendering import Chat, Templates
 from packer.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
-
-_REMEDY = f"{CHOICE}, mark answers with {{% generation %}}, or set --train-on all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class LocatedChat:
     """What is trained, in order; None if everything is."""
     turn_starts: list[int] | None
     """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
+    unstopped: int = 0
+    """Number of answers that end without a trained stop token."""
 
 
 class ChatTemplate:
@@ -46,6 +48,8 @@ class ChatTemplate:
         self.templates = Templates(tokenizer, source)
         self._prompts = GenerationPrompts(self.templates)
         self._prompts_behind_ends: dict[str, str] = {}
+        self._stops = StopTokens(self.templates, self._prompts)
+        self.ends_by_next_role = self._stops.ends_by_next_role
 
     def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> LocatedChat:
         """Render a chat; find the characters that are trained and, if asked for, where its messages begin.
@@ -69,15 +73,17 @@ class ChatTemplate:
         else:
             one = RenderedChat(chat, self.templates.render(chat))
         starts = self._turn_starts(one) if turns else None
+        trained: list[Span] | None
         if train_on == "all":
-            return LocatedChat(one.text, None, starts)
-        if train_on == "completion":
+            trained = None
+        elif train_on == "completion":
             trained = self._completion(one)
         elif is_tagged:
             trained = self._tagged(one)
         else:
             trained = self._answers(one)
-        return LocatedChat(one.text, trained, starts)
+        text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
+        return LocatedChat(text, trained, starts, unstopped)
 
     def _turn_starts(self, one: RenderedChat) -> list[int]:
         chat, text, starts = one.chat, one.text, [0]
@@ -98,7 +104,7 @@ class ChatTemplate:
             if text != one.text:
                 raise misplaced(chat.row)
         if chat.first:
-            start = _end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
+            start = self._end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
             spans = [(max(start, begin), end) for begin, end in spans if end > start]
         if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
             raise TextError(
@@ -124,12 +130,12 @@ class ChatTemplate:
         for turn in turns:
             before, end = self._rendered_prompt(chat, turn), len(text)
             if turn + 1 < len(chat.messages):
-                end = _end_of(self.templates.render(chat, turn + 1), one, turn)
-            start = _end_of(before, one, turn, is_prompt=True)
+                end = self._end_of(self.templates.render(chat, turn + 1), one, turn)
+            start = self._end_of(before, one, turn, is_prompt=True)
             if turn + 1 == len(chat.messages):
                 self._check_end(one, before)
             if end < start:
-                message = f"the chat template renders {chat.name_of(turn)} as nothing; {_REMEDY}"
+                message = f"the chat template renders {chat.name_of(turn)} as nothing; {self._remedy}"
                 raise TextError(chat.row, message, "unlocated_spans")
             spans.append((start, end))
         return spans
@@ -146,7 +152,7 @@ class ChatTemplate:
         source = self.templates.source_of(chat)
         if source not in self._prompts_behind_ends:
             prompted = RenderedChat(chat, self.templates.render(chat, prompt=True))
-            self._prompts_behind_ends[source] = prompted.text[_end_of(text, prompted, len(chat.messages)) :]
+            self._prompts_behind_ends[source] = prompted.text[self._end_of(text, prompted, len(chat.messages)) :]
         prompt = self._prompts_behind_ends[source]
         spans = [(ends[turn - 1] + len(prompt), ends[turn]) for turn in turns]
         is_exact = all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans)
@@ -156,7 +162,7 @@ class ChatTemplate:
         """Find everything after the prompt, which is rendered with the generation prompt."""
         chat = one.chat
         before = self._rendered_prompt(chat, chat.first)
-        start = _end_of(before, one, chat.first, is_prompt=True)
+        start = self._end_of(before, one, chat.first, is_prompt=True)
         if len(chat.messages) - 1 not in chat.masked:
             self._check_end(one, before)
         return _without([(start, len(one.text))], self._masked(one))
@@ -176,13 +182,13 @@ class ChatTemplate:
         turns = [turn for turn in turns if not answers_only or chat.messages[turn]["role"] == "assistant"]
         ends = {0: 0, len(chat.messages): len(one.text)}
         for count in sorted({count for turn in turns for count in (turn, turn + 1)} - {*ends}):
-            ends[count] = _end_of(self.templates.render(chat, count), one, count - 1)
+            ends[count] = self._end_of(self.templates.render(chat, count), one, count - 1)
         return [(ends[turn], ends[turn + 1]) for turn in turns]
 
     def _rendered_prompt(self, chat: Chat, count: int) -> str:
         """Render the first messages with the generation prompt: the model's input before it writes."""
         if count == 0 and isinstance(self.templates.attempt(chat, [], prompt=True), Exception):
-            raise _without_beginning(chat)
+            raise self._without_beginning(chat)
         return self.templates.render(chat, count, prompt=True)
 
     def _check_end(self, one: RenderedChat, before: str) -> None:
@@ -201,7 +207,7 @@ class ChatTemplate:
             raise TextError(
                 chat.row,
                 "the chat template renders the last turn differently when another follows, and always or never "
-                f"appends a generation prompt, so the turn's end is not known; {_REMEDY}",
+                f"appends a generation prompt, so the turn's end is not known; {self._remedy}",
                 "unlocated_spans",
             )
 
@@ -211,33 +217,45 @@ class ChatTemplate:
             raise TextError(
                 chat.row,
                 "the chat template appends a generation prompt, or a part of one, even if none is requested, so "
-                f"the end of a turn is not known; {_REMEDY}",
+                f"the end of a turn is not known; {self._remedy}",
                 "unlocated_spans",
             )
 
+    def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
+        """Where in the whole a rendering of its beginning ends.
 
-def _end_of(part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
-    """Where in the whole a rendering of its beginning ends.
+        Args:
+            part: the rendering.
+            one: the whole chat.
+            turn: number of the message that the rendering is for, for errors.
+            is_prompt: whether it is the model's input before it writes this message.
 
-    Args:
-        part: the rendering.
-        one: the whole chat.
-        turn: number of the message that the rendering is for, for errors.
-        is_prompt: whether it is the model's input before it writes this message.
+        Raises:
+            TextError: the whole does not begin with it.
+        """
+        if one.text.startswith(part):
+            return len(part)
+        if is_prompt and turn == 0:
+            raise self._without_beginning(one.chat)
+        raise TextError(
+            one.chat.row,
+            f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
+            f"follows, so what the assistant wrote cannot be located exactly; {self._remedy}",
+            "unlocated_spans",
+        )
 
-    Raises:
-        TextError: the whole does not begin with it.
-    """
-    if one.text.startswith(part):
-        return len(part)
-    if is_prompt and turn == 0:
-        raise _without_beginning(one.chat)
-    raise TextError(
-        one.chat.row,
-        f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
-        f"follows, so what the assistant wrote cannot be located exactly; {_REMEDY}",
-        "unlocated_spans",
-    )
+    def _without_beginning(self, chat: Chat) -> TextError:
+        """The error for a trained first message, if the template needs a message before it."""
+        return TextError(
+            chat.row,
+            f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
+            f"where that begins; begin the chat with another, give that one weight 0, or {self._remedy}",
+            "unlocated_spans",
+        )
+
+    @property
+    def _remedy(self) -> str:
+        return f"{self.templates.choice}, mark answers with {{% generation %}}, or set --train-on all"
 
 
 def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
@@ -246,13 +264,3 @@ def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
         pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
         spans = [(begin, end) for begin, end in pieces if begin < end]
     return spans
-
-
-def _without_beginning(chat: Chat) -> TextError:
-    """The error for a trained first message, if the template needs a message before it."""
-    return TextError(
-        chat.row,
-        f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
-        f"where that begins; begin the chat with another, give that one weight 0, or {_REMEDY}",
-        "unlocated_spans",
-    )

@@ -34,6 +34,8 @@ class GenerationPrompt:
     """What it writes after a question only on request; "" if nothing or unknown."""
     always: bool | None
     """Whether it appends a part of the prompt without a request, too; None if unknown."""
+    next_question: str
+    """What follows the rendering of a question and an answer if another question does; "" if unknown."""
 
 
 class GenerationPrompts:
@@ -59,9 +61,11 @@ class GenerationPrompts:
         answered = self._render(chat, [question, answer])
         followed = self._render(chat, [question, answer, question])
         plain, whole = without_end_marks(asked), without_end_marks(prompted)
+        two, three = without_end_marks(answered), without_end_marks(followed)
         return GenerationPrompt(
             requested=whole[_common(plain, whole) :] if plain else "",
             always=_shares_tail(answered, prompted) or _shares_words(answered, followed, prompted),
+            next_question=three.removeprefix(two) if three.startswith(two) and two else "",
         )
 
     def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> str:

@@ -37,9 +37,9 @@ def tags_stand_alone(source: str) -> bool:
 
     try:
         tree = parsed(source, marked=True)
-    except TemplateError:
+        return sum(map(_is_mark, tree.find_all(nodes.Output))) == _count_in_place(tree.body)
+    except (TemplateError, RecursionError):
         return False
-    return sum(map(_is_mark, tree.find_all(nodes.Output))) == _count_in_place(tree.body)
 
 
 def split_at_marks(row: int, marked: str) -> tuple[str, list[tuple[int, int]]]:
