@@ -63,7 +63,10 @@ def _compiling() -> Iterator[None]:
     try:
         yield
     except (RecursionError, SyntaxError) as error:
-        is_deep = isinstance(error, RecursionError) or "nested" in str(error) or "overflow" in str(error)
+        # CPython: "too many statically nested blocks", "parser stack overflow", "too many levels of indentation"
+        is_deep = (
+            isinstance(error, RecursionError | IndentationError) or "nested" in str(error) or "overflow" in str(error)
+        )
         reason = "it is nested too deeply to be compiled" if is_deep else "its syntax is wrong"
         raise TemplateError(f"{reason} ({error})") from None
 
