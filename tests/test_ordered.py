@@ -9,6 +9,7 @@ from test_pack import hashes, made_documents, save_arrow, segments_in
 import packer
 from packer.cli import cli
 from tests import naive
+from tests.small import shrink
 
 TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}
 KEPT = {
@@ -57,24 +58,16 @@ def test_the_seed_changes_nothing_but_its_own_line_of_the_manifest(tmp_path, alg
     assert {name for name in one if one[name] != other[name]} <= {"manifest.json"}
 
 
+@pytest.mark.parametrize("options", [{}, {"max_segments": 3}, {"untrained": "drop"}], ids=str)
 @pytest.mark.parametrize("algorithm", TWINS)
-def test_an_interrupted_pack_uses_the_plan_in_its_notes(tmp_path, monkeypatch, algorithm):
-    source = save_arrow(tmp_path / "source.arrow", made_documents(300))
-
-    def pack(out):
-        return packer.pack(source, out, max_len=40, algorithm=algorithm, shard_size="8KB", workers=1)
-
-    pack(tmp_path / "undisturbed")
-    with monkeypatch.context() as striking:
-        striking.setattr("packer.output.output_folder.OutputFolder.finish", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            pack(tmp_path / "out")
-    next((tmp_path / "out").glob("data-00001*")).unlink()
-    monkeypatch.setattr(
-        "packer.pipeline.planning.order_plan._note_marks", lambda *_: 1 / 0
-    )  # the plan is not made again
-    pack(tmp_path / "out")
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "undisturbed")
+def test_bytes_do_not_depend_on_how_many_documents_are_read_together(tmp_path, monkeypatch, algorithm, options):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(400, longest=90))
+    options = {"max_len": 40, "shard_size": "8KB", "algorithm": algorithm, **options}
+    packer.pack(source, tmp_path / "whole", **options)
+    for together in (2, 34):
+        shrink(monkeypatch, documents_together=together, segments_arranged=7)
+        packer.pack(source, tmp_path / f"by {together}", **options)
+        assert hashes(tmp_path / f"by {together}") == hashes(tmp_path / "whole")
 
 
 def changed(documents, what):

@@ -1,4 +1,4 @@
-"""Tokenizers opened without transformers are AutoTokenizer's; what is not known is left to transformers."""
+"""The tokens of packed text are those of transformers' AutoTokenizer, however the tokenizer was saved."""
 
 import json
 import os
@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from packer.text import open_tokenizer
-from packer.text.tokenizer import of_transformers
-from packer.text.tokenizer_folder import CLASSES, open_complete
-from packer.text.tokenizer_identity import text_identity
-from packer.text.tokens import TextTokens
+import packer
 from tests.chat_templates import EXACT, MARKED, WORDS, auto_tokenizer, save_tokenizer, trained
 
 transformers = pytest.importorskip("transformers")
@@ -21,30 +18,28 @@ transformers = pytest.importorskip("transformers")
 SPECIAL = ["<s>", "</s>", "<unk>", "<pad>", "<mask>", "<|endoftext|>", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]
 TEXTS = [
     *("The quick fox", " two  spaces\n\n\tand 123 lines\r\n", "café cafe\u0301 \ufb01 中文 😀 '\u017f'S", "x"),
-    *("<s>The fox</s> dogs<|endoftext|>fox", "a [SEP] b[MASK]c <mask> d", "UPPER Case <extra> <EXTRA>fox <unk>"),
+    *("The<s>fox</s> dogs<|endoftext|>fox", "a [SEP] b[MASK]c <mask> d", "UPPER Case <extra> <EXTRA>fox <unk>"),
 ]
 
 
-def compare(path):
-    """Compare a tokenizer with that of transformers; return whether it was opened without."""
-    ours, auto = open_tokenizer(str(path)), auto_tokenizer(path)
-    theirs = of_transformers(auto)
-    assert (ours.name, ours.special_tokens) == (auto.name_or_path, auto.special_tokens_map)
-    assert (ours.eos_token_id, ours.pad_token_id) == (auto.eos_token_id, auto.pad_token_id)
-    assert ours.chat_template == auto.chat_template
-    for text in TEXTS:
-        for special in (True, False):
-            ids = auto(text, add_special_tokens=special)["input_ids"]
-            assert ours.ids(text, special=special) == ids
-            assert ours.decode(ids) == auto.decode(ids)
-    for token in (*SPECIAL, "fox", "no token"):
-        assert ours.has_token(token) == theirs.has_token(token)
-    hashes = [
-        text_identity(one, TextTokens(one), columns=["text"], train_on="all", eos=True).tokenizer
-        for one in (ours, theirs)
-    ]
-    assert hashes[0] == hashes[1]
-    return ours.pretrained is None
+def compare(folder):
+    """Pack texts with a tokenizer; the tokens are those of transformers, and an end of text."""
+    path = str(folder)
+    source = Path(folder) / "texts.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    tokenizer = auto_tokenizer(path)
+    has_eos = tokenizer.eos_token_id is not None
+    out = Path(folder) / "out"
+    packer.pack(source, out, max_len=512, tokenizer=path, eos=has_eos, algorithm="sequential", sync=False)
+    source.unlink()
+    found = []
+    for row in packer.load(out):
+        segments = np.split(row["input_ids"], np.cumsum(row["seq_lengths"])[:-1])
+        found += [tokens.tolist() for tokens, document in zip(segments, row["doc_ids"], strict=True) if document >= 0]
+    for text, tokens in zip(TEXTS, found, strict=True):
+        ids = tokenizer(text)["input_ids"]
+        ends = has_eos and ids[-1:] != [tokenizer.eos_token_id]
+        assert tokens == [*ids, *[tokenizer.eos_token_id] * ends], text
 
 
 def change(folder, name="tokenizer_config.json", **values):
@@ -162,29 +157,14 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["qwen3", "bert_uncased"])
-def test_real_tokenizers_are_opened_without_transformers(shared_data, name):
-    assert compare(shared_data / "tokenizers" / name)
+def test_text_has_the_tokens_of_real_tokenizers(shared_data, tmp_path, name):
+    shutil.copytree(shared_data / "tokenizers" / name, tmp_path, dirs_exist_ok=True)
+    compare(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_opened_without_transformers(folders, tmp_path, kind):
-    assert compare(folders(kind, tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("class_name", "model_type"), [(name, model) for name, one in CLASSES.items() for model in sorted(one.model_types)]
-)
-def test_a_model_beside_a_tokenizer_of_its_class_changes_nothing(folders, tmp_path, class_name, model_type):
-    kinds = {
-        "GPT2Tokenizer": "gpt2",
-        "Qwen2Tokenizer": "qwen2",
-        "GemmaTokenizer": "gemma",
-        "BertTokenizer": "word piece",
-    }
-    folder = folders(kinds.get(class_name, "as saved"), tmp_path)
-    change(folder, tokenizer_class=f"{class_name}Fast")
-    change(folder, "config.json", model_type=model_type)
-    assert compare(folder)
+def test_text_has_the_tokens_of_every_kind_of_tokenizer(folders, tmp_path, kind):
+    compare(folders(kind, tmp_path))
 
 
 # ---- configurations as older versions wrote them ----
@@ -251,10 +231,10 @@ def templates_in_files(folder):
 def test_configurations_of_all_versions_are_read_as_transformers_does(tmp_path, edit):
     save_tokenizer(tmp_path, adds_bos=True)
     edit(tmp_path)
-    assert compare(tmp_path)
+    compare(tmp_path)
 
 
-# ---- what is not known ----
+# ---- unusual settings ----
 
 
 def change_first_token(folder, **values):
@@ -283,7 +263,6 @@ def reorder(folder):
         ("as saved", lambda folder: change(folder, extra_special_tokens=["<new>"])),
         ("as saved", lambda folder: change(folder, cls_token="<new>")),
         ("as saved", lambda folder: change(folder, cls_token="the")),
-        ("as saved", lambda folder: change(folder, split_special_tokens=True)),
         ("as saved", lambda folder: change(folder, fix_mistral_regex=True)),
         ("as saved", lambda folder: change(folder, add_prefix_space=True)),
         ("as saved", lambda folder: change(folder, "config.json", model_type="qwen2")),
@@ -299,66 +278,41 @@ def reorder(folder):
         ("word piece", lambda folder: change(folder, clean_up_tokenization_spaces=True)),
     ],
 )
-def test_what_is_not_known_is_left_to_transformers(folders, tmp_path, kind, edit):
+def test_unusual_settings_are_read_as_transformers_does(folders, tmp_path, kind, edit):
     edit(folders(kind, tmp_path))
-    assert not compare(tmp_path)
+    compare(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("tokenizer_config.json", "{"),
-        ("tokenizer_config.json", "[]"),
-        ("tokenizer.json", "{}"),
-        ("tokenizer.json", "\udcff"),
-        ("tekken.json", "{}"),
-        ("config.json", "{}"),
-        ("added_tokens.json", '{"<new>": 9}'),
-        ("special_tokens_map.json", '{"eos_token": 5}'),
-    ],
-)
-def test_files_that_cannot_be_read_are_left_to_transformers(folders, tmp_path, name, content):
-    folder = folders("as saved", tmp_path)
-    assert open_complete(folder, "x") is not None
-    (folder / name).write_text(content, errors="surrogateescape")
-    assert open_complete(folder, "x") is None
-
-
-# ---- where it is opened from ----
-
-
-def test_a_tokenizer_of_the_hub_is_opened_from_the_cache(tmp_path):
-    revision = "0" * 40
-    folder = tmp_path / "hub" / "models--org--name"
-    save_tokenizer(folder / "snapshots" / revision, template=EXACT["chatml"])
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text(revision)
-    code = (
-        "import sys; from packer.text import open_tokenizer; one = open_tokenizer('org/name')\n"
-        "print(one.name, one.pretrained, one.eos_token_id, len(one.chat_template), 'transformers' in sys.modules)"
-    )
-    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.split() == [
-        "org/name",
-        "None",
-        str(trained().token_to_id("</s>")),
-        str(len(EXACT["chatml"])),
-        "False",
-    ]
+# ---- where it is opened from, and what is imported ----
 
 
 @pytest.mark.parametrize("template", [EXACT["chatml"], MARKED["marked"]])
-def test_packing_chats_imports_neither_transformers_nor_torch(tmp_path, template):
-    path = save_tokenizer(tmp_path / "tokenizer", template=template, adds_bos=True)
+@pytest.mark.parametrize("place", ["folder", "hub"])
+def test_packing_chats_imports_neither_transformers_nor_torch(tmp_path, place, template):
+    hub = tmp_path / "hub" / "models--org--name"
+    folder = hub / "snapshots" / ("0" * 40) if place == "hub" else tmp_path / "tokenizer"
+    name = "org/name" if place == "hub" else str(folder)
+    save_tokenizer(folder, template=template, adds_bos=True)
+    if place == "hub":
+        (hub / "refs").mkdir()
+        (hub / "refs" / "main").write_text("0" * 40)
     chat = [{"role": "user", "content": WORDS}, {"role": "assistant", "content": "The fox"}]
     source = tmp_path / "chats.jsonl"
     source.write_text(json.dumps({"messages": chat}) + "\n")
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     for arguments in (["pack", "--max-len", "512", "--output", "packed"], ["tokenize", "--output", "tokenized"]):
-        command = [arguments[0], str(source), "--tokenizer", path, *arguments[1:]]
+        command = [arguments[0], str(source), "--tokenizer", name, *arguments[1:]]
         script = f"import sys\nfrom packer.cli import cli\ntry: cli({command})\nfinally: print(*sys.modules)"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )
         imported = set(done.stdout.splitlines()[-1].split())
         assert done.returncode == 0, done.stderr
         assert "tokenizers" in imported
-        assert not imported & {"transformers", "torch", "datasets", "pandas", "huggingface_hub"}
+        assert not imported & {
+            "transformers",
+            "torch",
+            "datasets",
+            "pandas",
+            *(["huggingface_hub"] * (place == "folder")),
+        }

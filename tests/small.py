@@ -1,0 +1,61 @@
+"""Sizes and waiting times that are made small, so that a small input has several pieces, blocks, chunks or shards.
+
+No other file of tests names these private constants: whoever moves one changes a line here.
+"""
+
+import pytest
+
+PLACES = {
+    # reading
+    "piece": "packer.sources.decoding.decoded_pieces._PIECE",
+    "json_block": "packer.sources.json_lines.jsonl._BLOCK",
+    "record_block": "packer.sources.text.text_records.BLOCK",
+    "blank_lines": "packer.sources.json_lines.lines.MOST_BLANK",
+    "record": "packer.sources.documents.MOST_RECORD",
+    "mapped_documents": "packer.sources.mapped.mapped_lists._DOCUMENTS",
+    "segment_run": "packer.sources.packed.segment_index._RUN",
+    "characters": "packer.text.text_encoder._CHARACTERS",
+    # planning
+    "documents_together": "packer.pipeline.segments.segment_reader.CHUNK",
+    "segments_arranged": "packer.pipeline.planning.order_plan.STRETCH",
+    "region": "packer.pipeline.partitions.partitioning.REGION",
+    "partition_segments": "packer.pipeline.partitions.partitioning.MOST_SEGMENTS",
+    "blocks_per_partition": "packer.pipeline.planning.surveying.BLOCKS_PER_PARTITION",
+    "solved_groups": "packer.plan.groups.MOST_SOLVED",
+    # writing and checking
+    "batch": "packer.shards.row_format._BATCH_BYTES",
+    "batches_together": "packer.shards.row_format._BLOCK_BATCHES",
+    "shards_in_manifest": "packer.shards.shard_table.MOST_IN_MANIFEST",
+    "verified_segments": "packer.pipeline.verification.packed_segments.BUCKET",
+    "sampled_batches": "packer.pipeline.statistics.SAMPLED_BATCHES",
+    # ranks and stores
+    "sign_of_life": "packer.signs_of_life.INTERVAL",
+    "first_pause": "packer.stores.requests._FIRST_PAUSE",
+    "retries": "packer.stores.requests._RETRIES",
+    "timeout": "packer.stores.requests._TIMEOUT",
+    "left_alone": "packer.stores.requests._LEFT_ALONE",
+    "chunk": "packer.stores.mirror.CHUNK",
+    # loading
+    "open_shards": "packer.loader.open_dataset.MOST_OPEN",
+    "check_pause": "packer.loader.open_shards._CHECK_PAUSE",
+    "room_patience": "packer.loader.cache.shard_cache.ROOM_PATIENCE",
+    "fetch_patience": "packer.loader.cache.shard_cache.FETCH_PATIENCE",
+    "idle": "packer.loader.cache.cached_dataset._IDLE",
+    "made_together": "packer.loader.index.materialized_shards._TOGETHER",
+}
+
+
+def shrink(patch: pytest.MonkeyPatch, **sizes) -> None:
+    """Make sizes and times small until the patch is undone."""
+    for name, size in sizes.items():
+        patch.setattr(PLACES[name], size)
+
+
+def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
+    """Start without contents of objects, as another process would."""
+    from packer.sources.files import file_access
+    from packer.stores import mirror
+
+    patch.setattr(mirror, "_mirrors", mirror._Mirrors())
+    for cache in (file_access._mirrored, file_access._with_headers):
+        cache.cache_clear()
