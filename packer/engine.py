@@ -94,6 +94,23 @@ class Threads:
             yield missing
 
 
+def run_once(engine: Engine, task: Callable[[], Result], is_done: Callable[[], bool]) -> Result | None:
+    """Do what exactly one process must do, and wait until it is done; another does it if that process dies.
+
+    Args:
+        engine: decides which process does it.
+        task: function that does it.
+        is_done: whether it is done, by any process.
+
+    Returns:
+        The result of the task; None in processes that did not run it.
+    """
+    result = None
+    for _ in engine.assigned([0], lambda only: only if is_done() else ()):
+        result = task()
+    return result
+
+
 def without(tasks: Sequence[int], done: Collection[int]) -> list[int]:
     """Return the tasks that are not done, in order."""
     left_out = frozenset(done)

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.engine import Engine
+from packer.engine import Engine, run_once
 from packer.output.packed_output import PackedOutput, names_in
 from packer.output.stored_pack import StoredPack
 from packer.output.unfinished_pack import UnfinishedPack
@@ -258,13 +258,12 @@ def make_note(notes: Notes, name: str, make: Callable[[], Note], engine: Engine,
     """
     note: Note | None = None
 
-    def made(numbers: Sequence[int]) -> Sequence[int]:
+    def is_made() -> bool:
         nonlocal note
         note = note or notes.load(name)
-        return numbers if note is not None else ()
+        return note is not None
 
-    for _ in engine.assigned([0], made):
-        notes.save(name, make(), lasting=lasting)
+    run_once(engine, lambda: notes.save(name, make(), lasting=lasting), is_made)
     note = note or notes.load(name)
     if note is None:  # another process has just completed the output, and removed its notes
         raise FileNotFoundError(name)

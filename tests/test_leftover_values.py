@@ -15,7 +15,7 @@ import packer
 from packer import signs_of_life
 from packer.engine import without
 from packer.errors import PackerError, SourceError
-from packer.pipeline import choose_engine, packing
+from packer.pipeline import job, packing
 from packer.pipeline.partitions import leftover_values, partitioning
 from packer.pipeline.partitions.partition_plan import spread_numbers
 from packer.pipeline.planning import surveying
@@ -237,7 +237,7 @@ def test_values_that_are_lost_or_damaged_are_read_from_the_source(damage, remote
 
 def test_tasks_of_other_processes_leave_and_take_the_same_values(remote, tmp_path, monkeypatch):
     source, expected = remote
-    monkeypatch.setattr(choose_engine, "Threads", Elsewhere)
+    monkeypatch.setattr(job, "Threads", Elsewhere)
     packer.pack(source, tmp_path / "out", **OPTIONS | {"algorithm": "mixed"})
     assert hashes(tmp_path / "out") == expected
 

@@ -17,7 +17,7 @@ import packer
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.pipeline import choose_engine, packing
+from packer.pipeline import job, packing
 from packer.pipeline.measure_source import measure
 from packer.sources.files import file_access
 from packer.sources.tokenized_source import find_source
@@ -207,7 +207,7 @@ def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, m
     write(local)
     remote = upload(local, bucket / "data")
     pack(local, tmp_path / "one", **options)
-    monkeypatch.setattr(choose_engine, "Threads", Elsewhere)
+    monkeypatch.setattr(job, "Threads", Elsewhere)
     pack(str(remote), tmp_path / "two", **options)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 

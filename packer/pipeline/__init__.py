@@ -1,7 +1,8 @@
 """The commands as functions, without click or printing: from a source to a plan, to shards, and back to the source.
 
 - `packing`: packs a source; `tokenizing`: tokenizes text and stops there; `name_output`: where they write by default
-- `appending`: adds documents to a packed dataset (`append_target`)
+- `appending`: adds documents to a packed dataset
+- `job`: claims a dataset and chooses the engine that builds it, for `packing`, `appending` and `materializing`
 - `open_inputs`, `read_documents`: open a source or a mixture, and read it as one sequence of documents
 - `segments/`: documents cut into segments
 - `planning/`: plans the rows; `partitions/`: plans of histogram algorithms

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from packer.errors import PackerError
-from packer.executors import available_workers
+from xxhash import xxh3_128_hexdigest
+
+from packer.engine import Engine
+from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.facts import SourceIdentity, TextIdentity
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
 from packer.output.claim_append import claim_append
-from packer.output.claim_pack import claim_pack
 from packer.output.join_generation import changed_by_another, finish_joining, join_generation
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded
-from packer.pipeline.append_target import AppendTarget, is_last_generation
-from packer.pipeline.choose_engine import chosen_engine, chosen_rank
+from packer.pipeline.job import Job, build_claimed
 from packer.pipeline.name_output import refuse_inside
-from packer.pipeline.open_inputs import request_of
-from packer.pipeline.packed_source import options_with
-from packer.pipeline.packing import pack_into
+from packer.pipeline.packed_source import options_with, refuse_decoding
+from packer.pipeline.packing import PackTarget, pack_into, request_for
 from packer.pipeline.planning.make_plan import PLAN_VERSION
-from packer.pipeline.read_documents import SourceLike, one_source
+from packer.pipeline.read_documents import SourceLike, one_source, open_sources
+from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
-from packer.ranks import FinishedElsewhere, RankOf
+from packer.ranks import FinishedElsewhere
+from packer.shards.file_names import appending_folder
 from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest, is_packed
-from packer.shards.reader import check_sizes, read_manifest
+from packer.shards.reader import check_sizes, checked_batches, open_shard, read_manifest
+from packer.shards.row_format import RowFormat
 from packer.sources.open_documents import OpenDocuments
 from packer.sources.packed.open_packed import packed_folder
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
+log = logging.getLogger(__name__)
+
+_MAY_DIFFER = ("indices_xxh3_128", "today")  # facts about texts
+_SHOWN = 3  # files in a message
 _LOOK_AGAIN = 0.2  # seconds between two looks at whether another rank has put a generation in place
 
 
@@ -90,8 +100,16 @@ def append(
         PackerError: anything that the user can fix, in one line.
     """
     # Choose the engine; obvious errors are raised before anything is written.
-    remedy = "discard what was begun with a single process"
-    place = chosen_rank(engine_options, source, packed, sync=sync, overwrite=overwrite, remedy=remedy)
+    job = Job.of(
+        engine_options,
+        source,
+        packed,
+        workers=workers,
+        sync=sync,
+        overwrite=overwrite,
+        progress=progress,
+        remedy="discard what was begun with a single process",
+    )
     folder, source = any_path(expanded(packed)), _as_one(expanded(source))
     options_with(folder, read_manifest(folder), tokenizer)
     refuse_inside(source, folder, remedy="append the files or folders in it that hold documents")
@@ -100,22 +118,21 @@ def append(
 
     # Put in place what an interrupted command had finished.
     prepare = partial(finish_joining, folder, sync=sync)
-    with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=place is not None):
+    with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=job.rank is not None):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
-        growing = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
-        growing.refuse_kind()
-        check_sizes(folder, growing.manifest)
-        options = options_with(folder, growing.manifest, tokenizer)
-        opened = growing.open(source, options)
-        if is_last_generation(growing, source, opened, options, progress):
-            return AppendResult(manifest=growing.manifest, output=folder, found_complete=True)
+        target = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
+        target.refuse_kind()
+        check_sizes(folder, target.manifest)
+        options = options_with(folder, target.manifest, tokenizer)
+        opened = target.open(source, options)
+        if is_last_generation(target, source, opened, options, progress):
+            return AppendResult(manifest=target.manifest, output=folder, found_complete=True)
 
         # Pack it in a folder inside the dataset.
-        made = _Generation(growing=growing, opened=opened, options=options, place=place, engine_options=engine_options)
-        is_mine = made.pack(workers or available_workers(), progress, sync=sync, overwrite=overwrite)
+        is_mine = _pack(target, opened, options, job)
 
         # Move it into the dataset, unless the rank that finished it does so.
-        is_mine = made.join(is_mine=is_mine, sync=sync)
+        is_mine = _join(target, opened, job, is_mine=is_mine)
         return AppendResult(
             manifest=read_manifest(folder), output=folder, found_complete=False, finished_elsewhere=not is_mine
         )
@@ -135,93 +152,209 @@ def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Generation:
-    """Documents that become a generation of a dataset."""
+class AppendTarget(PackTarget):
+    """A complete packed dataset to which a generation is appended."""
 
-    growing: AppendTarget
-    """The dataset."""
+    folder: AnyPath
+    """Its folder."""
 
-    opened: OpenDocuments
-    """The documents."""
+    manifest: Manifest
+    """Its manifest."""
 
-    options: PackOptions
-    """Options of the dataset."""
+    @property
+    def building(self) -> AnyPath:
+        """Folder in which the next generation is packed."""
+        return appending_folder(self.folder, self.generations)
 
-    place: RankOf | None
-    """Rank of this process; None if it claims the dataset alone."""
+    def has_grown(self) -> bool:
+        """Whether a generation was put in place since."""
+        return read_manifest(self.folder) != self.manifest
 
-    engine_options: EngineOptions
-    """Options of the engine."""
+    def is_finished(self) -> bool:
+        """Whether the next generation is finished, or already part of the dataset."""
+        return is_packed(self.building) or self.has_grown()
 
-    def pack(self, workers: int, progress: Progress, *, sync: bool, overwrite: bool) -> bool:
-        """Pack them into a folder inside the dataset, resuming an interrupted run.
+    def refuse_kind(self) -> None:
+        """Raise a PackerError if nothing can be appended to this kind of dataset."""
+        if self.manifest.source.mixture:
+            names = ", ".join(part.name for part in self.manifest.source.mixture)
+            raise PackerError(
+                f"{self.folder} is a mixture of {names}, whose shares more documents would change: "
+                "pack the mixture again with all documents, or append to a dataset of a single source"
+            )
 
-        Returns:
-            Whether this process finished them; if not, another rank did.
-        """
-        growing, watch = self.growing, Watch.of(self.opened)
-        request = request_of(self.opened, self.options.to_dict())
-        made_of = {"appended_to": growing.key, "plan_version": PLAN_VERSION}
-        request = replace(request, options={**request.options, **made_of})
-        shared, patience = self.place is not None, self.engine_options.rank_timeout
-        try:
-            with (
-                claim_pack(
-                    growing.building, request, sync=sync, overwrite=overwrite, shared=shared, patience=patience
-                ) as claimed,
-                chosen_engine(claimed, self.engine_options, self.place, workers, self._is_finished) as engine,
-            ):
-                if shared and growing.has_grown():  # by other ranks, before this one came
-                    raise FinishedElsewhere
-                pack_into(
-                    claimed,
-                    engine,
-                    opened=self.opened,
-                    watch=watch,
-                    options=self.options,
-                    progress=progress,
-                    overwrite=overwrite,
-                    growing=growing,
-                )
-        except Exception:
-            # The rank that finishes it moves what the others may just be looking for.
-            if shared and self._is_finished():
-                return False
-            raise
-        return True
-
-    def _is_finished(self) -> bool:
-        """Whether the generation is finished, or already part of the dataset."""
-        return is_packed(self.growing.building) or self.growing.has_grown()
-
-    def join(self, *, is_mine: bool, sync: bool) -> bool:
-        """Move the finished generation into the dataset, or wait for the rank that does; return whether this one did.
+    def open(self, source: SourceLike, options: PackOptions) -> OpenDocuments:
+        """Open a source of documents like those of the dataset.
 
         Args:
-            is_mine: whether this process finished it. One that did not puts it in place if nobody else does in time.
-            sync: fsync the folder.
+            source: source to open.
+            options: options of the dataset.
 
         Raises:
-            PackerError: the dataset was changed by another command, or files of the generation are missing.
+            PackerError: it cannot be opened, or is of another kind.
         """
-        growing, begun = self.growing, time.monotonic()
-        while not is_mine and not growing.has_grown():
-            is_mine = time.monotonic() - begun > self.engine_options.rank_timeout
-            time.sleep(_LOOK_AGAIN)
         try:
-            if is_mine:
-                join_generation(growing.folder, growing.generations, sync=sync)
-        except Exception:
-            if self.place is None or not self._is_last_of(read_manifest(growing.folder)):
-                raise
-            is_mine = False
-        if not self._is_last_of(read_manifest(growing.folder)):
-            raise changed_by_another(growing.folder)
-        return is_mine
+            opened = open_sources(source, options)
+        except OtherSourceError as error:
+            kind = "tokens" if self.manifest.source.text is None else "text"
+            raise PackerError(
+                f"{error.found}; {self.folder} was packed from {kind}: append documents of the same kind"
+            ) from error
+        if options.index_only:
+            refuse_decoding(opened)
+        texts = {name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized}
+        self._check_text(texts.get(""))
+        return opened
 
-    def _is_last_of(self, manifest: Manifest) -> bool:
-        """Whether these documents are the next generation of the dataset, and its last one."""
-        if len(manifest.generations) != self.growing.generations + 1:
-            return False
-        found = [(file.name, file.bytes) for file in manifest.generations[-1].source.files]
-        return found == [(input_.file.name, input_.file.bytes) for input_ in self.opened.inputs]
+    def _check_text(self, found: TextIdentity | None) -> None:
+        """Raise a PackerError if text is not tokenized like that of the dataset; library versions may differ."""
+        recorded = self.manifest.source.text
+        one = {} if recorded is None else recorded.without_versions()
+        other = {} if found is None else found.without_versions()
+        for name in dict.fromkeys([*one, *other]):
+            if name not in _MAY_DIFFER and one.get(name) != other.get(name):
+                raise PackerError(
+                    f"{self.folder} was packed with {name} {one.get(name)}, and these documents have "
+                    f"{other.get(name)}: append documents that are tokenized in the same way, "
+                    "or pack them to another dataset"
+                )
+
+    def check_source(self, identity: SourceIdentity) -> None:
+        """Raise a SourceError if either the dataset or the documents, but not both, say which tokens are trained."""
+        if identity.labels != self.manifest.source.labels and self.manifest.options.labels:
+            has, lacks = ("these documents have", f"those of {self.folder} have none")
+            if not identity.labels:
+                has, lacks = (f"the documents of {self.folder} have", "these have none")
+            raise SourceError(
+                f"{has} labels or a mask, and {lacks}: give both, so that the same tokens are trained, or pack to "
+                "another dataset"
+            )
+
+    def check_columns(self, row_format: RowFormat) -> None:
+        """Raise a SourceError if a kept column has another type than in the dataset."""
+        options = self.manifest.options
+        if not (options.kept or options.stored_keep_tokens):
+            return  # the types of all others are those of the format
+        schema = open_shard(self.folder, self.manifest.shards[0], self.manifest).schema
+        for name in (*options.kept, *options.stored_keep_tokens):
+            one, other = (each.field(name).type.value_type for each in (schema, row_format.schema))
+            if one != other:
+                raise SourceError(
+                    f"'{name}' is {other} in these documents, and {one} in {self.folder}: convert the column, or pack "
+                    "to another dataset"
+                )
+
+
+def is_last_generation(
+    target: AppendTarget, source: SourceLike, opened: OpenDocuments, options: PackOptions, progress: Progress
+) -> bool:
+    """Return whether documents are those of the last generation.
+
+    Files are compared by name and size. If a source has all files of a generation, their tokens decide. If it has some
+    of them, there is a warning.
+
+    Args:
+        target: dataset to which they are to be appended.
+        source: source of the documents.
+        opened: the same, open.
+        options: options of the dataset.
+        progress: callback, as in `pack`.
+
+    Raises:
+        PackerError: all documents of a generation are among them; of the last one, together with others;
+            or a shard of such a generation is damaged.
+    """
+    paths = {(input_.file.name, input_.file.bytes): input_.path for input_ in opened.inputs}
+    parts = parts_of(target.manifest)
+    doubtful: dict[str, None] = {}
+    for part in reversed(parts):
+        files = [(file.name, file.bytes) for file in part.source.files]
+        if not paths.keys() >= set(files):
+            doubtful |= {name: None for name, size in files if (name, size) in paths}
+            continue
+        is_whole = len(files) == len(opened.inputs)
+        if is_whole:
+            again = target.open(source, options)  # subtle: a comparison reads it to the end
+        else:
+            again = target.open(one_source([str(paths[file]) for file in files]), replace(options, split=None))
+        for entry in part.shards:  # damage must not pass for other documents
+            deque(checked_batches(target.folder, entry, part), maxlen=0)
+        if next(compare_opened(target.folder, part, again, progress), None) is not None:
+            continue
+        if is_whole and part is parts[-1] and part.part is not None:
+            return True
+        rows = f"rows {part.first.row:,} to {part.first.row + part.packs - 1:,}"
+        if is_whole:
+            what, remedy = "these documents", "append others, or pack a mixture with --mix-unit epochs to repeat some"
+        else:
+            what, remedy = f"the documents of {_listed([name for name, _ in files])}", "append the other files alone"
+        raise PackerError(f"{target.folder} holds {what} already, in {rows}: {remedy}")
+    if doubtful:
+        log.warning(
+            "%s holds documents of files with the names and sizes of %s: if they are the same, append the others alone",
+            target.folder,
+            _listed(list(doubtful)),
+        )
+    return False
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _pack(target: AppendTarget, opened: OpenDocuments, options: PackOptions, job: Job) -> bool:
+    """Pack documents into a folder inside the dataset, resuming an interrupted run; return whether this process did."""
+    watch, request = Watch.of(opened), request_for([opened], options)
+    made_of = {"appended_to": xxh3_128_hexdigest(target.manifest.to_bytes()), "plan_version": PLAN_VERSION}
+
+    def build(claimed: UnfinishedPack, engine: Engine) -> Manifest:
+        if job.rank is not None and target.has_grown():  # by other ranks, before this one came
+            raise FinishedElsewhere
+        return pack_into(claimed, engine, opened=opened, watch=watch, options=options, job=job, target=target)
+
+    manifest = build_claimed(
+        target.building,
+        replace(request, options={**request.options, **made_of}),
+        build,
+        job,
+        is_complete=target.is_finished,
+        is_answered=target.is_finished,
+    )
+    return manifest is not None
+
+
+def _join(target: AppendTarget, opened: OpenDocuments, job: Job, *, is_mine: bool) -> bool:
+    """Move the finished generation into the dataset, or wait for the rank that does; return whether this one did.
+
+    Args:
+        target: the dataset.
+        opened: documents of the generation.
+        job: how it is written.
+        is_mine: whether this process finished it. One that did not puts it in place if nobody else does in time.
+
+    Raises:
+        PackerError: the dataset was changed by another command, or files of the generation are missing.
+    """
+    begun = time.monotonic()
+    while not is_mine and not target.has_grown():
+        is_mine = time.monotonic() - begun > job.options.rank_timeout
+        time.sleep(_LOOK_AGAIN)
+    try:
+        if is_mine:
+            join_generation(target.folder, target.generations, sync=job.sync)
+    except (OSError, PackerError):  # of files that another rank is just moving
+        if job.rank is None or not _is_last_of(read_manifest(target.folder), target, opened):
+            raise
+        is_mine = False
+    if not _is_last_of(read_manifest(target.folder), target, opened):
+        raise changed_by_another(target.folder)
+    return is_mine
+
+
+def _is_last_of(manifest: Manifest, target: AppendTarget, opened: OpenDocuments) -> bool:
+    """Whether these documents are the next generation of the dataset, and its last one."""
+    if len(manifest.generations) != target.generations + 1:
+        return False
+    found = [(file.name, file.bytes) for file in manifest.generations[-1].source.files]
+    return found == [(input_.file.name, input_.file.bytes) for input_ in opened.inputs]

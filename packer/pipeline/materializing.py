@@ -20,11 +20,11 @@ from packer.options.command_options import EngineOptions
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded, output_path
 from packer.pipeline.apply_options import row_format_of
-from packer.pipeline.choose_engine import chosen_rank
 from packer.pipeline.disk_space import check_writing
+from packer.pipeline.job import Job
 from packer.pipeline.name_output import refuse_inside
 from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
-from packer.pipeline.packing import PackResult, write_dataset
+from packer.pipeline.packing import PackResult, completed, write_dataset
 from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.rejected_list import write_rejected_list
@@ -34,9 +34,8 @@ from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
 from packer.plan.pieces import PieceRows, ShardRows, pieces_of
 from packer.progress import Progress, silent
-from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import rejected_name
-from packer.shards.generations import with_files, with_generation
+from packer.shards.generations import with_generation
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
@@ -76,7 +75,7 @@ def materialize(
         PackerError: the folder is not an index, the source is not that of the index, or as in `pack`.
     """
     # Choose the engine.
-    place = chosen_rank(engine_options, source, output, sync=sync, overwrite=overwrite)
+    job = Job.of(engine_options, source, output, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
 
     # Open the index, and the source of each of its generations.
     folder, source = any_path(expanded(index)), expanded(source)
@@ -94,12 +93,7 @@ def materialize(
         [part.opened for part in parts],
         options,
         partial(_write, parts=parts, options=options, progress=progress),
-        place=place,
-        engine_options=engine_options,
-        workers=workers,
-        sync=sync,
-        overwrite=overwrite,
-        progress=progress,
+        job=job,
         made_of={"index": xxh3_128_hexdigest(manifest.to_bytes())},
     )
 
@@ -198,25 +192,29 @@ def _write(
     size = makers[0].row_format.bytes_of(sum(each.packs for each in totals), sum(each.segments for each in totals))
     check_writing(claimed, size, options, engine.workers)
     watch = Watch.joined(part.watch for part in parts)
-    entries = iter(write_shards(claimed, makers, watch, engine, progress))
+    entries = write_shards(claimed, makers, watch, engine, progress)
     watch.check()
 
-    # Write the manifest, as if all but the first generation had been appended.
-    for _ in engine.assigned([0], lambda last: last if claimed.is_complete() else ()):
-        manifest: Manifest | None = None
-        files: dict[str, bytes] = {}
-        for number, part in enumerate(parts):
-            own, first = {}, part.manifest.first.document
-            if options.on_error == "skip":
-                own[rejected_name(number)] = write_rejected_list(claimed, part.opened.sources, number, first)
-            shards = list(islice(entries, len(part.manifest.shards)))
-            added = part.described(options, shards, own)
-            manifest, small = with_files(added) if manifest is None else with_generation(manifest, added)
-            files.update(small)
-        assert manifest is not None
-        if claimed.finish(manifest.to_bytes(), files):
-            return manifest
-    raise FinishedElsewhere
+    # Write the manifest, which completes the dataset.
+    return completed(claimed, engine, partial(_described, claimed, parts, options, entries))
+
+
+def _described(
+    claimed: UnfinishedPack, parts: Sequence[_Part], options: PackOptions, entries: Sequence[ShardEntry]
+) -> tuple[Manifest, Mapping[str, bytes]]:
+    """Return the manifest of all generations, as if all but the first one had been appended, and its small files."""
+    manifest: Manifest | None = None
+    files: dict[str, bytes] = {}
+    left = iter(entries)
+    for number, part in enumerate(parts):
+        own, first = {}, part.manifest.first.document
+        if options.on_error == "skip":
+            own[rejected_name(number)] = write_rejected_list(claimed, part.opened.sources, number, first)
+        shards = list(islice(left, len(part.manifest.shards)))
+        manifest, small = with_generation(manifest, part.described(options, shards, own))
+        files.update(small)
+    assert manifest is not None
+    return manifest, files
 
 
 def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:

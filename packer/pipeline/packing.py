@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from packer.engine import Engine
+from packer.engine import Engine, run_once
 from packer.errors import PackerError
-from packer.executors import available_workers
 from packer.facts import SourceIdentity, Totals
 from packer.notes import Note, Notes, notes_in
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
-from packer.output.claim_pack import claim_pack, finish_interrupted, refuse_replacing
+from packer.output.claim_pack import finish_interrupted, refuse_replacing
+from packer.output.request import Request
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded, output_path
-from packer.pipeline.append_target import AppendTarget
-from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_output import check_complete, written_by_another
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
+from packer.pipeline.job import Job, build_claimed
 from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.packed_source import refuse_decoding
@@ -38,12 +37,14 @@ from packer.pipeline.source_warnings import (
 )
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
+from packer.plan.mixture_shares import Take
 from packer.progress import Progress, silent
-from packer.ranks import FinishedElsewhere, RankOf
+from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import rejected_name
-from packer.shards.generations import with_files, with_generation
+from packer.shards.generations import with_generation
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
+from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import kept_shards
 from packer.sources.lengths_alone import ARRAY_COLUMN, is_array_file
 from packer.sources.open_documents import OpenDocuments
@@ -100,7 +101,7 @@ def pack(
         PackerError: anything that the user can fix, in one line.
     """
     # Choose the engine.
-    place = chosen_rank(engine_options, source, output, sync=sync, overwrite=overwrite)
+    job = Job.of(engine_options, source, output, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
@@ -115,20 +116,8 @@ def pack(
         options = replace(options, pad_id=opened.pad_id or 0)
     out = output_path(output if output is not None else default_output(source, options))
     refuse_inside(source, out)
-    build = partial(pack_into, opened=opened, watch=watch, options=options, progress=progress, overwrite=overwrite)
-    return write_dataset(
-        out,
-        [opened],
-        options,
-        build,
-        place=place,
-        engine_options=engine_options,
-        workers=workers,
-        sync=sync,
-        overwrite=overwrite,
-        progress=progress,
-        made_of={"plan_version": PLAN_VERSION},
-    )
+    build = partial(pack_into, opened=opened, watch=watch, options=options, job=job, target=PackTarget())
+    return write_dataset(out, [opened], options, build, job=job, made_of={"plan_version": PLAN_VERSION})
 
 
 def _of_lengths(source: object, options: PackOptions) -> PackOptions:
@@ -144,13 +133,8 @@ def write_dataset(
     options: PackOptions,
     build: Callable[[UnfinishedPack, Engine], Manifest],
     *,
-    place: RankOf | None,
-    engine_options: EngineOptions,
-    workers: int | None,
-    sync: bool,
-    overwrite: bool,
-    progress: Progress,
-    made_of: Mapping[str, object] = {},
+    job: Job,
+    made_of: Mapping[str, object],
 ) -> PackResult:
     """Return a dataset that is complete, or claim its folder and build it.
 
@@ -159,43 +143,62 @@ def write_dataset(
         sources: source of each of its generations.
         options: its options.
         build: function that writes everything into a claimed folder, with an engine, and returns the manifest.
-        place: rank of this process; None if it claims the output alone.
-        engine_options: as in `pack`.
-        workers: as in `pack`.
-        sync: as in `pack`.
-        overwrite: as in `pack`.
-        progress: as in `pack`.
+        job: how it is written.
         made_of: what else must be equal for an unfinished dataset to be resumed, as JSON values by name.
     """
-    requests = [request_of(opened, options.to_dict()) for opened in sources]
-    request = replace(requests[0], files=tuple(file for each in requests for file in each.files))
-    begun = replace(request, options={**request.options, **made_of})
+    request = request_for(sources, options)
     with system_errors(out, resumes=True):
         # Return a complete dataset.
         finish_interrupted(out)
         if is_packed(out):
-            if not overwrite:
-                found, checked = check_complete(out, sources, options, progress)
+            if not job.overwrite:
+                found, checked = check_complete(out, sources, options, job.progress)
                 return PackResult(manifest=found, output=out, found_complete=True, checked=checked)
             refuse_replacing(out)
             read_manifest(out)  # only a dataset with a valid manifest is replaced
 
         # Claim the output, and start or resume it.
-        workers, shared = workers or available_workers(), place is not None
-        patience = engine_options.rank_timeout
-        try:
-            with (
-                claim_pack(out, begun, sync=sync, overwrite=overwrite, shared=shared, patience=patience) as claimed,
-                chosen_engine(claimed, engine_options, place, workers) as engine,
-            ):
-                manifest = build(claimed, engine)
-        except Exception:
-            # The rank that completes the output removes what the others may just be looking for.
-            written = written_by_another(out, request) if shared else None
-            if written is None:
-                raise
-            return PackResult(manifest=written, output=out, found_complete=False, finished_elsewhere=True)
+        manifest = build_claimed(
+            out,
+            replace(request, options={**request.options, **made_of}),
+            build,
+            job,
+            is_complete=partial(is_packed, out),
+            is_answered=lambda: written_by_another(out, request) is not None,
+        )
+        if manifest is None:
+            return PackResult(manifest=read_manifest(out), output=out, found_complete=False, finished_elsewhere=True)
     return PackResult(manifest=manifest, output=out, found_complete=False)
+
+
+def request_for(sources: Sequence[OpenDocuments], options: PackOptions) -> Request:
+    """Return the request for a dataset with a generation of each of these sources."""
+    requests = [request_of(opened, options.to_dict()) for opened in sources]
+    return replace(requests[0], files=tuple(file for each in requests for file in each.files))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackTarget:
+    """A dataset that gets another generation; a new one gets its first."""
+
+    manifest: Manifest | None = None
+    """Its manifest; None for a new dataset."""
+
+    @property
+    def documents(self) -> int:
+        """Number of its documents, which is the number of the first one that is added."""
+        return self.manifest.source.documents if self.manifest is not None else 0
+
+    @property
+    def generations(self) -> int:
+        """Number of its generations, which is the number of the one that is added."""
+        return len(self.manifest.shard_ends) if self.manifest is not None else 0
+
+    def check_source(self, identity: SourceIdentity) -> None:
+        """Raise a SourceError if documents cannot be added to those of the dataset."""
+
+    def check_columns(self, row_format: RowFormat) -> None:
+        """Raise a SourceError if a column has another type than in the dataset."""
 
 
 def pack_into(
@@ -205,11 +208,10 @@ def pack_into(
     opened: OpenDocuments,
     watch: Watch,
     options: PackOptions,
-    progress: Progress,
-    overwrite: bool,
-    growing: AppendTarget | None = None,
+    job: Job,
+    target: PackTarget,
 ) -> Manifest:
-    """Pack into a claimed folder, resuming an interrupted run.
+    """Pack a generation into a claimed folder, resuming an interrupted run; return the manifest of the whole dataset.
 
     Args:
         claimed: claimed output.
@@ -217,14 +219,14 @@ def pack_into(
         opened: source.
         watch: its files.
         options: options of the pack.
-        progress: callback, as in `pack`.
-        overwrite: whether to discard the plan of an interrupted run if the source has changed since.
-        growing: dataset to which the rows are appended; the manifest then describes all rows.
+        job: how it is written; with `overwrite`, the plan of an interrupted run is discarded if the source has changed.
+        target: dataset that gets the generation.
 
     Raises:
         FinishedElsewhere: another rank has completed the output.
     """
     # Decode the files that cannot be mapped.
+    progress = job.progress
     warn_of_linked_files(opened)
     mapped = opened
     if not opened.mapped:
@@ -238,10 +240,9 @@ def pack_into(
     is_whole = is_planned_whole(options)
     is_in_order = not makes_own_rows(options)
     documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)
-    _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
+    _refuse_changed(claimed, notes, documents.identity, overwrite=job.overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
-    if growing is not None:
-        growing.check_source(documents.identity)
+    target.check_source(documents.identity)
     check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
     warn_of_unused_sources(documents.identity.mixture)
@@ -251,8 +252,7 @@ def pack_into(
     planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
     warn_of_split_chats(opened, planned.totals, options)
-    if growing is not None:
-        growing.check_columns(planned.row_format)
+    target.check_columns(planned.row_format)
 
     # Write the shards that are missing.
     size = planned.row_format.bytes_of(planned.totals.packs, planned.totals.segments)
@@ -263,7 +263,7 @@ def pack_into(
         row_format=planned.row_format,
         overlap=planned.overlap,
         leftovers=leftover_values(planned.mapped, planned.shards, planned.row_format),
-        first_document=growing.documents if growing is not None else 0,
+        first_document=target.documents,
     )
     entries = write_shards(claimed, [maker], watch, engine, progress)
     watch.check()
@@ -276,25 +276,45 @@ def pack_into(
     )
     if documents.identity.labels and options.labels and not (totals.tokens_trained or options.allow_untrained):
         refuse_untrained(mapped.sources, totals.tokens_packed)
-    totals = with_texts(totals, mapped)
-    generation, first_document = (growing.generations, growing.documents) if growing is not None else (0, 0)
-    for _ in engine.assigned([0], lambda last: last if claimed.is_complete() else ()):
-        hashes = {}
-        if options.on_error == "skip":
-            totals = with_rejected(totals, mapped.sources, documents.origins.takes if documents.origins else None)
-            digest = write_rejected_list(claimed, mapped.sources, generation, first_document)
-            hashes[rejected_name(generation)] = digest
-        manifest = Manifest(
-            options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the tokenizer's path
-            source=documents.identity,
-            totals=totals,
-            shards=kept_shards(entries),
-            files=hashes,
-        )
-        manifest, files = with_files(manifest) if growing is None else with_generation(growing.manifest, manifest)
-        if claimed.finish(manifest.to_bytes(), files):
-            return manifest
-    raise FinishedElsewhere
+    added = Manifest(
+        options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the tokenizer's path
+        source=documents.identity,
+        totals=with_texts(totals, mapped),
+        shards=kept_shards(entries),
+        files={},
+    )
+    takes = documents.origins.takes if documents.origins else None
+    return completed(claimed, engine, partial(_described, claimed, mapped, takes, added, target))
+
+
+def _described(
+    claimed: UnfinishedPack, mapped: OpenDocuments, takes: Sequence[Take] | None, added: Manifest, target: PackTarget
+) -> tuple[Manifest, Mapping[str, bytes]]:
+    """Return the manifest of a dataset with a generation that is written, and its small files."""
+    if added.options.on_error == "skip":
+        digest = write_rejected_list(claimed, mapped.sources, target.generations, target.documents)
+        totals = with_rejected(added.totals, mapped.sources, takes)
+        added = replace(added, totals=totals, files={rejected_name(target.generations): digest})
+    return with_generation(target.manifest, added)
+
+
+def completed(
+    claimed: UnfinishedPack, engine: Engine, describe: Callable[[], tuple[Manifest, Mapping[str, bytes]]]
+) -> Manifest:
+    """Write the manifest of a dataset, and its small files, in one of all processes; return the manifest.
+
+    Raises:
+        FinishedElsewhere: another process has done so.
+    """
+
+    def finish() -> Manifest | None:
+        manifest, files = describe()
+        return manifest if claimed.finish(manifest.to_bytes(), files) else None
+
+    manifest = run_once(engine, finish, claimed.is_complete)
+    if manifest is None:
+        raise FinishedElsewhere
+    return manifest
 
 
 def _refuse_changed(claimed: UnfinishedPack, notes: Notes, identity: SourceIdentity, *, overwrite: bool) -> None:

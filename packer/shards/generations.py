@@ -105,13 +105,15 @@ def first_generations(manifest: Manifest, generations: int | None) -> Manifest:
     )
 
 
-def with_generation(manifest: Manifest, added: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
+def with_generation(manifest: Manifest | None, added: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
     """Return the description of a dataset with one more generation, and the content of its small files.
 
     Args:
-        manifest: the dataset.
+        manifest: the dataset; None for a new one, which gets its first generation.
         added: the generation, as a dataset with the same options whose `files` are those that only it has.
     """
+    if manifest is None:
+        return _with_files(added)
     before = manifest.generations or (_generation(manifest),)
     generations = (*before, _generation(added))
     ends = tuple(accumulate(generation.shards for generation in generations))
@@ -124,10 +126,10 @@ def with_generation(manifest: Manifest, added: Manifest) -> tuple[Manifest, Mapp
         shards=kept_shards((*manifest.shards, *entries), ends),
         generations=generations,
     )
-    return with_files(replace(grown, files={**manifest.files, **added.files}))
+    return _with_files(replace(grown, files={**manifest.files, **added.files}))
 
 
-def with_files(manifest: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
+def _with_files(manifest: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
     """Return a manifest that lists the other small files of the dataset, and their contents."""
     from xxhash import xxh3_128_hexdigest
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import pyarrow as pa
 import xxhash
 
-from packer.engine import Engine
+from packer.engine import Engine, run_once
 from packer.errors import SourceError
 from packer.plan.threads import result_of
 from packer.progress import Progress, documents_of, silent
@@ -85,13 +85,15 @@ def decode_inputs(
             decoding.run(numbers, engine.workers)
         mark = _mark(folder, kinds)
 
-        def has_mark(numbers: Sequence[int]) -> Sequence[int]:
-            return numbers if mark.is_file() and mark.read_text() == _digests(pieces) else ()
+        def is_marked() -> bool:
+            return mark.is_file() and mark.read_text() == _digests(pieces)
 
-        for _ in engine.assigned([0], has_mark):
+        def unify() -> None:
             decoding.unify_types(kinds)
             with atomic_write(mark) as temporary:
                 temporary.write_text(_digests(pieces))
+
+        run_once(engine, unify, is_marked)
     else:
         if isinstance(folder, Path):
             for path in folder.glob(".*"):  # temporary files of a process that died

@@ -1,0 +1,149 @@
+"""Claim a packed dataset and build it, by this process, one of several ranks, or a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.engine import Engine, Threads
+from packer.errors import OptionError, PackerError
+from packer.executors import available_workers
+from packer.options.command_options import EngineOptions
+from packer.output.claim_pack import claim_pack
+from packer.output.request import Request
+from packer.output.unfinished_pack import UnfinishedPack
+from packer.paths import PathList
+from packer.pipeline.read_documents import SourceLike
+from packer.progress import Progress
+from packer.ranks import FinishedElsewhere, RankOf, Ranks, rank_of
+from packer.shards.manifest import Manifest
+from packer.signs_of_life import SignsOfLife
+from packer.stores import AnyPath, is_remote
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """How a dataset is written: who does the work, and what it may replace. It does not change the bytes."""
+
+    options: EngineOptions
+    """Options of the engine."""
+
+    rank: RankOf | None
+    """Which rank this process is; None if it claims the output alone, which is not possible in object storage."""
+
+    workers: int
+    """Number of threads, or of the cores of a Ray cluster that is started here."""
+
+    sync: bool
+    """Whether files and folders are fsynced."""
+
+    overwrite: bool
+    """Whether an output may be replaced, and the plan of an interrupted run discarded."""
+
+    progress: Progress
+    """Callback, called as `progress(stage, done, total)`."""
+
+    @classmethod
+    def of(
+        cls,
+        options: EngineOptions,
+        source: SourceLike | Sequence[SourceLike],
+        output: str | AnyPath | None,
+        *,
+        workers: int | None,
+        sync: bool,
+        overwrite: bool,
+        progress: Progress,
+        remedy: str = "remove the output first, or choose another",
+    ) -> Job:
+        """Return the job for these options; raise an OptionError if they exclude each other.
+
+        `workers` is None for the cores that this process may use. `remedy` says what to do instead of `overwrite`.
+        """
+        rank = rank_of(options.rank, options.ranks)
+        if options.ray_address is not None and options.engine != "ray":
+            raise OptionError(f"--ray-address {options.ray_address} is for --engine ray")
+        if rank is not None and options.engine == "ray":
+            raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
+        if rank is not None or options.engine == "ray":
+            name = "--ranks" if rank is not None else "--engine ray"
+            if overwrite and rank is not None:
+                raise OptionError(f"--overwrite cannot be used with {name}: {remedy}")
+            if not sync and not is_remote(output):  # where nothing is synced
+                raise OptionError(
+                    f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
+                )
+            if _is_in_memory(source):
+                raise OptionError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
+        elif is_remote(output):
+            rank = RankOf(rank=0, ranks=1)
+        workers = workers or available_workers()
+        return cls(options=options, rank=rank, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
+
+
+def _is_in_memory(source: object) -> bool:
+    """Whether a source, or one of several, is not a path."""
+    if isinstance(source, (list, tuple)):
+        return any(map(_is_in_memory, source))
+    return not isinstance(source, str | Path | PathList)
+
+
+def build_claimed(
+    out: AnyPath,
+    request: Request,
+    build: Callable[[UnfinishedPack, Engine], Manifest],
+    job: Job,
+    *,
+    is_complete: Callable[[], bool],
+    is_answered: Callable[[], bool],
+) -> Manifest | None:
+    """Claim a folder and build a packed dataset in it.
+
+    Args:
+        out: folder to claim.
+        request: request for the dataset.
+        build: function that writes everything, with an engine, and returns the manifest.
+        job: how the dataset is written.
+        is_complete: whether the dataset is complete, which is asked again and again.
+        is_answered: whether it is the requested one.
+
+    Returns:
+        The manifest; None if another rank has completed the dataset.
+    """
+    shared, patience = job.rank is not None, job.options.rank_timeout
+    try:
+        with (
+            claim_pack(
+                out, request, sync=job.sync, overwrite=job.overwrite, shared=shared, patience=patience
+            ) as claimed,
+            _engine(claimed, job, is_complete) as engine,
+        ):
+            return build(claimed, engine)
+    except (FinishedElsewhere, OSError, PackerError):
+        # The rank that completes a dataset removes files that the others may just be looking for. Their errors are of
+        # these types; any other one is a bug.
+        if shared and is_answered():
+            return None
+        raise
+
+
+@contextmanager
+def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
+    """Yield the engine that runs the tasks."""
+    options = job.options
+    signs = SignsOfLife(folder=claimed.signs, patience=options.rank_timeout, is_alone=options.ranks is None)
+    if options.engine == "ray":
+        from packer.ray_engine import ray_engine
+
+        showing = signs.shown(0, is_complete) if claimed.is_shared else nullcontext()
+        with showing, ray_engine(options.ray_address, job.workers) as on_ray:
+            yield on_ray
+    elif job.rank is None:
+        yield Threads(workers=job.workers)
+    else:
+        rank, ranks = job.rank.rank, job.rank.ranks
+        ranked = Ranks(rank=rank, ranks=ranks, workers=job.workers, signs=signs, is_complete=is_complete)
+        with ranked.present():
+            yield ranked
