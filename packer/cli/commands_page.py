@@ -92,7 +92,7 @@ def _row(option: click.Option) -> str:
 
 
 def _metavar(option: Option) -> str:
-    if option.kind is bool or option.choices:
+    if option.type is bool or option.choices:
         return ""
     return f" {option.about.metavar or 'PATH'}"
 
@@ -102,16 +102,16 @@ def _values(option: Option) -> str:
     if option.choices:
         choices = [*(f"`{choice}`" for choice in option.choices), *["FILE"] * option.about.is_file]
         return f" Values: {', '.join(choices)}."
-    if option.kind in (int, float) and option.limits.least != sys.float_info.min:
-        least, most = option.limits.least, option.limits.most
-        return f" At least {least}." if most >= 2**31 - 1 else f" From {least} to {most:,}."
-    return f" {str(option.limits).capitalize()}." if option.kind in (int, float) else ""
+    if option.type not in (int, float):
+        return ""
+    least, most = option.limits
+    return f" At least {least}." if most >= 2**31 - 1 else f" From {least} to {most:,}."
 
 
 def _default(option: Option) -> str:
     if option.about.default_words is not None:
         return option.about.default_words
-    has_value = not option.is_required and option.kind is not bool and option.default not in (None, ())
+    has_value = not option.is_required and option.type is not bool and option.default not in (None, ())
     return f"`{option.default}`" if has_value else ""
 
 

@@ -76,7 +76,7 @@ class Declared(_ParamType):
 
     def __init__(self, option: Option) -> None:
         self.option = option
-        self.name = option.kind.__name__
+        self.name = option.type.__name__
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert and check a value, which is a string, or the default."""
@@ -85,13 +85,13 @@ class Declared(_ParamType):
             if option.about.convert is not None:
                 value = option.converted(value)
             elif isinstance(value, str):
-                value = option.kind(value)
+                value = option.type(value)
         except (ValueError, PackerError) as error:
-            reason = str(error) if isinstance(error, PackerError) else f"{value!r} is not {option.expected}"
+            reason = str(error) if isinstance(error, PackerError) else f"{value!r} is not {option.kind.name}"
             self.fail(reason, param, ctx)
         for one in value if isinstance(value, tuple) else (value,):
-            if not option.accepts(one):
-                self.fail(f"{one!r} is not {option.expected}", param, ctx)
+            if not option.kind.fits(one):
+                self.fail(f"{one!r} is not {option.kind.name}", param, ctx)
         return value
 
 
@@ -103,7 +103,7 @@ class DeclaredOption(click.Option):
         about, default = declared.about, declared.default
         settings: dict[str, Any] = {"metavar": about.metavar}
         settings |= {"required": True} if declared.is_required else {"default": default}
-        if declared.kind is bool:
+        if declared.type is bool:
             settings |= {"flag_value": False, "type": click.BOOL} if default is True else {"is_flag": True}
         else:
             settings |= {"type": _type_of(declared), "multiple": declared.is_list and about.convert is None}
@@ -128,7 +128,7 @@ def _help(option: Option, *, repeats: bool) -> str:
 def _type_of(option: Option) -> _ParamType:
     if option.about.is_file:
         return Content(option.choices)
-    if option.kind is Path:
+    if option.type is Path:
         return UserPath()
     if option.choices and option.about.convert is None:
         return click.Choice(option.choices)

@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SOURCES = Option(
     name="sources",
-    kind=str,
+    type=str,
     is_list=True,
     is_optional=False,
     choices=(),

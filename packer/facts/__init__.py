@@ -1,12 +1,12 @@
 """Types of the facts in a manifest about a source and its rows; imports little, so that any module can use them.
 
-`facts.py` is their base: declaring a field sets its type, limits, position in the file and description. `kinds.py`
-checks that a file matches the declarations. `totals.py` counts documents, tokens and rows, `source_identity.py`
+`json_record.py` is their base: declaring a field sets its type, limits, position in the file and description, and what
+is read back is checked against the declarations. `totals.py` counts documents, tokens and rows, `source_identity.py`
 distinguishes sources, `rejection.py` says why a record is left out, and `generation.py` adds up what was appended.
 """
 
-from packer.facts.facts import Facts, kinds_of
 from packer.facts.generation import Generation, joined_source, summed_totals
+from packer.facts.json_record import JsonRecord
 from packer.facts.rejection import REASONS, REJECTED, Reason, RejectedRecord
 from packer.facts.source_identity import FileIdentity, MixturePart, SourceIdentity, TakenDocuments, TextIdentity
 from packer.facts.totals import Account, GroupTotals, PlanTotals, Totals
@@ -15,10 +15,10 @@ __all__ = [
     "REASONS",
     "REJECTED",
     "Account",
-    "Facts",
     "FileIdentity",
     "Generation",
     "GroupTotals",
+    "JsonRecord",
     "MixturePart",
     "PlanTotals",
     "Reason",
@@ -28,6 +28,5 @@ __all__ = [
     "TextIdentity",
     "Totals",
     "joined_source",
-    "kinds_of",
     "summed_totals",
 ]

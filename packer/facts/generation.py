@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from packer.facts.facts import Facts
-from packer.facts.kinds import Positive
+from packer.facts.json_record import JsonRecord, Positive
 from packer.facts.source_identity import SourceIdentity
 from packer.facts.totals import GroupTotals, Totals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Generation(Facts):
+class Generation(JsonRecord):
     """A generation, which was packed separately."""
 
     source: SourceIdentity

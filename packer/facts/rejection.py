@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from packer.facts.facts import Facts
-from packer.facts.kinds import Count
+from packer.facts.json_record import Count, JsonRecord
 
 Reason = Literal[
     "unreadable",
@@ -44,7 +43,7 @@ REMEDY = "or leave such records out with --on-error skip"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RejectedRecord(Facts):
+class RejectedRecord(JsonRecord):
     """A line of rejected.jsonl. The message may quote a value such as a role, but no text of the record."""
 
     source: str | None = None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from packer.facts.facts import Facts
-from packer.facts.kinds import Count, Documents, Positive, Weight
+from packer.facts.json_record import Count, Documents, JsonRecord, Positive, Weight
 
 _VERSIONS = ("tokenizers", "transformers", "jinja2")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FileIdentity(Facts):
+class FileIdentity(JsonRecord):
     """A file of a source."""
 
     name: str
@@ -29,7 +28,7 @@ class FileIdentity(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextIdentity(Facts):
+class TextIdentity(JsonRecord):
     """Everything that determines the tokens of text; equal for a folder and its copy on the Hub."""
 
     columns: tuple[str, ...]
@@ -68,7 +67,7 @@ class TextIdentity(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TakenDocuments(Facts):
+class TakenDocuments(JsonRecord):
     """Counts of what a mixture takes of a source."""
 
     copies: Count
@@ -85,7 +84,7 @@ class TakenDocuments(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MixturePart(Facts):
+class MixturePart(JsonRecord):
     """A source of a mixture; fields of the same name mean the same as in `SourceIdentity`."""
 
     name: str
@@ -135,7 +134,7 @@ class MixturePart(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SourceIdentity(Facts):
+class SourceIdentity(JsonRecord):
     """A source or a mixture; for a mixture, documents and tokens are those that are taken."""
 
     files: tuple[FileIdentity, ...]

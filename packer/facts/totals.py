@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packer.facts.facts import Facts
-from packer.facts.kinds import Count, Documents, Positive, Ratio
+from packer.facts.json_record import Count, Documents, JsonRecord, Positive, Ratio
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Account(Facts):
+class Account(JsonRecord):
     """Documents and tokens of a source, counted by what became of them.
 
     The accounts of the parts of a source add up to that of the source.
@@ -70,7 +69,7 @@ class Account(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroupTotals(Facts):
+class GroupTotals(JsonRecord):
     """Groups of documents that are kept together or apart."""
 
     groups: Count

@@ -17,24 +17,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from packer.errors import OptionError
+from packer.facts.json_record import FLAG, TEXT, Kind, number, or_null, whole_number
 from packer.stores import RemotePath
 
 Declaration = TypeVar("Declaration")
 
 LARGEST = 2**63 - 1
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Smallest and largest value of a number, both included."""
-
-    least: float
-    most: float
-
-    def __str__(self) -> str:
-        if self.least == sys.float_info.min:
-            return "above 0"
-        return f"from {self.least}" if self.most == sys.float_info.max else f"from {self.least} to {self.most}"
+_PATH = Kind("a path", lambda value: isinstance(value, (str, Path, RemotePath)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +81,7 @@ class Option:
     name: str
     """Name of the field and of the keyword argument in Python."""
 
-    kind: type
+    type: type
     """Type of a value, or of each value in a list: bool, int, float, str or Path."""
 
     is_list: bool
@@ -119,10 +109,10 @@ class Option:
         return bool(self.choices) and not self.about.is_file
 
     @property
-    def limits(self) -> Limits:
-        """Smallest and largest value of a number."""
-        largest: float = LARGEST if self.kind is int else sys.float_info.max
-        return Limits(least=self.about.least, most=largest if self.about.most is None else self.about.most)
+    def limits(self) -> tuple[float, float]:
+        """Smallest and largest value of a number, both included."""
+        largest: float = LARGEST if self.type is int else sys.float_info.max
+        return self.about.least, largest if self.about.most is None else self.about.most
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -136,22 +126,23 @@ class Option:
         return self.about.shown or (self.name if self.default is True else self.flags[-1])
 
     @property
-    def expected(self) -> str:
-        """What a value must be, in words: "a whole number from 1 to 16777216"."""
+    def kind(self) -> Kind:
+        """Kind of a value, or of each value in a list: its type, limits or choices, also in words."""
         if self.is_choice:
-            return f"one of {', '.join(self.choices)}"
-        words = {bool: "true or false", str: "a string", Path: "a path"}
-        words |= {int: f"a whole number {self.limits}", float: f"a number {self.limits}"}
-        return words[self.kind]
+            return Kind(f"one of {', '.join(self.choices)}", lambda value: type(value) is str and value in self.choices)
+        if self.type is int:
+            return whole_number(*map(int, self.limits))
+        if self.type is float:
+            return number(*self.limits)
+        return {bool: FLAG, str: TEXT, Path: _PATH}[self.type]
 
-    def accepts(self, value: object) -> bool:
-        """Whether a value, or one value of a list, has the right type and is within the limits; NaN never is."""
-        if self.kind in (int, float):
-            is_number = type(value) is int or (self.kind is float and type(value) is float)
-            return is_number and self.limits.least <= value <= self.limits.most  # type: ignore[operator]
-        if self.kind is Path:
-            return isinstance(value, (str, Path, RemotePath))
-        return type(value) is self.kind and (not self.is_choice or value in self.choices)
+    @property
+    def json_type(self) -> Any:
+        """Type of the value in a manifest. A choice may be any text, because a later version may add some."""
+        kind = TEXT if self.choices else self.kind
+        if self.is_list:
+            return tuple[Annotated[Any, kind], ...]
+        return or_null(kind) if self.is_optional else kind
 
     def check(self, value: object) -> None:
         """Check a value.
@@ -164,8 +155,8 @@ class Option:
         if self.is_list and not isinstance(value, tuple):
             raise OptionError(f"{self.shown} is {value!r}: it must be a list")
         for one in value if isinstance(value, tuple) and self.is_list else (value,):
-            if not self.accepts(one):
-                remedy = f"choose {self.expected}" if self.is_choice else f"it must be {self.expected}"
+            if not self.kind.fits(one):
+                remedy = f"choose {self.kind.name}" if self.is_choice else f"it must be {self.kind.name}"
                 raise OptionError(f"{self.shown} is {one!r}: {remedy}")
 
     def converted(self, value: Any) -> Any:
@@ -213,7 +204,7 @@ def _option(name: str, hint: Any, default: Any, about: About) -> Option:
     is_choice = get_origin(hint) is Literal
     return Option(
         name=name,
-        kind=str if is_choice else hint,
+        type=str if is_choice else hint,
         is_list=is_list,
         is_optional=is_optional,
         choices=get_args(hint) if is_choice else about.choices,

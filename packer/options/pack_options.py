@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from packer.algorithms import ALGORITHMS, ALIASES, get_algorithm
 from packer.column_names import ROLE
 from packer.errors import PackerError
+from packer.facts.json_record import JsonRecord, read_fields
 from packer.options.checks import check_together
 from packer.options.choices import (
     BUILT_IN_TEMPLATES,
@@ -34,7 +34,7 @@ SMALLEST = 2.2250738585072014e-308  # the smallest normal float: weights are abo
 
 @documented
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackOptions:
+class PackOptions(JsonRecord):
     """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
 
     max_len: Annotated[
@@ -311,15 +311,19 @@ class PackOptions:
         return {name: as_json(value) for name, value in options.items()}
 
     @classmethod
-    def from_dict(cls, options: Mapping[str, Any]) -> PackOptions:
+    def from_dict(cls, content: Any, name: str = "") -> PackOptions:
         """Read the options of a manifest; unknown ones, which later versions added, are left out.
 
         Raises:
-            PackerError: a value is outside its limits.
+            KeyError: `max_len` is missing.
+            TypeError: a value has another type or is outside its limits.
+            PackerError: a value cannot be combined with another.
         """
+        declared = options_of(cls)
+        optional = frozenset(name for name, option in declared.items() if not option.is_required)
+        types = {name: option.json_type for name, option in declared.items()}
+        found = read_fields(content, types, optional, name=name)
         try:
-            return cls(
-                **{name: option.converted(options[name]) for name, option in options_of(cls).items() if name in options}
-            )
+            return cls(**{name: declared[name].converted(value) for name, value in found.items()})
         except PackerError as error:
             raise PackerError(f"the options in the manifest are damaged: {error}") from error

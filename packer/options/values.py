@@ -21,7 +21,7 @@ def as_amount(tokens: int | str) -> int | str:
 
 
 def _multiple(value: int | str, units: dict[str, int]) -> int | str:
-    """A number with a unit as a whole number; anything else as it is, for `Option.accepts` to judge."""
+    """A number with a unit as a whole number; anything else as it is, for `Option.check` to judge."""
     if not isinstance(value, str):
         return value
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)([a-z]?)\s*", value.lower())

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import IO
 
 from packer.errors import PackerError, SourceError
-from packer.facts import kinds_of
-from packer.facts.kinds import check_fields
 from packer.output import replace_folder
 from packer.output.output_folder import REQUEST, UNREADABLE, OutputFolder, delete
 from packer.output.output_kind import LOCK, Kind
@@ -190,9 +188,7 @@ def begun_in(content: bytes, path: AnyPath) -> Request:
         PackerError: it is damaged.
     """
     try:
-        found = json.loads(content)
-        check_fields(found, kinds_of(Request))
-        return Request.from_dict(found)
+        return Request.from_dict(json.loads(content))
     except UNREADABLE as error:
         raise _damaged(path) from error
 

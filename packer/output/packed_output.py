@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer.facts import kinds_of
-from packer.facts.kinds import check_fields
 from packer.output.output_folder import UNREADABLE, OutputFolder, delete
 from packer.output.output_kind import Kind
 from packer.shards.file_names import MANIFEST, SHARDS, names_listed
@@ -141,7 +139,6 @@ def entry_of(content: bytes) -> ShardEntry | None:
         entry: dict[str, Any] = json.loads(content)
         if entry.pop("checksum") != checksum(entry):
             return None
-        check_fields(entry, kinds_of(ShardEntry))
         return ShardEntry.from_dict(entry)
     except UNREADABLE:
         return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from packer.facts import Facts, FileIdentity, TextIdentity
-from packer.facts.kinds import Count, Whole
+from packer.facts import FileIdentity, JsonRecord, TextIdentity
+from packer.facts.json_record import Count, Whole
 from packer.options import PackOptions, options_of
 from packer.options.option import as_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RequestedFile(Facts):
+class RequestedFile(JsonRecord):
     """Facts about a source file that reveal whether it has changed."""
 
     name: str
@@ -26,7 +26,7 @@ class RequestedFile(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request(Facts):
+class Request(JsonRecord):
     """Everything that determines an output; an equal request can resume it."""
 
     options: Mapping[str, object]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from packer.facts import Facts, SourceIdentity, TextIdentity
-from packer.facts.kinds import Count
+from packer.facts import JsonRecord, SourceIdentity, TextIdentity
+from packer.facts.json_record import Count
 from packer.output.request import Request, RequestedFile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizedShard(Facts):
+class TokenizedShard(JsonRecord):
     """A shard of a tokenized dataset."""
 
     file: str
@@ -25,7 +25,7 @@ class TokenizedShard(Facts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizeReport(Facts):
+class TokenizeReport(JsonRecord):
     """Record of a tokenized dataset, written last."""
 
     tokenizer: str

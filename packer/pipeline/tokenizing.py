@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from packer.engine import Threads
 from packer.errors import PackerError
 from packer.executors import available_workers
-from packer.facts import REJECTED, kinds_of
-from packer.facts.kinds import check_fields
+from packer.facts import REJECTED
 from packer.options import PackOptions
 from packer.output.claim_folder import claim
 from packer.output.output_folder import UNREADABLE, OutputFolder
@@ -131,9 +130,7 @@ def _read_report(out: Path) -> TokenizeReport | None:
     if not TOKENIZED.is_complete(out):
         return None
     with contextlib.suppress(OSError, *UNREADABLE):
-        content = json.loads((out / REPORT).read_bytes())
-        check_fields(content, kinds_of(TokenizeReport))
-        return TokenizeReport.from_dict(content)
+        return TokenizeReport.from_dict(json.loads((out / REPORT).read_bytes()))
     raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output")
 
 

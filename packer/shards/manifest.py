@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import Any
 
 from packer.facts import Generation, SourceIdentity, Totals, joined_source
-from packer.facts.kinds import check_fields
 from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST, rejected_name, table_name
 from packer.shards.manifest_fields import (
@@ -21,7 +20,7 @@ from packer.shards.manifest_fields import (
     ShardEntry,
     check_names,
     check_together,
-    fields_of,
+    manifest_fields,
 )
 from packer.shards.row_format import RowFormat
 from packer.stores import AnyPath, RemotePath
@@ -176,21 +175,21 @@ class Manifest:
         Raises:
             KeyError: a field is missing.
             TypeError: a field holds a value of the wrong type or out of range, or a file has an unexpected name.
+            PackerError: options cannot be combined.
         """
-        check_fields(content, fields_of(content))
-        parts = content["generations"] if content["format_version"] == GROWN else ()
-        generations = tuple(map(Generation.from_dict, parts))
+        found = manifest_fields(content)
+        generations = found.get("generations", ())
         check_together(content, generations)
         check_names(content, generations)
         if table is not None and len(table) != content["shards"]:
             name = table_name(len(generations[1:]))
             raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in {name}")
         return cls(
-            options=PackOptions.from_dict(content["options"]),
-            source=joined_source(generations) if generations else SourceIdentity.from_dict(content["source"]),
-            totals=Totals.from_dict(content["totals"]),
-            shards=table if table is not None else tuple(map(ShardEntry.from_dict, content["shards"])),
-            files=content["files"],
+            options=found["options"],
+            source=joined_source(generations) if generations else found["source"],
+            totals=found["totals"],
+            shards=found["shards"] if table is None else table,
+            files=found["files"],
             generations=generations,
         )
 

@@ -5,33 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
 
-from packer.facts import Facts, Generation, SourceIdentity, Totals, kinds_of, summed_totals
-from packer.facts.kinds import EVERY, TEXT, Count, Kind, Kinds, Positive, check_fields, or_null, whole_number
-from packer.options import Option, PackOptions, options_of
+from packer.facts import Generation, JsonRecord, SourceIdentity, Totals, summed_totals
+from packer.facts.json_record import Count, Positive, read_fields, whole_number
+from packer.options import PackOptions
 from packer.shards.file_names import MOST_SHARDS, all_shard_names, rejected_name, table_name
-
-
-def _kind_of(option: Option) -> Kinds:
-    """Return the kind of an option; a choice may be any text, because a later version may add some."""
-    kind = TEXT if option.choices else Kind(option.expected, option.accepts)
-    if option.is_list:
-        return [kind]
-    return or_null(kind) if option.is_optional else kind
-
-
-def option_kinds(declaration: type) -> dict[str, Kinds]:
-    """Return the kinds of declared options by name, with "?" after the name of each that may be absent."""
-    options = options_of(declaration)
-    return {name if option.is_required else f"{name}?": _kind_of(option) for name, option in options.items()}
-
-
-OPTIONS = option_kinds(PackOptions)
-"""Kinds of the options of a pack."""
-
 
 IN_MANIFEST, IN_TABLE, INDEX_ONLY, GROWN = FORMAT_VERSIONS = 1, 2, 3, 4
 """Format versions: the entries of the shards are in the manifest, or in a table next to it; in either place, but the
@@ -42,7 +23,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardEntry(Facts):
+class ShardEntry(JsonRecord):
     """Entry of a shard in the manifest."""
 
     file: str
@@ -68,21 +49,28 @@ class ShardEntry(Facts):
 
 
 _FIELDS = {
-    "options": OPTIONS,
-    "source": kinds_of(SourceIdentity),
-    "totals": kinds_of(Totals),
-    "shards": [kinds_of(ShardEntry)],
-    "files": {EVERY: TEXT},
+    "options": PackOptions,
+    "source": SourceIdentity,
+    "totals": Totals,
+    "shards": tuple[ShardEntry, ...],
+    "files": Mapping[str, str],
 }
 _TABLE = _FIELDS | {"shards": whole_number(1, MOST_SHARDS)}
 
 
-def fields_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a manifest of this version must have, and their kinds."""
-    fields = _FIELDS if isinstance(content.get("shards"), list) or content["format_version"] == IN_MANIFEST else _TABLE
-    if content["format_version"] != GROWN:
-        return fields
-    return {name: kind for name, kind in fields.items() if name != "source"} | {"generations": [kinds_of(Generation)]}
+def manifest_fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a manifest of this version must have, read and checked one by one.
+
+    Raises:
+        KeyError: a field is missing.
+        TypeError: a field holds a value of the wrong type or out of range.
+        PackerError: options cannot be combined.
+    """
+    types = _FIELDS if isinstance(content.get("shards"), list) or content["format_version"] == IN_MANIFEST else _TABLE
+    if content["format_version"] == GROWN:
+        types = {name: kind for name, kind in types.items() if name != "source"}
+        types["generations"] = tuple[Generation, ...]
+    return read_fields(content, types)
 
 
 def check_together(content: Mapping[str, Any], generations: tuple[Generation, ...]) -> None:
@@ -112,7 +100,8 @@ def _check_generations(content: Mapping[str, Any], generations: tuple[Generation
     if (len(shards) if isinstance(shards, list) else shards) != counted:
         raise TypeError(f"the generations have {counted:,} shards, and the manifest others")
     summed = summed_totals(generations, content["options"]["max_len"]).to_dict()
-    for name in dict.fromkeys([*summed, *(key for key in content["totals"] if key in _FIELDS["totals"])]):
+    names = {field.name for field in fields(Totals)}
+    for name in dict.fromkeys([*summed, *(key for key in content["totals"] if key in names)]):
         if summed.get(name) != content["totals"].get(name):
             raise TypeError(f"totals.{name} is not the sum of the generations")
 
@@ -160,11 +149,11 @@ def table_listed(content: Mapping[str, Any]) -> tuple[str, str, list[int]] | Non
     The third value is the number of shards that the dataset had after each generation.
 
     Raises:
-        KeyError, TypeError: the content has no such hash, or is damaged.
+        KeyError, TypeError, PackerError: the content has no such hash, or is damaged.
     """
     if content["format_version"] == IN_MANIFEST or isinstance(content.get("shards"), list):
         return None
-    check_fields(content, fields_of(content))
+    manifest_fields(content)
     parts = content["generations"] if content["format_version"] == GROWN else [content]
     name = table_name(max(len(parts) - 1, 0))
     return name, content["files"][name], list(accumulate(part["shards"] for part in parts))

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from packer.errors import PackerError
-from packer.facts import RejectedRecord, kinds_of
-from packer.facts.kinds import check_fields
+from packer.facts import RejectedRecord
 from packer.shards.manifest import Manifest
 from packer.stores import AnyPath
 
@@ -22,11 +21,10 @@ def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                content = json.loads(line)
-                check_fields(content, kinds_of(RejectedRecord))
+                record = RejectedRecord.from_dict(json.loads(line))
             except (ValueError, LookupError, TypeError, RecursionError) as error:
                 raise PackerError(f"{path} line {number} is damaged ({error}): restore it") from None
-            yield RejectedRecord.from_dict(content)
+            yield record
 
 
 def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:

@@ -225,7 +225,13 @@ def _table_of(manifest: bytes) -> str | None:
     """Return the name of the file with the entries of the shards; None if these are in the manifest."""
     try:
         listed = table_listed(json.loads(manifest))
-    except (ValueError, LookupError, TypeError, RecursionError):  # damaged, which is reported when it is read
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+        PackerError,
+    ):  # damaged, which is reported when it is read
         return None
     return None if listed is None else listed[0]
 

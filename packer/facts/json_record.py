@@ -1,0 +1,189 @@
+"""Dataclasses that are written as JSON objects, and checked against their declarations when they are read back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+SomeRecord = TypeVar("SomeRecord", bound="JsonRecord")
+
+_DEEPEST = 8  # levels of lists and objects in a field that this version does not know
+
+
+class Kind(NamedTuple):
+    """A kind of values other than lists and objects."""
+
+    name: str
+    """Name of the kind in error messages."""
+
+    fits: Callable[[Any], bool]
+    """Whether a value is of this kind."""
+
+
+def whole_number(least: int, most: int) -> Kind:
+    """Return the kind of whole numbers from `least` to `most`."""
+    return Kind(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
+
+
+def number(least: float, most: float = sys.float_info.max) -> Kind:
+    """Return the kind of numbers from `least` to `most`, whole or not; NaN is none of them."""
+    limits = "above 0" if least == sys.float_info.min else f"from {least}"
+    limits += "" if most == sys.float_info.max else f" to {most}"
+    return Kind(f"a number {limits}", lambda value: type(value) in (int, float) and least <= value <= most)
+
+
+def or_null(kind: Kind) -> Kind:
+    """Return the kind that also holds null."""
+    return Kind(f"{kind.name}, or null", lambda value: value is None or kind.fits(value))
+
+
+TEXT = Kind("a string", lambda value: type(value) is str)
+FLAG = Kind("true or false", lambda value: type(value) is bool)
+_SIMPLE: dict[Any, Kind] = {str: TEXT, bool: FLAG, object: Kind("any value", lambda value: True)}
+
+Whole = Annotated[int, whole_number(-(2**63), 2**63 - 1)]
+Count = Annotated[int, whole_number(0, 2**63 - 1)]
+Documents = Annotated[int, whole_number(0, 2**40)]  # a trillion: their lengths alone take 4 TB
+Positive = Annotated[int, whole_number(1, 2**63 - 1)]
+Ratio = Annotated[float, number(0)]
+Weight = Annotated[float, number(sys.float_info.min)]
+
+
+class JsonRecord:
+    """Base of frozen dataclasses that are written as JSON objects.
+
+    A field holds a string, a bool, a number of an annotated type (such as `Count`), another record, a tuple of these,
+    or a mapping from names to these. A field that equals its default is left out of the object.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class File(JsonRecord):
+    ...     name: str
+    ...     rows: Count
+    ...     columns: tuple[str, ...] = ()
+    >>> File(name="a.arrow", rows=3).to_dict()
+    {'name': 'a.arrow', 'rows': 3}
+    >>> File.from_dict({"name": "a.arrow", "rows": -3})
+    TypeError: rows is -3, not a whole number from 0 to 9223372036854775807
+    """
+
+    __slots__ = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of the fields by name, not converted to JSON."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object, with keys in the order of the fields."""
+        defaults = {field.name: field.default for field in fields(self)}  # type: ignore[arg-type]
+        return {
+            name: _to_json(value)
+            for name, value in self.values().items()
+            if defaults[name] is MISSING or value != defaults[name]
+        }
+
+    @classmethod
+    def from_dict(cls: type[SomeRecord], content: Any, name: str = "") -> SomeRecord:
+        """Read the record of a JSON object; see `read_fields`.
+
+        Args:
+            content: the object.
+            name: name of the object in messages.
+
+        Raises:
+            KeyError: a field is missing.
+            TypeError: the value of a field has another kind or is outside its limits.
+        """
+        types, optional = _declared(cls)  # type: ignore[arg-type]
+        return cls(**read_fields(content, types, optional, name=name))
+
+
+def read_fields(
+    content: Any, types: Mapping[str, Any], optional: frozenset[str] = frozenset(), *, name: str = ""
+) -> dict[str, Any]:
+    """Check the fields of a JSON object and return their values.
+
+    Unknown fields, which later versions may add, are ignored, but must not be nested too deeply.
+
+    Args:
+        content: the object.
+        types: type of each field: a `Kind`, or a type that a field of a `JsonRecord` may have.
+        optional: names of the fields that may be absent.
+        name: name of the object in messages; empty for the manifest itself.
+
+    Raises:
+        KeyError: a field is missing.
+        TypeError: the value of a field has another kind or is outside its limits.
+    """
+    _check_type(content, dict, name)
+    for field in types:
+        if field not in content and field not in optional:
+            raise KeyError(field)
+    values = {}
+    for field, value in content.items():
+        inside = f"{name}.{field}" if name else field
+        if field in types:
+            values[field] = _read(types[field], value, inside)
+        elif _depth(value) > _DEEPEST:
+            raise TypeError(f"{inside[:40]} is nested deeper than {_DEEPEST} levels")
+    return values
+
+
+def _read(hint: Any, value: Any, name: str) -> Any:
+    """Return a JSON value as a value of the type `hint`."""
+    if isinstance(hint, type) and issubclass(hint, JsonRecord):
+        return hint.from_dict(value, name)
+    if get_origin(hint) is tuple:
+        _check_type(value, list, name)
+        return tuple(_read(get_args(hint)[0], one, f"{name}[{number}]") for number, one in enumerate(value))
+    if get_origin(hint) is Mapping:
+        _check_type(value, dict, name)
+        return {key: _read(get_args(hint)[1], one, f"{name}.{key}") for key, one in value.items()}
+    kind: Kind = hint if isinstance(hint, Kind) else _SIMPLE.get(hint) or hint.__metadata__[0]
+    if not kind.fits(value):
+        raise TypeError(f"{name} is {_short(value)}, not {kind.name}")
+    return value
+
+
+def _check_type(value: Any, expected: type, name: str) -> None:
+    if type(value) is not expected:
+        words = "an object" if expected is dict else "a list"
+        raise TypeError(f"{name or 'the manifest'} is {_short(value)}, not {words}")
+
+
+@cache
+def _declared(record: type) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the type of every field, without the None of optional ones, and the names of the optional ones."""
+    types = {}
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        others = [each for each in get_args(hint) if each is not type(None)]
+        types[name] = others[0] if type(None) in get_args(hint) else hint
+    return types, frozenset(field.name for field in fields(record) if field.default is not MISSING)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, JsonRecord):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_to_json(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _to_json(one) for name, one in value.items()}
+    return value
+
+
+def _depth(value: Any) -> int:
+    """Return how deeply lists and objects are nested, counting up to one level above the limit."""
+    level, depth = [value], 0
+    while level and depth <= _DEEPEST:
+        nested = [one for one in level if isinstance(one, (list, dict))]
+        depth += bool(nested)
+        level = [part for one in nested for part in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
+def _short(value: Any) -> str:
+    """Return the first 40 characters of a value as JSON."""
+    return "nested too deeply" if _depth(value) > _DEEPEST else json.dumps(value)[:40]
