@@ -14,8 +14,7 @@ pair_encoder.py          preference pairs to tokens and labels
 tokenizer_identity.py    what shapes the tokens, for a manifest
 load_tokenizer.py        tokenizers by path or Hub id
 tokenizer.py             a tokenizer, with transformers or without
-tokenizer_folder.py      tokenizers that can be opened without transformers
-tokenizer_content.py     the content of a tokenizer, whichever way it was made
+tokenizer_files.py       tokenizers that are opened by their files, without transformers
 template_environment.py  chat templates, compiled as transformers does
 train_tokenizer.py       a small byte-level tokenizer, trained in place
 """

@@ -15,7 +15,7 @@ from packer.paths import expanded
 from packer.progress import STATUS
 from packer.system_errors import hub_is_unreachable
 from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
-from packer.text.tokenizer_folder import FILES, GENERATION_CONFIG, open_complete
+from packer.text.tokenizer_files import FILES, GENERATION_CONFIG, is_named_template, open_by_files
 
 _TIMEOUT = 10  # seconds within which the Hub must answer
 _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
@@ -44,7 +44,7 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
     folder_or_id = str(path.parent) if path.is_file() else path_or_id
     try:
         folder = Path(folder_or_id) if path.exists() else _download(path_or_id)
-        complete = open_complete(folder, folder_or_id) if folder is not None else None
+        complete = open_by_files(folder, folder_or_id) if folder is not None else None
         if complete is not None:
             return complete, folder
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
@@ -61,11 +61,7 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
 
 
 def _generation_ends(folder: Path) -> tuple[int, ...]:
-    """Return the tokens at which a model stops, one or several in generation_config.json; () without them.
-
-    Raises:
-        PackerError: the file cannot be read.
-    """
+    """Return the tokens at which a model stops, one or several in generation_config.json; () without them."""
     path = folder / GENERATION_CONFIG
     try:
         ends = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
@@ -135,17 +131,13 @@ def _read(path: Path) -> Any:
 
 
 def _check_templates(config: Path) -> None:
-    """Check a list of chat templates, for which transformers raises a bare `KeyError` or `TypeError`.
-
-    Raises:
-        PackerError: an item is not an object with a name and a template.
-    """
+    """Check a list of chat templates, for which transformers raises a bare `KeyError` or `TypeError`."""
     try:
         templates = json.loads(config.read_bytes()).get("chat_template")
     except (OSError, ValueError, AttributeError):
         return
     for one in templates if isinstance(templates, list) else []:
-        if not (isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one):
+        if not is_named_template(one):
             raise PackerError(
                 f"{config}: a chat_template is {str(one)[:60]!a} where an object with a name and a template is "
                 "expected; fix it"
@@ -153,10 +145,9 @@ def _check_templates(config: Path) -> None:
 
 
 def _download(hub_id: str) -> Path | None:
-    """Download those files of a tokenizer of the Hub that are known; return their folder, or None if that fails.
+    """Download the `FILES` of a tokenizer of the Hub; return their folder, or None if transformers has to try again.
 
-    Raises:
-        Exception: the Hub has no such tokenizer, or does not answer; transformers itself would retry for half a minute.
+    Whether the Hub has the tokenizer, and answers, is asked first: transformers would retry for half a minute.
     """
     from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
 
@@ -164,5 +155,5 @@ def _download(hub_id: str) -> Path | None:
         HfApi().model_info(hub_id, timeout=_TIMEOUT)
     try:
         return Path(snapshot_download(hub_id, allow_patterns=[*FILES], etag_timeout=_TIMEOUT))
-    except Exception:  # transformers tries again, and says why it fails
+    except Exception:  # transformers says why it fails
         return None

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packer.text.tokenizer_content import Content, content_of
+import xxhash
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
     from tokenizers import Tokenizer as RustTokenizer
     from transformers import PreTrainedTokenizerBase
+
+
+_OTHER = ("version", "truncation", "padding", "post_processor")
+
+
+class Content(NamedTuple):
+    """All that shapes the tokens of a tokenizer in Rust, however it was made, except for those around a text's own."""
+
+    settings: dict[str, Any]
+    """`added_tokens`, `normalizer`, `pre_tokenizer`, `decoder` and `model` as in a tokenizer.json, written in one way;
+    the model without its vocabulary."""
+    vocabulary: str
+    """xxh3-128 of the vocabulary and all that follows it in a tokenizer.json, such as merges, hexadecimal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,3 +135,33 @@ def of_rust(backend: RustTokenizer, *, name: str, special_tokens: Mapping[str, s
         backend=backend,
         content=content_of(backend),
     )
+
+
+def content_of(backend: RustTokenizer) -> Content:
+    """Return the content of a tokenizer, padding, truncation and post-processing aside."""
+    text = backend.to_str()
+    # within a string, the quotes would be escaped; a vocabulary is 100 times as long as all that precedes it
+    at = text.index('"vocab":')
+    settings = json.loads(text[:at].rstrip(",") + "}}")
+    digest = xxhash.xxh3_128_hexdigest(text[at:].encode())
+    return Content({name: _settled(part) for name, part in settings.items() if name not in _OTHER}, digest)
+
+
+def _settled(part: Any) -> Any:
+    """Write settings that mean the same in the same way.
+
+    Examples:
+        >>> _settled({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
+        {'type': 'ByteLevel', 'add_prefix_space': False, 'use_regex': False}
+        >>> _settled({"type": "BPE", "continuing_subword_prefix": "", "fuse_unk": False})
+        {'type': 'BPE', 'continuing_subword_prefix': None, 'fuse_unk': False}
+    """
+    if isinstance(part, list):
+        return [_settled(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        name: None if value == "" and name in ("continuing_subword_prefix", "end_of_word_suffix") else _settled(value)
+        for name, value in part.items()
+        if name != "trim_offsets"  # of offsets after a post-processor only
+    }

@@ -9,8 +9,7 @@ from packer.errors import PackerError
 from packer.system_errors import shortage
 from packer.text.messages import TextError
 from packer.text.token_places import Place, place_of
-from packer.text.tokenizer import Tokenizer
-from packer.text.tokenizer_content import Content, content_of
+from packer.text.tokenizer import Content, Tokenizer, content_of
 from packer.text.word_tokens import WordTokens, is_quicker, word_tokens
 
 if TYPE_CHECKING:
