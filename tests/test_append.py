@@ -33,6 +33,7 @@ from packer.shards.manifest import checksum
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
 from tests import test_index_only
+from tests.small import shrink
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, hashes, masked, same_rows, write
 from tests.test_replace_folder import Killed, killed_at
@@ -299,7 +300,7 @@ def test_an_index_that_grew_becomes_the_copied_dataset_that_grew(tmp_path, grown
 
 
 def test_a_grown_index_with_tables_and_lists_of_rejected_records(tmp_path, files, grown_twice, monkeypatch):
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 8)
+    shrink(monkeypatch, shards_in_manifest=8)
     copy, index = grown_twice(files, on_error="skip")
     packer.materialize(index, files, tmp_path / "made", sync=False)
     assert hashes(tmp_path / "made") == hashes(copy)
@@ -343,7 +344,7 @@ def test_a_complete_copy_of_a_grown_index_is_compared_with_all_sources(tmp_path,
 
 
 def test_a_grown_index_in_a_store_is_materialized_in_a_store(tmp_path, files, bucket, grown_twice, monkeypatch):
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    shrink(monkeypatch, sign_of_life=0.05)
     copy, index = grown_twice(files)
     for path in index.iterdir():
         (bucket / "index" / path.name).upload(path)
@@ -488,7 +489,7 @@ def by_ranks(packed, source, count, *, only=None, **options):
 
 @pytest.fixture
 def quickly(monkeypatch):
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    shrink(monkeypatch, sign_of_life=0.05)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -778,13 +779,13 @@ def test_rejected_records_of_each_generation_are_listed(tmp_path):
 def test_very_many_shards_are_in_a_table_of_each_generation(packed, files, tmp_path, monkeypatch):
     other = tmp_path / "other"
     shutil.copytree(packed, other)
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 18)
+    shrink(monkeypatch, shards_in_manifest=18)
     for source in files[1:]:
         grown = packer.append(packed, source, sync=False)
     assert isinstance(packer.load(packed).manifest.shards, shard_table.ShardTable)
     assert {"manifest-shards-00001.arrows", "manifest-shards-00002.arrows"} <= {path.name for path in packed.iterdir()}
     assert list(packer.verify(packed, files)) == []
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 4096)
+    shrink(monkeypatch, shards_in_manifest=4096)
     for source in files[1:]:
         listed = packer.append(other, source, sync=False)
     assert list(grown.shards) == list(packer.load(packed).manifest.shards) == list(listed.shards)
@@ -797,7 +798,7 @@ def test_very_many_shards_are_in_a_table_of_each_generation(packed, files, tmp_p
 
 
 def test_a_kill_before_the_manifest_leaves_a_table_to_go_on_from(packed, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 18)
+    shrink(monkeypatch, shards_in_manifest=18)
     shutil.copytree(packed, tmp_path / "other")
     packer.append(tmp_path / "other", files[1], sync=False)
     rename = pathlib.Path.rename
@@ -937,7 +938,7 @@ def local(folder):
 @pytest.fixture
 def in_store(packed, files, bucket, monkeypatch):
     """The same dataset in object storage."""
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    shrink(monkeypatch, sign_of_life=0.05)
     packer.pack(files[0], str(bucket / "set"), **OPTIONS)
     return bucket / "set"
 

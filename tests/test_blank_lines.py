@@ -7,11 +7,11 @@ import time
 import pytest
 
 from packer.errors import PackerError
-from packer.sources.json_lines import lines as lines_module
 from packer.sources.json_lines.json_blocks import count_lines
 from packer.sources.json_lines.lines import filled_lines, first_line
 from packer.sources.text.json_records import open_json_records
 from packer.sources.tokenized_source import open_source
+from tests.small import shrink
 from tests.test_splits import refused, run
 
 BLANKS = {"newlines": b"\n", "carriage returns": b"\r\n", "spaces": b" \t\n"}
@@ -44,7 +44,7 @@ def test_a_file_of_blank_lines_is_empty_or_refused_before_it_is_read_to_its_end(
     path = zipped(tmp_path / "a.jsonl.gz", [(b"\n" * 1_000_000, 2)])
     done = run("pack", path, "--max-len", 8)
     assert "empty dataset: 0 documents in 1 file(s)" in done.stderr
-    monkeypatch.setattr(lines_module, "MOST_BLANK", 1_000_000)
+    shrink(monkeypatch, blank_lines=1_000_000)
     message = refused(path)
     assert message.startswith("a.jsonl.gz: its first 1,0")
     assert message.endswith("bytes are blank lines, above the limit of 1,000,000; remove them")

@@ -16,11 +16,9 @@ from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.sources.columns.column_types import cast, join
 from packer.sources.columns.column_values import infer
-from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.documents import DocumentError
-from packer.sources.json_lines import jsonl as jsonl_module
-from packer.sources.text import text_records as records_module
 from tests.chat_templates import save_tokenizer
+from tests.small import shrink
 
 BIG = 2**53 + 1  # not representable as a double
 
@@ -39,9 +37,7 @@ def kind(request):
 @pytest.fixture
 def small(monkeypatch):
     """Use pieces and blocks of one or two lines."""
-    monkeypatch.setattr(pieces_module, "_PIECE", 100)
-    monkeypatch.setattr(jsonl_module, "_BLOCK", 60)
-    monkeypatch.setattr(records_module, "BLOCK", 60)
+    shrink(monkeypatch, piece=100, json_block=60, record_block=60)
 
 
 def lines_of(records, kind):
@@ -180,8 +176,7 @@ def test_types_do_not_depend_on_pieces_or_workers(tmp_path, monkeypatch, request
     source.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
     found = []
     for size, workers in ((1 << 22, 1), (300, 1), (300, 3)):
-        for module, name in ((pieces_module, "_PIECE"), (jsonl_module, "_BLOCK"), (records_module, "BLOCK")):
-            monkeypatch.setattr(module, name, size)
+        shrink(monkeypatch, piece=size, json_block=size, record_block=size)
         out = tmp_path / f"out-{size}-{workers}"
         manifest = pack(source, out, request, kind, keep=["k", "l"], workers=workers)
         found.append([shard.xxh3_128 for shard in manifest.shards])

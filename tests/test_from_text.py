@@ -24,13 +24,12 @@ from packer.options import PackOptions, options_of
 from packer.pipeline import packing
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
-from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.files.hugging_face import REPORT
-from packer.sources.text import text_records as records_module
 from packer.sources.text.text_source import TextInput
 from packer.text import TRAIN_ON
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
+from tests.small import shrink
 from tests.test_spill import with_free
 
 zstandard = pytest.importorskip("zstandard")
@@ -48,8 +47,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Make pieces and blocks of a few documents."""
-    monkeypatch.setattr(pieces_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "BLOCK", 400)
+    shrink(monkeypatch, piece=1500, record_block=400)
 
 
 @cache

@@ -20,13 +20,13 @@ from packer.options.choices import GroupMode
 from packer.pipeline.planning.group_plan import plan_groups
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.segments.packable_segments import cut_by_policy
-from packer.plan import groups
 from packer.plan.apart import find_runs, keep_apart, mark_clashes, spread_runs
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound, deal_together, together_bound
 from packer.plan.items import cut_pairs
 from packer.plan.whole_plan import Plan, deal
 from tests import naive
+from tests.small import shrink
 from tests.test_kept import write
 from tests.test_plan import int32s, located, real_like_lengths, rows_of
 
@@ -73,7 +73,7 @@ def test_together_every_row_holds_one_group(
 ):
     segments, of_documents = cut_and_group(documents, pieces * align, long, align)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "MOST_SOLVED", most_solved)
+        shrink(patch, solved_groups=most_solved)
         plan = deal_together(
             segments, of_documents, solver(max_segments),
             max_segments=max_segments, rows_per_shard=rows_per_shard, seed=seed,

@@ -7,8 +7,8 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.sources.files import file_access
-from packer.stores import any_path, hub_path, mirror
+from packer.stores import any_path, hub_path
+from tests.small import forget_mirrors, shrink
 from tests.test_remote_sources import write_lines, write_stream
 
 COMMIT = "0123abcd"
@@ -57,13 +57,12 @@ def hub(tmp_path, monkeypatch):
     files = Files(tmp_path / "hub")
     (files.folder / "data").mkdir(parents=True)
     monkeypatch.setattr(hub_path, "_files", lambda: files)
-    monkeypatch.setattr(mirror, "CHUNK", 1 << 12)
-    monkeypatch.setattr(mirror, "_mirrors", mirror._Mirrors())
+    shrink(monkeypatch, chunk=1 << 12)
+    forget_mirrors(monkeypatch)
     info = types.SimpleNamespace(sha=COMMIT)
     monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", lambda *arguments, **named: info)
     yield files
-    file_access._mirrored.cache_clear()
-    file_access._with_headers.cache_clear()
+    forget_mirrors(monkeypatch)
 
 
 def hashes(folder):

@@ -1,28 +1,17 @@
-"""Values of leftovers travel in notes: the bytes of a local source, and no shard of the pool reads the source."""
+"""Shards of what partitions leave over have the bytes of a local source, and read almost nothing of a remote one."""
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_ranks import run_ranks
-from test_remote_sources import Elsewhere, forget, hashes, small_chunks, upload  # noqa: F401 (a fixture)
-from test_stored_outputs import Killed, kill, stored
 
 import packer
-from packer import signs_of_life
-from packer.engine import without
 from packer.errors import PackerError, SourceError
-from packer.pipeline import job, packing
-from packer.pipeline.partitions import leftover_values, partitioning
-from packer.pipeline.partitions.partition_plan import spread_numbers
-from packer.pipeline.planning import surveying
-from packer.pipeline.write_shards import ShardTask
-from packer.plan.pieces import Located
-from packer.stores import mirror, temporary_files
-from packer.stores.requests import traffic
+from tests.small import forget_mirrors, shrink
+from tests.test_ranks import run_ranks
+from tests.test_remote_sources import hashes, small_chunks, upload  # noqa: F401 (a fixture)
+from tests.test_stored_outputs import Killed, kill, stored
 
 OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd"}
 
@@ -30,8 +19,7 @@ OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd
 @pytest.fixture(autouse=True)
 def few_partitions_in_a_region(monkeypatch):
     """Regions of four partitions, so that a small corpus has several levels."""
-    monkeypatch.setattr(partitioning, "REGION", 4)
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    shrink(monkeypatch, region=4, sign_of_life=0.05)
 
 
 def lists_of(count, longest, seed=0):
@@ -83,112 +71,40 @@ CASES = {
 }
 
 
-@pytest.fixture
-def read_by(monkeypatch):
-    """Ranges of the source that each shard, and "the rest", has read; the shards must be written one by one."""
-    found, now = {}, ["the rest"]
-    read, write_one = mirror._Mirrors._read_part, ShardTask.__call__
-
-    def reading(part):
-        found.setdefault(now[0], []).append(part)
-        read(part)
-
-    def writing(task, shard, *arguments):
-        now[0] = shard
-        found[shard] = []
-        try:
-            return write_one(task, shard, *arguments)
-        finally:
-            now[0] = "the rest"
-
-    monkeypatch.setattr(mirror._Mirrors, "_read_part", staticmethod(reading))
-    monkeypatch.setattr(ShardTask, "__call__", writing)
-    return found
-
-
-def shards_of(manifest):
-    """Numbers of the shards of partitions, and of those of the pool."""
-    rows = np.array([shard.rows for shard in manifest.shards])
-    every = (spread_numbers(pool, len(rows)).tolist() for pool in range(len(rows)))
-    pool = next(numbers for numbers in every if rows[numbers].sum() == manifest.totals.pool_packs)
-    return without(range(len(rows)), pool), pool
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_shards_of_the_pool_have_the_bytes_of_a_local_source_and_read_nothing(name, bucket, tmp_path, read_by):
+def test_a_remote_source_gives_the_bytes_of_a_local_one(name, bucket, tmp_path):
     tables, options = CASES[name]
     local = write(tmp_path / "data", *tables)
     manifest = packer.pack(local, tmp_path / "one", **OPTIONS | options)
-    own, pool = shards_of(manifest)
-    assert len(own) > 4
-    assert pool
-    assert not any(read_by.values())
+    assert manifest.totals.pool_packs > 0
     packer.pack(str(upload(local, bucket / "data")), tmp_path / "two", **OPTIONS | options)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
-    assert all(read_by[shard] for shard in own)
-    assert not any(read_by[shard] for shard in pool)
 
 
-def test_sources_of_a_mixture_may_be_local_and_remote(bucket, tmp_path, read_by):
+def test_sources_of_a_mixture_may_be_local_and_remote(bucket, tmp_path):
     one, two = (write(tmp_path / name, table(seed)) for seed, name in enumerate(("one", "two")))
-    packed = [
+    for number, first in enumerate((str(one), str(upload(one, bucket / "one")))):
         packer.pack([(first, 0.7), (str(two), 1.4)], tmp_path / f"{number}", mix_unit="epochs", **OPTIONS)
-        for number, first in enumerate((str(one), str(upload(one, bucket / "one"))))
-    ]
     assert hashes(tmp_path / "0") == hashes(tmp_path / "1")
-    _, pool = shards_of(packed[0])
-    assert pool
-    assert not any(read_by[shard] for shard in pool)
 
 
-def test_a_local_source_and_a_plan_without_a_pool_leave_no_values(bucket, tmp_path, monkeypatch):
-    made, make = [], packing.leftover_values
-    monkeypatch.setattr(packing, "leftover_values", lambda *given: made.append(make(*given)) or made[-1])
-    local = write(tmp_path / "data", table())
-    remote = str(upload(local, bucket / "data"))
-    packer.pack(remote, tmp_path / "remote", **OPTIONS)
-    packer.pack(local, tmp_path / "local", **OPTIONS)
-    packer.pack(remote, tmp_path / "whole", **OPTIONS | {"shard_size": "1GB"})
-    packer.pack(remote, tmp_path / "in order", **OPTIONS | {"algorithm": "sequential"})
-    assert [each is None for each in made] == [False, True, True, True]
-
-
-def test_requests_fall(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(surveying, "BLOCKS_PER_PARTITION", 8)  # blocks of many chunks, as those of 1 MB are
+def test_leftovers_are_not_read_one_by_one(bucket, tmp_path, monkeypatch, store_server):
+    shrink(monkeypatch, blocks_per_partition=8)  # blocks of many chunks, as those of 1 MB are
     source = str(upload(write(tmp_path / "data", table(count=3000, longest=400)), bucket / "data"))
     options = OPTIONS | {"max_len": 1024, "shard_size": "700KB", "algorithm": "mixed"}
-    requests = []
-    for name, keep in (("with", leftover_values.leftover_values), ("without", lambda *given: None)):
-        monkeypatch.setattr(packing, "leftover_values", keep)
-        monkeypatch.setattr(mirror, "_mirrors", mirror._Mirrors())
-        forget()
-        before = replace(traffic)
-        manifest = packer.pack(source, tmp_path / name, **options)
-        requests.append(traffic.reads - before.reads)
-    assert hashes(tmp_path / "with") == hashes(tmp_path / "without")
+    forget_mirrors(monkeypatch)
+    store_server.faults()
+    manifest = packer.pack(source, tmp_path / "out", **options)
     assert manifest.totals.pool_packs > 0
-    assert requests[0] < 0.7 * requests[1]
+    assert store_server.faults()["GET"] < 180  # 226 if each segment of the pool were read
 
 
-def test_a_store_holds_the_notes_of_a_pack(bucket, tmp_path, read_by, store_server):
-    local = write(tmp_path / "data", table(labels="labels"))
-    packer.pack(local, tmp_path / "expected", **OPTIONS)
-    out = bucket / "set"
-    read_by.clear()
-    manifest = packer.pack(str(upload(local, bucket / "data")), str(out), **OPTIONS)
-    assert stored(out) == hashes(tmp_path / "expected")
-    assert not any(read_by[shard] for shard in shards_of(manifest)[1])
-
-
-def test_decoded_copies_in_a_store_are_read_in_the_same_way(bucket, tmp_path, read_by):
+def test_decoded_copies_in_a_store_are_read_in_the_same_way(bucket, tmp_path):
     lines = "".join(json.dumps({"input_ids": each.tolist()}) + "\n" for each in lists_of(500, 130))
     (tmp_path / "a.jsonl").write_text(lines)
     packer.pack(tmp_path / "a.jsonl", tmp_path / "expected", **OPTIONS)
-    read_by.clear()
-    manifest = packer.pack(tmp_path / "a.jsonl", str(bucket / "set"), **OPTIONS)
+    packer.pack(tmp_path / "a.jsonl", str(bucket / "set"), **OPTIONS)
     assert stored(bucket / "set") == hashes(tmp_path / "expected")
-    assert any(read_by[shard] for shard in shards_of(manifest)[0])
-    assert not any(read_by[shard] for shard in shards_of(manifest)[1])
 
 
 @pytest.fixture
@@ -211,35 +127,10 @@ def test_a_killed_pack_goes_on_to_the_same_bytes(stage, after, remote, bucket, m
         kill(struck, stage, after=after)
         with pytest.raises(Killed):
             packer.pack(source, str(bucket / "set"), **options)
+    for damaged in [path for path in bucket.files() if "-values/" in str(path)][::2]:
+        damaged.write_bytes(damaged.read_bytes()[:-8] + b"\1" * 8)  # then it is read from the source
     packer.pack(source, str(bucket / "set"), **options)
     assert stored(bucket / "set") == expected
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, lambda note: note.write_bytes(note.read_bytes()[:-8] + b"\1" * 8)])
-def test_values_that_are_lost_or_damaged_are_read_from_the_source(damage, remote, tmp_path, monkeypatch, read_by):
-    source, expected = remote
-    options = OPTIONS | {"algorithm": "mixed"}
-
-    def lose(self, engine, copy):
-        notes = sorted(self.plan.notes._folder.glob("*-values*"))
-        assert len(notes) > 20
-        for note in notes[::2]:
-            damage(note)
-        pass_on(self, engine, copy)
-
-    pass_on = leftover_values.LeftoverValues.pass_on
-    monkeypatch.setattr(leftover_values.LeftoverValues, "pass_on", lose)
-    read_by.clear()
-    manifest = packer.pack(source, tmp_path / "out", **options)
-    assert hashes(tmp_path / "out") == expected
-    assert any(read_by[shard] for shard in shards_of(manifest)[1])
-
-
-def test_tasks_of_other_processes_leave_and_take_the_same_values(remote, tmp_path, monkeypatch):
-    source, expected = remote
-    monkeypatch.setattr(job, "Threads", Elsewhere)
-    packer.pack(source, tmp_path / "out", **OPTIONS | {"algorithm": "mixed"})
-    assert hashes(tmp_path / "out") == expected
 
 
 def test_ranks_take_the_values_that_others_leave(remote, bucket, tmp_path):
@@ -251,46 +142,23 @@ def test_ranks_take_the_values_that_others_leave(remote, bucket, tmp_path):
     assert stored(bucket / "set") == hashes(tmp_path / "out") == expected
 
 
-def test_a_bad_token_that_is_left_over_is_told_as_in_a_local_source(bucket, tmp_path, monkeypatch):
-    local = write(tmp_path / "data", table())
-    options, left = OPTIONS | {"algorithm": "mixed"}, []
-
-    def keep(self, shard):
-        left.append(leave(self, shard))
-        return left[-1]
-
-    leave = leftover_values.LeftoverValues.left_by
-    monkeypatch.setattr(leftover_values.LeftoverValues, "left_by", keep)
-    packer.pack(str(upload(local, bucket / "data")), tmp_path / "good", **options)
-    document = int(left[0].documents[0])
-    made = table()
-    lists = made["input_ids"].to_pylist()
-    lists[document][-1] = -5
+def test_a_bad_token_is_told_as_in_a_local_source(bucket, tmp_path):
+    lists = table()["input_ids"].to_pylist()
+    lists[7][-1] = -5
     local = write(tmp_path / "bad", pa.table({"input_ids": pa.array(lists, pa.list_(pa.int32()))}))
     told = []
-    for source, out in ((local, "one"), (upload(local, bucket / "bad"), "two")):
+    for source in (local, upload(local, bucket / "bad")):
         with pytest.raises(SourceError) as error:
-            packer.pack(str(source), tmp_path / out, **options)
+            packer.pack(str(source), tmp_path / "out", **OPTIONS)
         told.append(str(error.value))
     assert told[0] == told[1]
-    assert f"document {document} " in told[0]
+    assert "document 7 " in told[0]
 
 
 def test_a_full_disk_for_the_values_of_a_shard_is_one_line(remote, tmp_path, monkeypatch):
     def full(descriptor, start, length):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(temporary_files.os, "posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(PackerError, match=r"No space left on device: temporary files of what lies in object storage"):
         packer.pack(remote[0], tmp_path / "out", **OPTIONS | {"algorithm": "mixed"})
-
-
-def test_pieces_are_found_by_document_and_first_token():
-    def located(*pieces):
-        return Located.in_one_row(*np.array(pieces, np.int64).reshape(-1, 3).T)
-
-    finder = leftover_values._Finder(located((7, 0, 3), (2**40, 5, 1), (7, 256, 4), (3, 0, 2)))
-    here, found = finder.find(located((7, 256, 4), (7, 5, 1), (2**40, 5, 1), (8, 0, 3), (2**41, 0, 3), (3, 0, 2)))
-    assert (here.tolist(), found.tolist()) == ([0, 2, 5], [2, 1, 3])
-    for some, others in (([], [(1, 0, 1)]), ([(1, 0, 1)], [])):
-        assert [each.tolist() for each in leftover_values._Finder(located(*some)).find(located(*others))] == [[], []]

@@ -14,9 +14,9 @@ import pytest
 import packer
 from packer import PackerError
 from packer.column_names import TOKEN_COLUMNS
-from packer.loader import open_dataset
 from packer.shards.file_names import MANIFEST
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, make, rows_on_disk, segments_of, tokens_of
+from tests.small import shrink
 
 
 def edit_manifest(folder: Path, edit) -> None:
@@ -116,7 +116,7 @@ def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
     out = make(tmp_path, shard_size=3 * 4 * MAX_LEN)
     shards = len(list(out.glob("*.arrow")))
     expected = rows_on_disk(out)
-    monkeypatch.setattr(open_dataset, "MOST_OPEN", 3)
+    shrink(monkeypatch, open_shards=3)
     opened = packer.load(out)
     assert shards > 5
     assert maps_of(out) == 0
@@ -132,7 +132,7 @@ def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
 
 def test_of_many_shards_sizes_are_checked_at_once_and_the_rest_when_they_are_read(tmp_path, monkeypatch):
     out = make(tmp_path, shard_size=3 * 4 * MAX_LEN)
-    monkeypatch.setattr(open_dataset, "MOST_OPEN", 3)
+    shrink(monkeypatch, open_shards=3)
     last = max(out.glob("*.arrow"))
     content = last.read_bytes()
     last.write_bytes(bytes(len(content)))
@@ -341,7 +341,7 @@ def test_a_shard_that_is_cut_under_an_open_loader_is_an_error(tmp_path):
 
 
 def test_rows_stay_readable_if_a_shard_is_removed_or_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr("packer.loader.open_shards._CHECK_PAUSE", 0.0)
+    shrink(monkeypatch, check_pause=0.0)
     out = make(tmp_path)
     dataset, expected = packer.load(out), rows_on_disk(out)
     path = out / dataset.manifest.shards[0].file

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.shards import shard_table
 from packer.shards.file_names import MANIFEST, SHARDS
 from packer.shards.manifest import checksum
 from tests.effort import FUZZ
+from tests.small import shrink
 
 WRONG = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.5, float("nan"), float("inf")),
@@ -73,7 +73,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     source = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
     with pytest.MonkeyPatch.context() as few:
         if request.param == "many shards":
-            few.setattr(shard_table, "MOST_IN_MANIFEST", 1)
+            shrink(few, shards_in_manifest=1)
         packer.pack(source, folder / "packed", sync=False, **options)
     names = {"keep_tokens": "--keep-tokens", "max_len": "--max-len", "max_segments": "--max-segments"}
     again = ["pack", "-o", str(folder / "packed")]

@@ -16,6 +16,7 @@ import packer
 from packer.errors import PackerError
 from packer.loader.index import materialized_shards
 from packer.stores import RemotePath, mirror
+from tests.small import forget_mirrors, shrink
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
 from tests.test_remote_loading import wait_for
 
@@ -26,8 +27,8 @@ ROOT = Path(__file__).parent.parent
 def cache(tmp_path, monkeypatch) -> Path:
     """An empty cache, and chunks of objects that are smaller than the record batches here."""
     monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(mirror, "CHUNK", 1 << 12)
-    monkeypatch.setattr(mirror, "_mirrors", mirror._Mirrors())
+    shrink(monkeypatch, chunk=1 << 12)
+    forget_mirrors(monkeypatch)
     return tmp_path / "cache"
 
 
@@ -364,7 +365,7 @@ def test_those_who_wait_see_that_a_shard_is_being_made(tmp_path, bucket, monkeyp
     _, index = packed_twice(tmp_path, source)
     dataset = packer.load(index, source=uploaded(source, bucket))
     (made,) = dataset._opened._cached._caches
-    monkeypatch.setattr(materialized_shards, "_TOGETHER", 1 << 13)
+    shrink(monkeypatch, made_together=1 << 13)
     touched = []
     monkeypatch.setattr(os, "utime", touched.append)
     made.provider.write(dataset.manifest.shards[0], tmp_path / "part")

@@ -15,9 +15,9 @@ from pyarrow import parquet
 
 import packer
 from packer.plan.cutting import cut_documents
-from packer.shards import row_format, shard_table
 from packer.sources.tokenized_source import open_source
 from tests import naive
+from tests.small import shrink
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -173,10 +173,10 @@ def test_bytes_do_not_depend_on_how_many_record_batches_are_made_together(tmp_pa
     names = [f"name {number}" for number in range(len(documents))]
     table = pa.table({"input_ids": pa.array(documents, pa.list_(pa.int32())), "name": names})
     parquet.write_table(table, tmp_path / "source.parquet")
-    monkeypatch.setattr(row_format, "_BATCH_BYTES", 4096)
+    shrink(monkeypatch, batch=4096)
     found = []
     for together in (1, 3, 16):
-        monkeypatch.setattr(row_format, "_BLOCK_BATCHES", together)
+        shrink(monkeypatch, batches_together=together)
         out = tmp_path / str(together)
         packer.pack(tmp_path / "source.parquet", out, max_len=64, align=8, keep=["name"], shard_size="60KB", pad_id=7)
         found.append(hashes(out))
@@ -215,7 +215,7 @@ def test_format_versions_are_written_and_read_unchanged(tmp_path, monkeypatch, n
     """Each golden folder is a packed dataset of a format version; other bytes need a new version and a new folder."""
     golden = GOLDEN / name
     if name == "format-2":
-        monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
+        shrink(monkeypatch, shards_in_manifest=2)
     source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
     options = {
         "max_len": 32,

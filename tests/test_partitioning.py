@@ -26,6 +26,7 @@ from packer.plan.cutting import cut_documents
 from packer.plan.partitions import BlockMarker
 from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
+from tests.small import shrink
 from tests.test_pack import made_documents
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
@@ -226,7 +227,7 @@ def test_shards_are_alike_if_documents_have_few_lengths():
 
 @pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
 def test_many_partitions_have_several_levels_of_regions(monkeypatch, algorithm):
-    monkeypatch.setattr(partitioning, "REGION", 3)
+    shrink(monkeypatch, region=3)
     read = Counter()
 
     class Counted(Regions):
@@ -288,7 +289,7 @@ def test_another_seed_gives_another_packing_with_about_as_many_rows():
 
 @pytest.mark.parametrize("algorithm", ["auto", "bfd"])
 def test_a_plan_resumes_from_its_notes_with_the_same_rows(monkeypatch, algorithm):
-    monkeypatch.setattr(partitioning, "REGION", 3)
+    shrink(monkeypatch, region=3)
     lengths = like_real(20_000)
     options = PackOptions(max_len=2048, algorithm=algorithm)
     reader = LengthsReader(lengths=lengths, options=options)
@@ -323,7 +324,7 @@ def test_a_plan_resumes_from_its_notes_with_the_same_rows(monkeypatch, algorithm
 
 
 def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
-    monkeypatch.setattr(partitioning, "MOST_SEGMENTS", 1000)
+    shrink(monkeypatch, partition_segments=1000)
     lengths = np.tile(int32s([1, 2, 3, 4]), 2500)
     plan, shards = planned(lengths, 64)
     segments = [len(shard.documents) for shard in shards]

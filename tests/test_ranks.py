@@ -17,20 +17,20 @@ from test_pack import hashes, made_documents, save_arrow
 
 import packer
 from packer import ranks as ranks_module
-from packer import signs_of_life
 from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.output.output_folder import OutputFolder
 from packer.ranks import RankOf, Ranks, rank_of
 from packer.signs_of_life import SignsOfLife
+from tests.small import shrink
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    shrink(monkeypatch, sign_of_life=0.05)
 
 
 def write_lines(path, count=600):

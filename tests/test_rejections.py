@@ -22,12 +22,10 @@ from packer.facts import REASONS
 from packer.facts.rejection import REMEDY
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from packer.sources.decoding import decoded_pieces as spill_module
 from packer.sources.decoding.decoded_pieces import Piece
-from packer.sources.json_lines import jsonl as jsonl_module
-from packer.sources.text import text_records as records_module
 from packer.sources.tokenized_source import open_source
 from tests.chat_templates import EXACT, REWRITING, save_tokenizer
+from tests.small import shrink
 from tests.test_from_text import documents_of
 from tests.test_output_folder import Killed, kill, pack_module
 from tests.test_pack import hashes
@@ -113,9 +111,7 @@ def mixed_up(bad: list, good: list = GOOD) -> tuple[list, dict[int, object]]:
 @pytest.fixture
 def small(monkeypatch):
     """Make pieces and blocks of a few documents."""
-    monkeypatch.setattr(spill_module, "_PIECE", 600)
-    monkeypatch.setattr(jsonl_module, "_BLOCK", 200)
-    monkeypatch.setattr(records_module, "BLOCK", 200)
+    shrink(monkeypatch, piece=600, json_block=200, record_block=200)
 
 
 @pytest.mark.parametrize("name", ["rows.arrow", "rows.z.arrow", "rows.parquet", "rows.jsonl.gz", "dataset", "table"])
@@ -697,7 +693,7 @@ def test_rows_are_those_with_empty_documents_in_place_of_bad_records(tmp_path_fa
     source = write_lines(folder / "rows.jsonl", [record for record, _ in records])
     emptied = write_lines(folder / "emptied.jsonl", [record if is_good else EMPTY for record, is_good in records])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl_module, "_BLOCK", block)
+        shrink(patch, json_block=block)
         manifest = pack(source, folder / "out", workers=2)
     pack(emptied, folder / "expected", on_error="error", workers=2)
     assert shards(folder / "out") == shards(folder / "expected")

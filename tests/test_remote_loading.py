@@ -18,7 +18,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.loader.cache import cached_dataset, shard_cache
+from packer.loader.cache import shard_cache
 from packer.loader.cache.cache_space import CacheSpace
 from packer.loader.cache.file_locks import try_lock
 from packer.loader.cache.shard_providers import DownloadedShards
@@ -27,6 +27,7 @@ from packer.shards.file_names import SHARDS
 from packer.shards.generations import keys_of
 from packer.stores import RemotePath
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk, write_source
+from tests.small import shrink
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,7 +87,7 @@ def test_rows_are_those_on_disk_and_each_shard_is_fetched_once(small, remote, st
 
 
 def test_a_dataset_of_very_many_shards_has_their_table_in_the_cache(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
+    shrink(monkeypatch, shards_in_manifest=2)
     monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
     out = make(tmp_path, shard_size=3 * 4 * 4 * MAX_LEN)
     for file in out.iterdir():
@@ -338,7 +339,7 @@ def test_a_cache_smaller_than_the_shards_of_a_window_is_refused(small, remote):
 
 
 def test_shards_that_another_process_reads_are_not_evicted_and_the_error_says_what_to_raise(small, remote, monkeypatch):
-    monkeypatch.setattr(shard_cache, "ROOM_PATIENCE", 0.3)
+    shrink(monkeypatch, room_patience=0.3)
     limit = 2 * max(sizes(small))
     code = "import sys, packer; d = packer.load(sys.argv[1]); d[0], d[len(d) - 1]; print('read', flush=True); input()"
     with subprocess.Popen(
@@ -474,9 +475,7 @@ def test_a_store_that_stalls_is_an_error_after_some_tries(remote, store_server, 
     from packer.stores import requests
 
     dataset = packer.load(str(remote))
-    monkeypatch.setattr(requests, "_TIMEOUT", timedelta(seconds=0.2))
-    monkeypatch.setattr(requests, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(requests, "_RETRIES", 0)
+    shrink(monkeypatch, timeout=timedelta(seconds=0.2), first_pause=0.01, retries=0)
     requests._opened.cache_clear()
     store_server.faults(seconds=3, methods=["GET"])
     try:
@@ -495,7 +494,7 @@ def test_another_process_that_stalls_while_it_fetches_is_an_error(remote, store_
     reader = run(READ, str(remote))
     wait_for(lambda: list((tmp_path / "cache").glob("*/*.part")))
     reader.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(shard_cache, "FETCH_PATIENCE", 0.5)
+    shrink(monkeypatch, fetch_patience=0.5)
     try:
         with pytest.raises(
             PackerError, match=r"another process of this node has been fetching it for 0 s without prog"
@@ -531,7 +530,7 @@ def test_a_place_without_a_dataset_is_named(bucket, monkeypatch, tmp_path):
 
 
 def test_a_thread_that_reads_ahead_ends_when_there_is_nothing_to_do(remote, monkeypatch):
-    monkeypatch.setattr(cached_dataset, "_IDLE", 0.1)
+    shrink(monkeypatch, idle=0.1)
     dataset = packer.load(str(remote))
     next(iter(packer.BatchSampler(dataset, global_batch=2, lanes=2)))
     wait_for(lambda: not any(thread.name == "packer read ahead" for thread in threading.enumerate()))

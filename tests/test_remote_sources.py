@@ -12,18 +12,20 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import packer
+from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.pipeline import job, packing
 from packer.pipeline.measure_source import measure
-from packer.sources.files import file_access
 from packer.sources.tokenized_source import find_source
 from packer.stores import RemotePath, mirror
 from packer.stores.requests import traffic
 from tests.chat_templates import WORDS, save_tokenizer
+from tests.small import forget_mirrors, shrink
 
 MAX_LEN = 64
 
@@ -76,17 +78,8 @@ def write_text(path, seed):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Chunks smaller than the record batches here, so that what is not fetched is missed."""
-    monkeypatch.setattr(mirror, "CHUNK", 1 << 12)
-    monkeypatch.setattr(mirror, "_mirrors", mirror._Mirrors())
-    forget()
-    yield
-    forget()
-
-
-def forget():
-    """Forget which objects are mirrored."""
-    for cache in (file_access._mirrored, file_access._with_headers):
-        cache.cache_clear()
+    shrink(monkeypatch, chunk=1 << 12)
+    forget_mirrors(monkeypatch)
 
 
 SOURCES = {
@@ -192,10 +185,8 @@ class Elsewhere(Threads):
         content = pickle.dumps(task)
         for number in numbers:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(mirror, "_mirrors", mirror._Mirrors())
-                forget()
+                forget_mirrors(patch)
                 result = pickle.loads(content)(number)
-            forget()
             yield result
 
 
@@ -217,7 +208,7 @@ FAULTS = {"503": {"status": 503, "every": 2}, "cut": {"cut": True, "every": 3}, 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 def test_a_store_that_fails_now_and_then_changes_nothing(faults, streams, store_server, tmp_path, monkeypatch):
-    monkeypatch.setattr("packer.stores.requests._FIRST_PAUSE", 0.01)
+    shrink(monkeypatch, first_pause=0.01)
     local, remote = streams
     pack(local / "en" / "0.arrow", tmp_path / "one", shard_size=50_000)
     store_server.faults(**faults)
@@ -237,29 +228,28 @@ def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path):
     assert kept < size / 2  # headers and offsets
 
 
-def test_the_headers_of_an_arrow_file_are_fetched_together(bucket, tmp_path, monkeypatch):
+def test_the_headers_of_an_arrow_file_are_fetched_together(bucket, tmp_path, store_server):
     """Words in dictionaries and 60 batches of 66 kB, more than is read at once around a header."""
     columns = {"input_ids": [[number] * 8000 for number in range(120)], "word": ["a", "b"] * 60}
     made = pa.table({**columns, "word": pa.array(columns["word"]).dictionary_encode()})
     with pa.ipc.new_file(tmp_path / "a.arrow", made.schema) as writer:
         writer.write_table(made, max_chunksize=2)
     remote = upload(tmp_path, bucket / "data") / "a.arrow"
-    reads, read = [], mirror._mirrors._read
-
-    def counted(chunks):
-        if chunks:
-            reads.append(len(chunks))
-        read(chunks)
-
-    monkeypatch.setattr(mirror._mirrors, "_read", counted)
-    fetched = file_access.headers_of(remote)
-    assert fetched == (120, False)
-    assert sum(reads) >= 60
-    assert len(reads) <= 5
-    pack(str(remote), tmp_path / "out", keep=("word",), shard_size="1MB")
-    monkeypatch.undo()
-    pack(tmp_path / "a.arrow", tmp_path / "local", keep=("word",), shard_size="1MB")
+    store_server.faults()
+    assert CliRunner().invoke(cli, ["stats", str(remote), "--max-len", "64"]).exit_code == 0
+    assert store_server.faults()["GET"] < 90  # the documents of 60 batches are looked at, and are far apart
+    for source, out in ((tmp_path / "a.arrow", "local"), (remote, "out")):
+        pack(str(source), tmp_path / out, keep=("word",), shard_size="10MB")
     assert hashes(tmp_path / "out") == hashes(tmp_path / "local")
+
+
+def test_a_full_disk_for_what_is_fetched_is_told_with_the_remedy(streams, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(PackerError, match=r"No space left on device, but .* set TMPDIR to another folder"):
+        pack(f"{streams[1]}/en", tmp_path / "out")
 
 
 def test_an_object_that_changes_is_an_error(streams, tmp_path, monkeypatch):

@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 from test_ranks import run_ranks
 
 import packer
-from packer import signs_of_life
 from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
-from packer.sources.decoding import decoded_pieces
-from packer.sources.packed import segment_index
 from packer.sources.source import Source
 from packer.sources.tokenized_source import open_source
 from tests.packings import packings
+from tests.small import shrink
 from tests.test_untrusted_datasets import edit_manifest
 
 KEPT = {"keep": ["url"], "keep_tokens": ["reward"]}
@@ -98,8 +96,7 @@ def packed(source) -> Path:
 @pytest.fixture
 def few_bytes(monkeypatch) -> None:
     """Cut sources into many pieces, and sort segments in many runs."""
-    monkeypatch.setattr(decoded_pieces, "_PIECE", 5_000)
-    monkeypatch.setattr(segment_index, "_RUN", 3_000)
+    shrink(monkeypatch, piece=5_000, segment_run=3_000)
 
 
 # the same rows as from the source
@@ -406,7 +403,7 @@ def test_an_interrupted_command_is_resumed(packed, tmp_path, few_bytes, stage):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_write_the_bytes_of_one_process(packed, tmp_path, few_bytes, monkeypatch, count):
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    shrink(monkeypatch, sign_of_life=0.05)
     options = {"max_len": 64, "shard_size": 20_000, **KEPT}
     expected = packer.pack(packed, tmp_path / "expected", **options)
     assert run_ranks(packed, tmp_path / "out", count, options=options) == [expected] * count

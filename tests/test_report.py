@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.options import PackOptions, byte_size
-from packer.pipeline import statistics
 from packer.pipeline.packing import pack
 from packer.pipeline.statistics import mixing_sample, packed_statistics, row_batches
 from packer.report.dataset_report import render_packed_stats, render_stats
 from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
 from packer.report.run_summary import render_manifest_summary
-from packer.shards import row_format
 from packer.shards.manifest import Manifest
 from packer.stats.dataset_figures import DatasetStats, dataset_stats
 from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
 from packer.stats.row_mixing import RowMixing
+from tests.small import shrink
 
 
 def stats_of(lengths: Any, *, max_len: int, packs: int, documents_per_step: int = 64) -> DatasetStats:
@@ -297,7 +296,7 @@ def test_a_sample_is_of_record_batches_from_all_shards(tmp_path: Path, monkeypat
     table = pa.table({"input_ids": documents})
     with pa.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as stream:
         stream.write_table(table)
-    monkeypatch.setattr(row_format, "_BATCH_BYTES", 20 * 300 * 8)
+    shrink(monkeypatch, batch=20 * 300 * 8)
     made = pack(tmp_path / "data.arrow", tmp_path / "out", options=PackOptions(max_len=300, shard_size=300_000))
     folder, manifest = tmp_path / "out", made.manifest
     batches = sum(-(-shard.rows // 20) for shard in manifest.shards)
@@ -309,7 +308,7 @@ def test_a_sample_is_of_record_batches_from_all_shards(tmp_path: Path, monkeypat
 
     whole = packed_statistics(folder)
     assert mixing_sample(folder, manifest) == mixing_of(whole)
-    monkeypatch.setattr(statistics, "SAMPLED_BATCHES", 20)
+    shrink(monkeypatch, sampled_batches=20)
     sample = mixing_sample(folder, manifest)
     assert sample.rows < manifest.packs / 2
     assert sample.mixing.within_row_share == pytest.approx(whole.mixing.within_row_share, abs=0.05)

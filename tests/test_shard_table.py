@@ -26,6 +26,7 @@ from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable, column_of, kept_shards
 from tests.packed_rows import make, rows_on_disk
+from tests.small import shrink
 from tests.test_output_folder import Killed
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -37,7 +38,7 @@ FIELDS = st.fixed_dictionaries({"rows": st.integers(1, 2**40), "tokens": COUNTS,
 @pytest.fixture
 def few(monkeypatch):
     """Every pack of more than two shards has a table of them."""
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
+    shrink(monkeypatch, shards_in_manifest=2)
 
 
 @pytest.fixture
@@ -114,16 +115,16 @@ def test_only_very_many_shards_have_a_table(tmp_path, monkeypatch):
     assert isinstance(manifest.shards, tuple)
     assert (manifest.format_version, (out / SHARDS).exists()) == (1, False)
     assert kept_shards(manifest.shards * 600) == manifest.shards * 600
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", len(manifest.shards))
+    shrink(monkeypatch, shards_in_manifest=len(manifest.shards))
     assert isinstance(kept_shards(manifest.shards), tuple)
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", len(manifest.shards) - 1)
+    shrink(monkeypatch, shards_in_manifest=len(manifest.shards) - 1)
     assert isinstance(kept_shards(manifest.shards), ShardTable)
 
 
 def test_a_dataset_with_a_table_differs_only_in_where_the_entries_are(tmp_path, monkeypatch):
     (tmp_path / "one").mkdir()
     one = make(tmp_path / "one", shard_size=400)
-    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
+    shrink(monkeypatch, shards_in_manifest=2)
     (tmp_path / "other").mkdir()
     other = make(tmp_path / "other", shard_size=400)
     whole, apart = hashes(one), hashes(other)

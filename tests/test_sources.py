@@ -19,12 +19,10 @@ from hypothesis import strategies as st
 from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
-from packer.sources import source as source_module
 from packer.sources.documents import TokenTable
-from packer.sources.json_lines import jsonl as jsonl_module
-from packer.sources.mapped import mapped_lists as mapped_lists_module
 from packer.sources.source import Source
 from packer.sources.tokenized_source import open_source
+from tests.small import shrink
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]
 LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]
@@ -252,7 +250,6 @@ def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> 
 
 
 def test_a_saved_indices_mapping_is_applied(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_module, "_STEP", 3)
     indices = [5, 0, 4, 4, 1]
     save_with_indices(tmp_path / "d", indices)
     source = open_source(tmp_path / "d")
@@ -289,7 +286,7 @@ def test_splits(tmp_path):
 
 
 def test_chunks_and_slices_of_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(mapped_lists_module, "_DOCUMENTS", 4)
+    shrink(monkeypatch, mapped_documents=4)
     documents = [[i] * (i % 5) for i in range(33)]
     for rows in (1, 3, 33):
         write_ipc(tmp_path / "a.arrow", arrow_table(documents, documents), rows=rows)
@@ -304,7 +301,7 @@ def test_chunks_and_slices_of_any_size(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\n\n", b" \n\t\n"])
 @pytest.mark.parametrize("last", [True, False])
 def test_jsonl_blocks_blank_lines_and_line_ends(tmp_path, monkeypatch, block, ending, last):
-    monkeypatch.setattr(jsonl_module, "_BLOCK", block)
+    shrink(monkeypatch, json_block=block)
     text = b"\xef\xbb\xbf" + json_text(DOCUMENTS).replace(b"\n", ending)
     (tmp_path / "a.jsonl").write_bytes(text if last else text.rstrip())
     source = open_source(tmp_path / "a.jsonl")
@@ -388,7 +385,7 @@ def test_any_documents_round_trip_through_any_formats(tmp_path_factory, document
         kind = cuts[i % len(cuts)][0]
         write(folder / f"{i}", kind, documents[start:end], labels[start:end] if labels else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl_module, "_BLOCK", block)
+        shrink(patch, json_block=block)
         source = open_source(folder)
         assert read_tables(source) == (documents, labels)
         assert read_whole(source.spill(folder / ".spill")) == (documents, labels)

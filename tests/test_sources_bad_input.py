@@ -16,9 +16,9 @@ import zstandard
 
 from packer.errors import PackerError, SourceError
 from packer.facts.rejection import REMEDY
-from packer.sources.json_lines import jsonl as jsonl_module
 from packer.sources.source import Source
 from packer.sources.tokenized_source import open_source
+from tests.small import shrink
 
 GOOD = '{"input_ids": [1, 2]}'
 
@@ -77,7 +77,7 @@ JSON_LINES = {
 @pytest.mark.parametrize("line", JSON_LINES, ids=range(len(JSON_LINES)))
 @pytest.mark.parametrize("block", [10, 1 << 24])
 def test_a_bad_line_is_named(tmp_path, monkeypatch, line, block):
-    monkeypatch.setattr(jsonl_module, "_BLOCK", block)
+    shrink(monkeypatch, json_block=block)
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{GOOD}\n\n{GOOD}\n{line}\n{GOOD}\n")
     message = refused(path, tmp_path)

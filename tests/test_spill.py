@@ -28,12 +28,11 @@ from packer.options import PackOptions
 from packer.output.packed_output import PackedOutput
 from packer.pipeline import disk_space
 from packer.pipeline.packing import pack
-from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.json_lines import jsonl as jsonl_module
 from packer.sources.json_lines.lines import next_line
 from packer.sources.row_groups import RowGroup, RowGroups
 from packer.sources.tokenized_source import open_source
+from tests.small import shrink
 from tests.test_sources import KINDS, MAPPED, read_whole, write
 
 WORKERS = (1, 2, 7)
@@ -43,8 +42,7 @@ DECODED = [kind for kind in KINDS if kind not in MAPPED]
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Make pieces and blocks so small that a few hundred documents fill many of both."""
-    monkeypatch.setattr(pieces_module, "_PIECE", 1000)
-    monkeypatch.setattr(jsonl_module, "_BLOCK", 300)
+    shrink(monkeypatch, piece=1000, json_block=300)
 
 
 def made_documents(count: int) -> list[list[int]]:
@@ -113,8 +111,7 @@ def test_a_file_is_cut_between_lines_for_any_size_of_pieces(tmp_path_factory, li
     (folder / "a.jsonl").write_bytes((b"\xef\xbb\xbf" if mark else b"") + text)
     documents = [json.loads(line)["input_ids"] for line in text.splitlines() if line.strip()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces_module, "_PIECE", piece)
-        patch.setattr(jsonl_module, "_BLOCK", block)
+        shrink(patch, piece=piece, json_block=block)
         source = open_source(folder / "a.jsonl")
         pieces = source.inputs[0].cut(piece)
         assert sum(part.file.bytes for part in pieces) == source.files[0].bytes
@@ -344,7 +341,7 @@ def test_the_size_of_the_spill_is_estimated(tmp_path, kind):
 
 
 def test_the_tokens_are_estimated_from_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(jsonl_module, "_BLOCK", 1 << 16)
+    shrink(monkeypatch, json_block=1 << 16)
     documents = made_documents(20_000)
     (tmp_path / "d").mkdir()
     for number in range(9):

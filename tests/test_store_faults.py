@@ -23,6 +23,7 @@ from packer.output.stored_pack import StoredPack
 from packer.shards import read_manifest
 from packer.signs_of_life import SignsOfLife
 from packer.stores import RemotePath
+from tests.small import shrink
 
 COMMAND = [sys.executable, "-m", "packer", "pack", "--max-len", "64", "--shard-size", "12KB", "--algorithm", "mixed"]
 
@@ -187,8 +188,7 @@ def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
     monkeypatch,
     after,
 ):
-    monkeypatch.setattr("packer.stores.requests._TIMEOUT", timedelta(seconds=2))
-    monkeypatch.setattr("packer.stores.requests._LEFT_ALONE", 2)
+    shrink(monkeypatch, timeout=timedelta(seconds=2), left_alone=2)
     store_server.faults(seconds=100, after=after)
     begun = time.monotonic()
     told = refusal(source, str(bucket / "set"))

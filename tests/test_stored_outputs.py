@@ -17,7 +17,6 @@ from test_pack import hashes, made_documents, save_arrow
 from test_ranks import CASES, ROOT, options_of, run_ranks
 
 import packer
-from packer import signs_of_life
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.notes import Note, notes_in
@@ -28,14 +27,14 @@ from packer.signs_of_life import SignsOfLife
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.stores import RemotePath
 from packer.stores.temporary_files import temporary_folder
+from tests.small import shrink
 
 OPTIONS = {"max_len": 64, "shard_size": "12KB", "algorithm": "mixed"}
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
-    monkeypatch.setattr("packer.stores.requests._FIRST_PAUSE", 0.01)
+    shrink(monkeypatch, sign_of_life=0.05, first_pause=0.01)
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_a_killed_process_is_replaced_by_one_on_another_machine(
 
 
 def test_a_shard_takes_two_writes_and_one_read(bucket, tmp_path, store_server, monkeypatch):
-    monkeypatch.setattr(signs_of_life, "INTERVAL", 60)
+    shrink(monkeypatch, sign_of_life=60)
     source = save_arrow(tmp_path / "rows.arrow", made_documents(900))
     store_server.faults()
     manifest = packer.pack(source, str(bucket / "set"), workers=2, **{**OPTIONS, "algorithm": "sequential"})

@@ -11,6 +11,7 @@ import pytest
 from packer.errors import PackerError
 from packer.stores import RemotePath, any_path, is_remote
 from packer.stores.requests import StoreError
+from tests.small import shrink
 
 CONTENT = random.Random(1).randbytes(20_000_000)
 
@@ -18,7 +19,7 @@ CONTENT = random.Random(1).randbytes(20_000_000)
 @pytest.fixture
 def quick(monkeypatch):
     """Tries that follow each other at once."""
-    monkeypatch.setattr("packer.stores.requests._FIRST_PAUSE", 0.01)
+    shrink(monkeypatch, first_pause=0.01)
 
 
 def test_addresses_are_told_from_local_paths():

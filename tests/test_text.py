@@ -13,6 +13,7 @@ from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, recognize
 from tests import naive
 from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, trained, trained_at
+from tests.small import shrink
 
 pytest.importorskip("transformers")
 
@@ -177,7 +178,7 @@ def test_chunks_do_not_show(opened, monkeypatch):
     _, _, encoder = opened
     records = [{"prompt": "fox" * n, "completion": " dogs" * (n % 3)} for n in range(20)]
     whole = encoder.encode(records)
-    monkeypatch.setattr("packer.text.text_encoder._CHARACTERS", 7)
+    shrink(monkeypatch, characters=7)
     assert encoder.encode(records) == whole
     assert encoder.encode([]).input_ids.to_pylist() == []
 

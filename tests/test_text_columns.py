@@ -14,8 +14,6 @@ import packer
 from packer.cli import cli
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.sources.decoding import decoded_pieces as pieces_module
-from packer.sources.text import text_records as records_module
 from packer.text import END_OF_TEXT
 from packer.text.tokens import _PROBES
 from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer, save_tokenizer
@@ -26,6 +24,8 @@ pytest.importorskip("transformers")
 
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
+
+from tests.small import shrink
 
 CHATML = EXACT["chatml"]
 NAMES = ["news", None, "code", "books", ""]
@@ -39,8 +39,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Pieces and stretches of a few documents."""
-    monkeypatch.setattr(pieces_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "BLOCK", 400)
+    shrink(monkeypatch, piece=1500, record_block=400)
 
 
 def with_columns(records):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.sources import documents
 from packer.sources.text import text_records
 from packer.sources.text.csv_records import open_csv_records
 from packer.sources.text.json_arrays import open_json_array
 from tests.chat_templates import save_tokenizer
+from tests.small import shrink
 from tests.test_cli import run
 
 TEXTS = ["one, two", 'a "quoted" word', "two\nlines", "", "Zoë's naïve café 中文 😀", "last"]
@@ -55,7 +55,7 @@ def write_csv(path: Path, texts: list[str], header: str = "text", end: str = "\r
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 def test_csv_holds_the_same_documents_as_json_lines(tmp_path, tokenizer, end, start, monkeypatch):
-    monkeypatch.setattr(text_records, "BLOCK", 10)
+    shrink(monkeypatch, record_block=10)
     source = write_csv(tmp_path / "rows.csv", TEXTS, end=end)
     source.write_bytes(start + source.read_bytes())
     expected = packed(write_lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS]), tokenizer, "expected")
@@ -209,7 +209,7 @@ def test_what_is_wrong_in_an_array_is_named(tmp_path, tokenizer, content, words)
 
 
 def test_an_error_in_the_midst_of_a_large_file_does_not_read_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_records, "BLOCK", 100)
+    shrink(monkeypatch, record_block=100)
     path = tmp_path / "rows.json"
     path.write_text('[{"text": "a"}, {"text" "b"}' + ', {"text": "c"}' * 100_000 + "]")
     reads = []
@@ -236,7 +236,7 @@ LIMIT = "the record has more than {:,} {}, the limit; split it into several, or 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.csv", "many fields.csv", "many lines.csv"])
 def test_a_record_above_the_limit_is_refused(tmp_path, tokenizer, monkeypatch, name, ending):
-    monkeypatch.setattr(documents, "MOST_RECORD", 5 << 20)
+    shrink(monkeypatch, record=5 << 20)
     size = 11 << 20
     records = [{"text": "short"}, {"text": "a" * size}, {"text": "short"}]
     text = {
@@ -260,7 +260,7 @@ def test_a_record_above_the_limit_is_refused(tmp_path, tokenizer, monkeypatch, n
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
 def test_a_list_of_tokens_above_the_limit_is_refused_with_its_line(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(documents, "MOST_RECORD", 5 << 20)
+    shrink(monkeypatch, record=5 << 20)
     lines = b'{"input_ids": [1, 2]}\n\n' * 1000 + b'{"input_ids": [' + b"1," * (6 << 20) + b"1]}\n"
     (tmp_path / name).write_bytes(gzip.compress(lines, 1) if name.endswith("gz") else lines)
     done = run("pack", str(tmp_path / name), "--max-len", "64", "-o", str(tmp_path / "out"))

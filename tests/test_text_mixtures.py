@@ -13,11 +13,10 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report.run_summary import render_manifest_summary
-from packer.sources.decoding import decoded_pieces as pieces_module
-from packer.sources.text import text_records as records_module
 from packer.sources.text.text_source import TextInput
 from tests.chat_templates import EXACT, auto_tokenizer, save_tokenizer
 from tests.packed_rows import rows_on_disk
+from tests.small import shrink
 from tests.test_from_text import Killed, chats, kill_after, pack, pairs, shards, texts, write_lines
 from tests.test_kept import write
 
@@ -36,8 +35,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Use pieces and blocks of a few documents."""
-    monkeypatch.setattr(pieces_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "BLOCK", 400)
+    shrink(monkeypatch, piece=1500, record_block=400)
 
 
 @pytest.fixture
