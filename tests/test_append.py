@@ -90,7 +90,7 @@ def test_new_documents_are_in_new_shards_and_nothing_else_changes(packed, files)
     ids = np.concatenate([row["doc_ids"] for row in grown])
     lengths = [*LENGTHS, *LENGTHS[:60]]
     assert sorted(set(ids[ids >= 0].tolist())) == [number for number, length in enumerate(lengths) if length]
-    assert manifest.format_version == 4
+    assert len(manifest.generations) == 2
     assert manifest == grown.manifest
     assert not (packed / ".packer").exists()
 
@@ -131,7 +131,7 @@ def test_totals_are_those_of_all_generations(packed, files):
     assert manifest.totals.documents_dropped["empty"] == sum(part.documents_dropped["empty"] for part in parts)
     assert manifest.source.documents == 2 * len(LENGTHS)
     assert [file.name for file in manifest.source.files] == ["a.arrow", "b.arrow", "c.arrow"]
-    assert json.loads((packed / "manifest.json").read_bytes())["totals"] == manifest.totals.to_dict()
+    assert manifest.to_dict()["totals"] == manifest.totals.to_dict()
 
 
 def test_generations_are_verified_in_order(packed, files):
@@ -431,7 +431,7 @@ def test_an_interrupted_append_goes_on_where_it_stopped(packed, files, tmp_path,
     shutil.copytree(packed, tmp_path / "other")
     packer.append(tmp_path / "other", files[1])
     stopped(monkeypatch, packed, files[1])
-    assert packer.pack(files[0], packed, **OPTIONS).format_version == 1  # the set is the old one, and complete
+    assert len(packer.pack(files[0], packed, **OPTIONS).generations) == 1  # the set is the old one, and complete
     begun = {path.stat().st_ino for path in (packed / ".packer" / "append-00001").glob("*.arrow")}
     packer.append(packed, files[1])
     assert hashes(packed) == hashes(tmp_path / "other")
@@ -829,13 +829,12 @@ def rewritten(folder, change):
 
 def grow(content, number, name, by):
     content["generations"][number]["totals"][name] += by
-    content["totals"][name] += by
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda content: content["generations"].pop(), "there are 1 generations, at least 2 are expected"),
+        (lambda content: content["generations"].clear(), "there are no generations"),
         (lambda content: content.pop("generations"), "no 'generations'"),
         (lambda content: content["generations"][0].update(shards=2), "the generations have 9 shards"),
         (
@@ -843,15 +842,13 @@ def grow(content, number, name, by):
             r"generations\[0\].shards is 0, not a whole number",
         ),
         (lambda content: content["generations"][1].update(source=3), r"generations\[1\].source is 3, not an object"),
-        (lambda content: content["totals"].update(packs=7), "totals.packs is not the sum of the generations"),
-        (lambda content: content["totals"].update(groups=None), "totals.groups is null"),
+        (lambda content: content["generations"][1]["totals"].update(groups=None), "totals.groups is null"),
         (
             lambda content: content["shards"][-1].update(file="../data-00000-of-00001.arrow"),
             "is named .*, not data-000",
         ),
         (lambda content: content["shards"][-1].update(file="data-00021-of-00015.arrow"), "is named .*, not data-00021"),
-        (lambda content: content.update(format_version=1), "no 'source'"),
-        (lambda content: content.update(format_version=5), "has format version 5, this package reads 1 to 4"),
+        (lambda content: content.update(format_version=4), "has format version 4, this package reads 5"),
     ],
 )
 def test_damaged_descriptions_of_generations_are_refused(packed, files, change, words):
@@ -876,8 +873,8 @@ def test_wrong_totals_of_a_generation_are_found(packed, files, change, words):
 
     def changed(content):
         change(content)
-        totals = content["totals"]
-        totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * 16)
+        for totals in (generation["totals"] for generation in content["generations"]):
+            totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * 16)
 
     rewritten(packed, changed)
     faults = list(packer.verify(packed))
@@ -918,7 +915,7 @@ def test_the_command_says_what_was_appended(packed, files):
     assert again.output == f"{packed} has these documents as its last generation: nothing to do\n"
     more = CliRunner().invoke(cli, ["append", str(packed), str(files[2]), "--json"])
     content = json.loads(more.output)
-    assert content["format_version"] == 4
+    assert content["format_version"] == 5
     assert [part["source"]["documents"] for part in content["generations"]] == [140, 60, 80]
     sources = [word for path in files for word in ("--source", str(path))]
     assert CliRunner().invoke(cli, ["verify", str(packed), *sources]).exit_code == 0
@@ -1020,6 +1017,6 @@ def test_another_append_to_a_set_in_a_store_is_refused_while_one_is_unfinished(i
             packer.append(str(in_store), files[1])
     with pytest.raises(PackerError, match="unfinished pack from other source files"):
         packer.append(str(in_store), files[2])
-    assert packer.pack(files[0], str(in_store), **OPTIONS).format_version == 1  # which leaves the append alone
+    assert len(packer.pack(files[0], str(in_store), **OPTIONS).generations) == 1  # which leaves the append alone
     packer.append(str(in_store), files[2], overwrite=True)
     assert list(packer.verify(str(in_store), [files[0], files[2]])) == []

@@ -103,8 +103,8 @@ def altered(value: Any) -> list[Any]:
 
 def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) -> bool:
     """Whether a figure cannot be counted: only the planner knows it, or it describes files and not documents."""
-    totals = content["totals"]
-    if path[:2] == ("source", "files") and path[-1] in ("name", "bytes"):
+    totals = content["generations"][0]["totals"]
+    if path[2:4] == ("source", "files") and path[-1] in ("name", "bytes"):
         return True
     if path[-1] == "packs_ungrouped":
         return value <= totals["segments"]
@@ -121,7 +121,7 @@ def test_a_changed_figure_is_named(made):
     assert complaints(packed, source) == []
     content = json.loads((packed / MANIFEST).read_text())
     unnoticed = []
-    for path in leaves({name: content[name] for name in ("source", "totals", "shards", "files")}):
+    for path in leaves({name: content[name] for name in ("generations", "shards", "files")}):
         changed = copy.deepcopy(content)
         *parents, name = path
         part: Any = changed
@@ -150,7 +150,7 @@ def test_a_changed_figure_of_text_is_named(tmp_path, mixed):
     content = json.loads((tmp_path / "out" / MANIFEST).read_text())
     versions = {"tokenizers", "transformers", "jinja2"}  # may differ, because tokens are compared
     unnoticed = []
-    for path in leaves({name: content[name] for name in ("source", "totals")}):
+    for path in leaves({"generations": content["generations"]}):
         changed = copy.deepcopy(content)
         *parents, name = path
         part: Any = changed
@@ -171,9 +171,9 @@ def test_a_changed_figure_of_text_is_named(tmp_path, mixed):
 def test_a_missing_total_is_named(made):
     packed, source = made
     content = json.loads((packed / MANIFEST).read_text())
-    for name in content["totals"]:
+    for name in content["generations"][0]["totals"]:
         changed = copy.deepcopy(content)
-        del changed["totals"][name]
+        del changed["generations"][0]["totals"][name]
         seal(packed, changed)
         assert any(name in fault for fault in complaints(packed, source)), name
 
@@ -254,8 +254,9 @@ def test_a_segment_without_trained_tokens_is_counted_in_its_shard(tmp_path):
     source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 3] * 3, "labels": labels})
     packer.pack(source, tmp_path / "out", max_len=12, sync=False)
     content = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    assert content["totals"]["segments_untrained"] == 2
-    content["totals"]["segments_untrained"] = content["shards"][0]["untrained_segments"] = 1
+    totals = content["generations"][0]["totals"]
+    assert totals["segments_untrained"] == 2
+    totals["segments_untrained"] = content["shards"][0]["untrained_segments"] = 1
     seal(tmp_path / "out", content)
     assert list(packer.verify(tmp_path / "out")) == [
         "data-00000-of-00001.arrow has 2 segments without a trained token, the manifest says 1"

@@ -252,13 +252,13 @@ def test_an_unfinished_pack_is_refused(tmp_path):
 
 def test_an_unknown_format_version_is_refused(tmp_path):
     out = make(tmp_path)
-    edit_manifest(out, lambda content: content.update(format_version=5))
+    edit_manifest(out, lambda content: content.update(format_version=6))
     message = refusal(out)
-    expected = f"{out / MANIFEST} has format version 5, this package reads 1 to 4: upgrade packer, or pack"
+    expected = f"{out / MANIFEST} has format version 6, this package reads 5: upgrade packer, or pack"
     assert message.startswith(expected)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format_version": 1}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format_version": 5}'])
 def test_a_damaged_manifest_is_refused(tmp_path, content):
     (tmp_path / MANIFEST).write_text(content)
     message = refusal(tmp_path)
@@ -268,7 +268,7 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
 
 def test_a_manifest_of_values_of_other_kinds_is_refused(tmp_path):
     out = make(tmp_path)
-    edit_manifest(out, lambda content: content["totals"].update(packs="many"))
+    edit_manifest(out, lambda content: content["generations"][0]["totals"].update(packs="many"))
     assert refusal(out).startswith(f"{out / MANIFEST} is damaged (")
 
 

@@ -150,7 +150,14 @@ def test_more_wrong_fields_give_a_one_line_error(made, tmp_path):
 def test_a_deeply_nested_field_gives_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [DEEP], every=7) == []
     packed, _, _ = made
-    for where in ((), ("options",), ("options", "later"), ("totals", "later"), ("source", "later"), ("later",)):
+    for where in (
+        (),
+        ("options",),
+        ("options", "later"),
+        ("generations", 0, "totals", "later"),
+        ("generations", 0, "source", "later"),
+        ("later",),
+    ):
         content = json.loads((packed / MANIFEST).read_bytes())
         (tmp_path / "packed" / MANIFEST).write_text(json.dumps(replaced(content, where, DEEP)))
         assert list(faults(tmp_path / "packed", [["verify", str(tmp_path / "packed")]])) == []
@@ -160,23 +167,37 @@ def test_the_message_names_field_value_and_expected_kind(made, tmp_path):
     packed, _, _ = made
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())
+    first = ("generations", 0)
+    at = "generations[0]"
     of_shards: list[Any] = [(("shards", 0, "rows"), True, "shards[0].rows is true, not a whole number from 1 to")]
-    of_shards += [(("shards",), [], "there are no shards")]
-    if content["format_version"] == 2:
+    of_shards += [(("shards",), [], "the generations have")]
+    if isinstance(content["shards"], int):
         of_shards = [
             (("shards",), value, f"shards is {value}, not a whole number from 1 to 10") for value in (0, 2**40)
         ]
-        of_shards += [(("files", SHARDS), ..., f"no '{SHARDS}'"), (("shards",), 1, "there are 1 shards, and ")]
+        of_shards += [(("files", SHARDS), ..., f"no '{SHARDS}'"), (("shards",), 1, "the generations have")]
     for path, value, words in (
         *of_shards,
         (("options", "max_len"), 2**24 + 1, "options.max_len is 16777217, not a whole number from 1 to 16777216"),
-        (("totals", "packs"), "many", 'totals.packs is "many", not a whole number from 1 to 9223372036854775807'),
-        (("totals", "documents_dropped", "empty"), None, "totals.documents_dropped.empty is null, not a whole number"),
-        (("source", "files", 0), 5, "source.files[0] is 5, not an object"),
+        (
+            (*first, "totals", "packs"),
+            "many",
+            f'{at}.totals.packs is "many", not a whole number from 1 to 9223372036854775807',
+        ),
+        (
+            (*first, "totals", "documents_dropped", "empty"),
+            None,
+            f"{at}.totals.documents_dropped.empty is null, not a whole number",
+        ),
+        ((*first, "source", "files", 0), 5, f"{at}.source.files[0] is 5, not an object"),
         (("files",), [1], "files is [1], not an object"),
-        (("totals", "efficiency"), float("nan"), "totals.efficiency is NaN, not a number from 0"),
+        (
+            (*first, "totals", "efficiency"),
+            float("nan"),
+            f"{at}.totals.efficiency is NaN, not a number from 0",
+        ),
         (("options", "seed"), [[]], "options.seed is [[]], not a whole number from 0"),
-        (("totals", "packs"), ..., "no 'packs'"),
+        ((*first, "totals", "packs"), ..., "no 'packs'"),
     ):
         (tmp_path / "packed" / MANIFEST).write_text(json.dumps(replaced(content, path, value)))
         with pytest.raises(packer.PackerError) as error:
@@ -190,9 +211,10 @@ def test_fields_of_a_later_version_are_ignored(made, tmp_path):
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())
     content |= {"later": [{"x": None}]}
-    for part in ("options", "source", "totals"):
-        content[part]["later"] = {"x": [[1], -1, "?"]}
-    if content["format_version"] == 1:
+    generation = content["generations"][0]
+    for part in (content["options"], generation, generation["source"], generation["totals"]):
+        part["later"] = {"x": [[1], -1, "?"]}
+    if isinstance(content["shards"], list):
         content["shards"][0]["later"] = -5
     (tmp_path / "packed" / MANIFEST).write_text(json.dumps(content))
-    assert len(packer.load(tmp_path / "packed")) == content["totals"]["packs"]
+    assert len(packer.load(tmp_path / "packed")) == generation["totals"]["packs"]

@@ -45,7 +45,7 @@ def line_with(text: str, words: str) -> str:
 
 SHARD = {"tokens": 8, "trained": 0, "untrained_segments": 0, "xxh3_128": ""}
 MANIFEST: dict[str, Any] = {
-    "format_version": 1,
+    "format_version": 5,
     "options": {"max_len": 4096, "labels": True, "algorithm": "auto"},
     "source": {"files": [], "documents": 55190, "tokens": 13525868, "labels": True, "lengths_xxh3_128": ""},
     "totals": {
@@ -81,7 +81,8 @@ def mixing_of(stats: PackedStats) -> RowMixing:
 def summary_of(
     content: dict[str, Any], rows: RowMixing | None = None, *, verbose: bool = False, compiling: float = 0
 ) -> str:
-    manifest = Manifest.from_dict(content)
+    part = {"source": content["source"], "totals": content["totals"], "shards": len(content["shards"])}
+    manifest = Manifest.from_dict({**content, "generations": [part]})
     return render_manifest_summary(
         manifest, rows=rows, output="OUT", seconds=1.234, compiling=compiling, verbose=verbose
     )

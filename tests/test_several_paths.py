@@ -56,7 +56,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def source_of(packed):
-    return json.loads(Path(packed, "manifest.json").read_bytes())["source"]
+    return json.loads(Path(packed, "manifest.json").read_bytes())["generations"][0]["source"]
 
 
 def names_of(packed):

@@ -279,7 +279,7 @@ def test_paths_and_options(tmp_path):
     for name in ("folder", "packed"):
         (tmp_path / name).mkdir()
     (tmp_path / "a.bin").write_bytes(b"abc")
-    (tmp_path / "packed" / "manifest.json").write_text('{"format_version": 1}')
+    (tmp_path / "packed" / "manifest.json").write_text('{"format_version": 5}')
     for name, expected in cases.items():
         assert expected in refused(tmp_path / name, tmp_path)
     with pytest.raises(PackerError, match="a source of type list"):

@@ -195,8 +195,8 @@ def test_totals_agree_with_the_shards_and_account_for_every_token(tmp_path, tota
     packed = make(tmp_path, LENGTHS)
 
     def change(content: dict[str, Any]) -> None:
-        assert content["totals"]["tokens"] == sum(LENGTHS) == 52
-        content["totals"][total] += 1
+        assert content["generations"][0]["totals"]["tokens"] == sum(LENGTHS) == 52
+        content["generations"][0]["totals"][total] += 1
 
     reseal(packed, change)
     assert any(words in fault for fault in packer.verify(packed))
@@ -245,11 +245,12 @@ def test_no_number_of_the_manifest_is_believed_without_the_source(tmp_path, kind
     assert list(packer.verify(packed)) == []
     whole = (packed / MANIFEST).read_bytes()
     content = json.loads(whole)
-    changes = [[path] for name in ("source", "totals", "generations") for path in numbers_in(content.get(name), name)]
+    changes = [[path] for path in numbers_in(content["generations"], "generations")]
     assert len(changes) >= 20
     if kind != "appended":
-        documents = [("source", "documents"), ("totals", "documents")]
-        changes += [documents, [*documents, ("totals", "documents_dropped", "empty")]]
+        first = ("generations", 0)
+        documents = [(*first, "source", "documents"), (*first, "totals", "documents")]
+        changes += [documents, [*documents, (*first, "totals", "documents_dropped", "empty")]]
     for paths in changes:
         edit_manifest(packed, lambda content, paths=paths: [set_in(content, path, 2**39) for path in paths])
         try:
@@ -266,7 +267,7 @@ def test_more_documents_than_fit_in_memory_are_refused_even_if_all_counts_agree(
 
     def change(content: dict[str, Any]) -> None:
         for path in numbers_in(content):
-            if path[-1] in ("documents", "rows", "empty") and path[0] in ("source", "totals"):
+            if path[-1] in ("documents", "rows", "empty") and path[0] == "generations":
                 set_in(content, path, 2**45)
 
     edit_manifest(packed, change)
@@ -315,7 +316,7 @@ def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
     def count(content: dict[str, Any]) -> None:
         content["shards"][0]["tokens"] += size
         content["shards"][0]["untrained_segments"] += 1
-        totals = content["totals"]
+        totals = content["generations"][0]["totals"]
         for name, more in {
             "tokens": size,
             "tokens_packed": size,
@@ -324,8 +325,8 @@ def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
             "segments_untrained": 1,
         }.items():
             totals[name] += more
-        content["source"]["tokens"] += size
-        content["source"]["files"][0]["tokens"] += size
+        content["generations"][0]["source"]["tokens"] += size
+        content["generations"][0]["source"]["files"][0]["tokens"] += size
         totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * MAX_LEN)
 
     rewrite(path, fill_padding)

@@ -26,9 +26,11 @@ class Generation(JsonRecord):
 
 
 def joined_source(generations: Sequence[Generation]) -> SourceIdentity:
-    """Return the identity of all sources together, as if they were one; its hashes are hashes of theirs."""
+    """Return the identity of all sources together, as if they were one; hashes of several are hashes of theirs."""
     import xxhash
 
+    if len(generations) == 1:
+        return generations[0].source
     sources = [generation.source for generation in generations]
     orders = [source.indices_xxh3_128 for source in sources]
     lengths = "".join(source.lengths_xxh3_128 for source in sources)
@@ -53,6 +55,8 @@ def summed_totals(generations: Sequence[Generation], max_len: int) -> Totals:
         generations: the generations.
         max_len: length of a row.
     """
+    if len(generations) == 1:
+        return generations[0].totals
     parts = [generation.totals for generation in generations]
     values = {field.name: _sum([getattr(part, field.name) for part in parts]) for field in fields(Totals)}
     return Totals(**{**values, "efficiency": values["tokens_packed"] / (values["packs"] * max_len)})

@@ -66,7 +66,7 @@ class OpenDataset:
         else:
             found = read_manifest(path)
         self.manifest = manifest = first_generations(found, opening.generations)
-        self._opening = replace(opening, key=key, generations=max(len(manifest.generations), 1))
+        self._opening = replace(opening, key=key, generations=len(manifest.generations))
         if isinstance(path, RemotePath):
             providers = [(each, DownloadedShards(path)) for each in keys_of(manifest)]
             self._cached = CachedDataset(manifest, providers, opening.cache)

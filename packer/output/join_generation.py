@@ -42,7 +42,7 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
     Raises:
         PackerError: it belongs to another dataset, or a file of it is missing.
     """
-    generations = max(len(read_manifest(out).generations), 1)
+    generations = len(read_manifest(out).generations)
     before = appending_folder(out, generations - 1)
     if before.is_dir():  # interrupted when the manifest was in place
         _replace_small_files(out, before, sync=sync)

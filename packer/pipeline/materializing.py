@@ -148,8 +148,7 @@ class _Part:
         """
         return Manifest(
             options=options,
-            source=self.manifest.source,
-            totals=self.manifest.totals,
+            generations=self.manifest.generations,
             shards=kept_shards(shards),
             files=files,
         )

@@ -9,7 +9,7 @@ from functools import partial
 
 from packer.engine import Engine, run_once
 from packer.errors import PackerError
-from packer.facts import SourceIdentity, Totals
+from packer.facts import Generation, SourceIdentity, Totals
 from packer.notes import Note, Notes, notes_in
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
@@ -276,10 +276,10 @@ def pack_into(
     )
     if documents.identity.labels and options.labels and not (totals.tokens_trained or options.allow_untrained):
         refuse_untrained(mapped.sources, totals.tokens_packed)
+    generation = Generation(source=documents.identity, totals=with_texts(totals, mapped), shards=len(entries))
     added = Manifest(
         options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the tokenizer's path
-        source=documents.identity,
-        totals=with_texts(totals, mapped),
+        generations=(generation,),
         shards=kept_shards(entries),
         files={},
     )
@@ -293,8 +293,8 @@ def _described(
     """Return the manifest of a dataset with a generation that is written, and its small files."""
     if added.options.on_error == "skip":
         digest = write_rejected_list(claimed, mapped.sources, target.generations, target.documents)
-        totals = with_rejected(added.totals, mapped.sources, takes)
-        added = replace(added, totals=totals, files={rejected_name(target.generations): digest})
+        generation = replace(added.generations[0], totals=with_rejected(added.totals, mapped.sources, takes))
+        added = replace(added, generations=(generation,), files={rejected_name(target.generations): digest})
     return with_generation(target.manifest, added)
 
 

@@ -217,7 +217,7 @@ def _documents_fault(batch: pa.RecordBatch, manifest: Manifest, documents: range
     ids, parts = as_numpy(batch["doc_ids"].values), manifest.source.mixture
     if not parts:
         others = ids[(ids != PADDING) & ((ids < documents.start) | (ids >= documents.stop))]
-        where = "its generation" if manifest.generations else "the source"
+        where = "its generation" if len(manifest.generations) > 1 else "the source"
         first, last = documents.start, documents.stop - 1
         return f"document {others[0]:,} is not of {where}, {first:,} to {last:,}" if len(others) else None
     sources, copies = (as_numpy(batch[name].values) for name in ("source_ids", "copy"))

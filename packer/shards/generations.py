@@ -10,7 +10,6 @@ from hashlib import blake2b
 from itertools import accumulate
 
 from packer.errors import PackerError
-from packer.facts import Generation, joined_source, summed_totals
 from packer.shards.file_names import all_shard_names
 from packer.shards.manifest import Manifest, PartOfSet
 from packer.shards.shard_table import column_of, files_beside, hashes_of, kept_shards
@@ -18,7 +17,7 @@ from packer.shards.shard_table import column_of, files_beside, hashes_of, kept_s
 
 def parts_of(manifest: Manifest) -> tuple[Manifest, ...]:
     """Return the description of each generation as if it were a dataset; `manifest` itself if there is only one."""
-    if not manifest.generations:
+    if len(manifest.generations) == 1:
         return (manifest,)
     parts, first = [], PartOfSet()
     begins = (0, *manifest.shard_ends)
@@ -27,10 +26,8 @@ def parts_of(manifest: Manifest) -> tuple[Manifest, ...]:
         parts.append(
             replace(
                 manifest,
-                source=generation.source,
-                totals=generation.totals,
+                generations=(generation,),
                 shards=manifest.shards[begin : begin + generation.shards],
-                generations=(),
                 part=first,
             )
         )
@@ -74,8 +71,6 @@ def in_generation(part: Manifest, sentence: str, *, source: object = None) -> st
 
 def documents_of_shard(manifest: Manifest, shard: int) -> range:
     """Return the numbers that the documents in a shard of a single source may have."""
-    if not manifest.generations:
-        return range(manifest.source.documents)
     number = bisect_right(manifest.shard_ends, shard)
     first = sum(generation.source.documents for generation in manifest.generations[:number])
     return range(first, first + manifest.generations[number].source.documents)
@@ -89,55 +84,33 @@ def first_generations(manifest: Manifest, generations: int | None) -> Manifest:
     Raises:
         PackerError: there are not so many.
     """
-    count = max(len(manifest.generations), 1)
+    count = len(manifest.generations)
     if generations is None or generations == count:
         return manifest
     if not 1 <= generations <= count:
         raise PackerError(f"generations is {generations}: the dataset has {count}, choose 1 to {count}")
     chosen = manifest.generations[:generations]
     ends = tuple(accumulate(generation.shards for generation in chosen))
-    return replace(
-        manifest,
-        source=joined_source(chosen) if generations > 1 else chosen[0].source,
-        totals=summed_totals(chosen, manifest.max_len) if generations > 1 else chosen[0].totals,
-        shards=kept_shards(tuple(manifest.shards[: ends[-1]]), ends),
-        generations=chosen if generations > 1 else (),
-    )
+    return replace(manifest, generations=chosen, shards=kept_shards(tuple(manifest.shards[: ends[-1]]), ends))
 
 
-def with_generation(manifest: Manifest | None, added: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
+def with_generation(before: Manifest | None, added: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
     """Return the description of a dataset with one more generation, and the content of its small files.
 
     Args:
-        manifest: the dataset; None for a new one, which gets its first generation.
+        before: the dataset; None if the generation is the first.
         added: the generation, as a dataset with the same options whose `files` are those that only it has.
     """
-    if manifest is None:
-        return _with_files(added)
-    before = manifest.generations or (_generation(manifest),)
-    generations = (*before, _generation(added))
-    ends = tuple(accumulate(generation.shards for generation in generations))
-    names = all_shard_names(*ends)[len(manifest.shards) :]
-    entries = [replace(entry, file=name) for entry, name in zip(added.shards, names, strict=True)]
-    grown = replace(
-        manifest,
-        source=joined_source(generations),
-        totals=summed_totals(generations, manifest.max_len),
-        shards=kept_shards((*manifest.shards, *entries), ends),
-        generations=generations,
-    )
-    return _with_files(replace(grown, files={**manifest.files, **added.files}))
-
-
-def _with_files(manifest: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
-    """Return a manifest that lists the other small files of the dataset, and their contents."""
     from xxhash import xxh3_128_hexdigest
 
-    files = files_beside(manifest)
+    generations = (*(before.generations if before else ()), *added.generations)
+    shards = tuple(before.shards if before else ())
+    ends = tuple(accumulate(generation.shards for generation in generations))
+    names = all_shard_names(*ends)[len(shards) :]
+    entries = [replace(entry, file=name) for entry, name in zip(added.shards, names, strict=True)]
+    grown = replace(added, generations=generations, shards=kept_shards((*shards, *entries), ends))
+    files = files_beside(grown)
     hashes = {name: xxh3_128_hexdigest(content) for name, content in files.items()}
-    others = {name: digest for name, digest in manifest.files.items() if name not in hashes}
-    return replace(manifest, files={**hashes, **others}), files
-
-
-def _generation(manifest: Manifest) -> Generation:
-    return Generation(source=manifest.source, totals=manifest.totals, shards=len(manifest.shards))
+    others = {**(before.files if before else {}), **added.files}
+    rest = {name: digest for name, digest in others.items() if name not in hashes}
+    return replace(grown, files={**hashes, **rest}), files

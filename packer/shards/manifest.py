@@ -6,22 +6,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from packer.facts import Generation, SourceIdentity, Totals, joined_source
+from packer.facts import Generation, SourceIdentity, Totals, joined_source, summed_totals
 from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST, rejected_name, table_name
-from packer.shards.manifest_fields import (
-    GROWN,
-    IN_MANIFEST,
-    IN_TABLE,
-    INDEX_ONLY,
-    ShardEntry,
-    check_names,
-    check_together,
-    manifest_fields,
-)
+from packer.shards.manifest_fields import FORMAT_VERSION, ShardEntry, check_names, check_together, manifest_fields
 from packer.shards.row_format import RowFormat
 from packer.stores import AnyPath, RemotePath
 
@@ -40,7 +32,7 @@ class PartOfSet:
     """Number of its first document."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Description of a packed dataset. It has no time, host or absolute path, so that equal packs have equal manifests.
 
@@ -50,11 +42,8 @@ class Manifest:
     options: PackOptions
     """Options of the pack."""
 
-    source: SourceIdentity
-    """Relative names, sizes, documents and tokens of the source files, and a hash of all lengths."""
-
-    totals: Totals
-    """Counts of documents, segments and rows, and of tokens packed, repeated, truncated and dropped."""
+    generations: tuple[Generation, ...]
+    """Source, totals and number of shards of the first pack, and of every append."""
 
     shards: Sequence[ShardEntry]
     """Shards in order; the rows of each continue those of the one before. A tuple, or a `ShardTable` of very many."""
@@ -62,30 +51,33 @@ class Manifest:
     files: Mapping[str, str]
     """xxh3-128 of the other files of the dataset, by name."""
 
-    generations: tuple[Generation, ...] = ()
-    """Generations, if there are several; `source` and `totals` are then those of all together."""
-
     part: PartOfSet | None = None
     """Position of the rows in a dataset of several generations, if this describes one. Not stored in the file."""
+
+    @cached_property
+    def source(self) -> SourceIdentity:
+        """Relative names, sizes, documents and tokens of the source files, and a hash of all lengths."""
+        return joined_source(self.generations)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Counts of documents, segments and rows, and of tokens packed, repeated, truncated and dropped."""
+        return summed_totals(self.generations, self.options.max_len)
 
     @property
     def format_version(self) -> int:
         """Version of the format on disk."""
-        if self.generations:
-            return GROWN
-        if self.options.index_only:
-            return INDEX_ONLY
-        return IN_MANIFEST if isinstance(self.shards, tuple) else IN_TABLE
+        return FORMAT_VERSION
 
     @property
     def shard_ends(self) -> tuple[int, ...]:
         """Number of shards that the dataset had after each generation."""
-        return tuple(accumulate(part.shards for part in self.generations)) or (len(self.shards),)
+        return tuple(accumulate(part.shards for part in self.generations))
 
     @property
     def table_name(self) -> str:
         """Name of the file with the entries of the shards, if these are too many for the manifest."""
-        return table_name(len(self.generations[1:]))
+        return table_name(len(self.generations) - 1)
 
     @property
     def rejected_name(self) -> str:
@@ -147,21 +139,22 @@ class Manifest:
         return facts
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of the file without its checksum."""
+        """Return the content of the file without its checksum, and source and totals of all generations together."""
+        return {**self._content(), "source": self.source.to_dict(), "totals": self.totals.to_dict()}
+
+    def _content(self) -> dict[str, Any]:
         in_manifest = isinstance(self.shards, tuple)
-        parts = [generation.to_dict() for generation in self.generations]
         return {
             "format_version": self.format_version,
             "options": self.options.to_dict(),
-            **({"generations": parts} if parts else {"source": self.source.to_dict()}),
-            "totals": self.totals.to_dict(),
+            "generations": [generation.to_dict() for generation in self.generations],
             "shards": [shard.to_dict() for shard in self.shards] if in_manifest else len(self.shards),
             "files": dict(self.files),
         }
 
     def to_bytes(self) -> bytes:
         """Return the bytes of manifest.json, checksum included; equal manifests give equal bytes."""
-        content = self.to_dict()
+        content = self._content()
         return _to_bytes({**content, "checksum": checksum(content)})
 
     @classmethod
@@ -178,19 +171,17 @@ class Manifest:
             PackerError: options cannot be combined.
         """
         found = manifest_fields(content)
-        generations = found.get("generations", ())
+        generations = found["generations"]
         check_together(content, generations)
         check_names(content, generations)
         if table is not None and len(table) != content["shards"]:
-            name = table_name(len(generations[1:]))
+            name = table_name(len(generations) - 1)
             raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in {name}")
         return cls(
             options=found["options"],
-            source=joined_source(generations) if generations else found["source"],
-            totals=found["totals"],
+            generations=generations,
             shards=found["shards"] if table is None else table,
             files=found["files"],
-            generations=generations,
         )
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from packer.facts import Generation, JsonRecord, SourceIdentity, Totals, summed_totals
+from packer.facts import Generation, JsonRecord
 from packer.facts.json_record import Count, Positive, read_fields, whole_number
 from packer.options import PackOptions
 from packer.shards.file_names import MOST_SHARDS, all_shard_names, rejected_name, table_name
 
-IN_MANIFEST, IN_TABLE, INDEX_ONLY, GROWN = FORMAT_VERSIONS = 1, 2, 3, 4
-"""Format versions: the entries of the shards are in the manifest, or in a table next to it; in either place, but the
-shards have no tokens; with or without tokens, in either place, but there are several generations. Nothing else differs.
-"""
+FORMAT_VERSION = 5
+"""Version of the format on disk. Versions 1 to 4 were never released."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -50,8 +48,7 @@ class ShardEntry(JsonRecord):
 
 _FIELDS = {
     "options": PackOptions,
-    "source": SourceIdentity,
-    "totals": Totals,
+    "generations": tuple[Generation, ...],
     "shards": tuple[ShardEntry, ...],
     "files": Mapping[str, str],
 }
@@ -59,18 +56,14 @@ _TABLE = _FIELDS | {"shards": whole_number(1, MOST_SHARDS)}
 
 
 def manifest_fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a manifest of this version must have, read and checked one by one.
+    """Return the fields of a manifest, read and checked one by one; it has the entries of shards, or their number.
 
     Raises:
         KeyError: a field is missing.
         TypeError: a field holds a value of the wrong type or out of range.
         PackerError: options cannot be combined.
     """
-    types = _FIELDS if isinstance(content.get("shards"), list) or content["format_version"] == IN_MANIFEST else _TABLE
-    if content["format_version"] == GROWN:
-        types = {name: kind for name, kind in types.items() if name != "source"}
-        types["generations"] = tuple[Generation, ...]
-    return read_fields(content, types)
+    return read_fields(content, _TABLE if type(content.get("shards")) is int else _FIELDS)
 
 
 def check_together(content: Mapping[str, Any], generations: tuple[Generation, ...]) -> None:
@@ -79,31 +72,21 @@ def check_together(content: Mapping[str, Any], generations: tuple[Generation, ..
     Raises:
         TypeError: they contradict each other.
     """
-    options, version = content["options"], content["format_version"]
-    if version != GROWN and bool(options.get("index_only")) != (version == INDEX_ONLY):
-        raise TypeError(f"options.index_only contradicts the format version {version}")
-    if version == GROWN:
-        _check_generations(content, generations)
-        for number, part in enumerate(content["generations"]):
-            _check_part(options, part, rejected_name(number) in content["files"])
-    else:
-        _check_part(options, content, rejected_name(0) in content["files"])
+    _check_generations(content, generations)
+    for number, part in enumerate(content["generations"]):
+        _check_part(content["options"], part, rejected_name(number) in content["files"])
 
 
 def _check_generations(content: Mapping[str, Any], generations: tuple[Generation, ...]) -> None:
-    """Check that several generations have the shards and the totals of the manifest, and no mixture among them."""
-    if len(generations) < 2:
-        raise TypeError(f"there are {len(generations)} generations, at least 2 are expected")
-    if any(generation.source.mixture for generation in generations):
+    """Check that the generations have the shards of the manifest, and that several are no mixtures."""
+    if not generations:
+        raise TypeError("there are no generations")
+    if len(generations) > 1 and any(generation.source.mixture for generation in generations):
         raise TypeError("a generation is a mixture")
     shards, counted = content["shards"], sum(generation.shards for generation in generations)
-    if (len(shards) if isinstance(shards, list) else shards) != counted:
-        raise TypeError(f"the generations have {counted:,} shards, and the manifest others")
-    summed = summed_totals(generations, content["options"]["max_len"]).to_dict()
-    names = {field.name for field in fields(Totals)}
-    for name in dict.fromkeys([*summed, *(key for key in content["totals"] if key in names)]):
-        if summed.get(name) != content["totals"].get(name):
-            raise TypeError(f"totals.{name} is not the sum of the generations")
+    listed = len(shards) if isinstance(shards, list) else shards
+    if listed != counted:
+        raise TypeError(f"the generations have {counted:,} shards, and the manifest {listed:,}")
 
 
 def _check_part(options: Mapping[str, Any], part: Mapping[str, Any], has_rejected: bool) -> None:
@@ -128,13 +111,11 @@ def check_names(content: Mapping[str, Any], generations: tuple[Generation, ...])
     """Check that every file name has the expected form, so that none points outside the folder.
 
     Raises:
-        TypeError: a name has another form, or there are no shards.
+        TypeError: a name has another form.
     """
     shards = content["shards"]
-    if not shards:
-        raise TypeError("there are no shards")
     if isinstance(shards, list):
-        names = all_shard_names(*(accumulate(part.shards for part in generations) if generations else [len(shards)]))
+        names = all_shard_names(*accumulate(part.shards for part in generations))
         for number, (shard, expected) in enumerate(zip(shards, names, strict=True)):
             if shard["file"] != expected:
                 raise TypeError(f"shard {number} is named {json.dumps(shard['file'])[:60]}, not {expected}")
@@ -151,9 +132,9 @@ def table_listed(content: Mapping[str, Any]) -> tuple[str, str, list[int]] | Non
     Raises:
         KeyError, TypeError, PackerError: the content has no such hash, or is damaged.
     """
-    if content["format_version"] == IN_MANIFEST or isinstance(content.get("shards"), list):
+    if type(content.get("shards")) is not int:
         return None
     manifest_fields(content)
-    parts = content["generations"] if content["format_version"] == GROWN else [content]
-    name = table_name(max(len(parts) - 1, 0))
+    parts = content["generations"]
+    name = table_name(len(parts) - 1)
     return name, content["files"][name], list(accumulate(part["shards"] for part in parts))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from packer.errors import PackerError
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import Manifest, is_sealed
-from packer.shards.manifest_fields import FORMAT_VERSIONS, ShardEntry, table_listed
+from packer.shards.manifest_fields import FORMAT_VERSION, ShardEntry, table_listed
 from packer.shards.shard_table import ShardTable, column_of
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
@@ -53,10 +53,10 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {_RESTORE}") from error
-    if type(version) is not int or version not in FORMAT_VERSIONS:
+    if type(version) is not int or version != FORMAT_VERSION:
         raise PackerError(
-            f"{path} has format version {str(version)[:40]}, this package reads "
-            f"{FORMAT_VERSIONS[0]} to {FORMAT_VERSIONS[-1]}: upgrade packer, or pack again to another folder"
+            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
+            "upgrade packer, or pack again to another folder"
         )
     with _damage_named(path):
         listed = table_listed(content)
