@@ -253,7 +253,7 @@ def install(instants: Instants, *, exchanges: bool) -> None:
     Path.open = opening  # type: ignore[method-assign,assignment]
     os.fsync = syncing  # type: ignore[assignment]
     replace_folder.exchange = exchanging
-    sys.modules["packer.cli.pack"].progress_bars = telling  # type: ignore[attr-defined]
+    sys.modules["packer.cli.writing_commands"].progress_bars = telling  # type: ignore[attr-defined]
     sys.addaudithook(instants.on_event)
 
 

@@ -38,7 +38,7 @@ from packer.errors import PackerError, SourceError
 
 if TYPE_CHECKING:
     from packer import attention
-    from packer.exporting import Export
+    from packer.exporting.write_export import Export
     from packer.functions import append, export, materialize, pack, verify
     from packer.loader.batching.batch_shape import StaticShape, static_shape
     from packer.loader.batching.collating import batches, collate, flatten
@@ -88,7 +88,7 @@ __all__ = [
 
 _HOMES = {
     "attention": (),
-    "exporting": ("Export",),
+    "exporting.write_export": ("Export",),
     "functions": ("append", "export", "materialize", "pack", "verify"),
     "loader.batching.batch_shape": ("StaticShape", "static_shape"),
     "loader.batching.collating": ("batches", "collate", "flatten"),

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from typing_extensions import Unpack
 
-    from packer.exporting import Export
+    from packer.exporting.write_export import Export
     from packer.options import PackArguments
-    from packer.options.choices import Compression, EngineName, ExportTarget
+    from packer.options.choices import Compression, EngineName
     from packer.options.command_options import EngineOptions
     from packer.shards.manifest import Manifest
 
@@ -244,7 +244,7 @@ def export(
     packed: str | Path,
     output: str | Path | None = None,
     *,
-    to: ExportTarget,
+    to: str,
     compression: Compression = "zstd",
     workers: int | None = None,
     sync: bool = True,
@@ -269,7 +269,7 @@ def export(
     Raises:
         PackerError: an error that the user can fix, in one line.
     """
-    from packer.exporting import export as run
+    from packer.exporting.write_export import export as run
 
     with python_names():
         _check(output=output, workers=workers, sync=sync, overwrite=overwrite)

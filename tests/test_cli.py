@@ -18,7 +18,7 @@ import packer
 from packer.cli import COMMANDS, cli, command_named, progress_bars
 from packer.cli.commands_page import commands_pages
 from packer.options import PackOptions, options_of
-from packer.options.headings import HEADINGS
+from packer.options.option import HEADINGS
 from packer.pipeline.name_output import default_output
 from tests import naive
 from tests.test_pack import hashes, made_documents, save_arrow

@@ -21,9 +21,8 @@ import packer
 from packer import PackerError
 from packer.cli import cli
 from packer.cli.export import export as command
-from packer.exporting import COMPRESSIONS, TARGETS
-from packer.exporting.targets import Target
-from packer.exporting.write_export import EXPORT, RECORD
+from packer.exporting.targets import TARGETS, Target
+from packer.exporting.write_export import COMPRESSIONS, EXPORT, RECORD, convert
 from packer.output.claim_folder import claim
 from packer.output.output_folder import OutputFolder
 from packer.output.replace_folder import sibling
@@ -88,7 +87,7 @@ def test_columns_equal_the_naive_ones_for_any_rows(lengths, has_labels, data):
         for row, drawn in zip(expected, rows, strict=True):  # the drawn padding is not pad_id
             for name in {"inputs", "input", "tokens"} & set(row):
                 row[name] = drawn["input_ids"]
-        assert TARGETS[target].convert(batch).to_pylist() == expected
+        assert convert(TARGETS[target], batch).to_pylist() == expected
 
 
 def record_batch(rows) -> pa.RecordBatch:
@@ -117,7 +116,7 @@ def test_parquet_has_unknown_columns_too(words, data):
         }
     )
     first = data.draw(st.integers(0, len(words)))
-    found = TARGETS["parquet"].convert(batch.slice(first))
+    found = convert(TARGETS["parquet"], batch.slice(first))
     assert found.schema == pa.schema({"kept": pa.list_(pa.string()), "per_token": pa.list_(pa.float32())})
     assert found.to_pylist() == batch.slice(first).to_pylist()
 

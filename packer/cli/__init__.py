@@ -1,12 +1,13 @@
 """The command line. Each command is in a file of its name, and imports heavy packages only when it runs.
 
-command.py           what all commands have in common
-declared_options.py  their options, from the declarations in `packer.options`
+command.py           commands and their options, from declarations
 source_options.py    DATASET, or --source for a mixture
-commands_page.py     the pages of the commands in docs/reference
 config_options.py    --config and --like: defaults from a file or a packed dataset
+writing_commands.py  what commands that write an output have in common
+report_files.py      --report and --plot
+progress_bars.py     progress bars and log lines
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter
-progress_bars.py     progress bars and log lines; colors.py: whether output is colored
+commands_page.py     the pages of the commands in docs/reference
 """
 
 from __future__ import annotations

@@ -5,20 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from typing import Annotated
 
 import click
 
-from packer.cli.command import command
-from packer.cli.declared_options import options
+from packer.cli.command import AsJson, command
 from packer.cli.one_line_errors import NOT_RIGHT
-from packer.options.command_options import CheckOptions, JsonOption
+from packer.options import About
+from packer.options.option import GENERAL
+
+Attention = Annotated[
+    str | None,
+    About(
+        "Attention implementation that must be safe for the command to succeed.",
+        GENERAL,
+        metavar="NAME",
+        default_words="any",
+    ),
+]
+PositionOffset = Annotated[
+    int,
+    About("Position of the first token of a document, as in packer.batches: 2 for RoBERTa.", GENERAL, metavar="N"),
+]
 
 
 @command(short_help="Show which attention implementations are safe for a model.")
 @click.argument("model")
-@options(CheckOptions)
-@options(JsonOption)
-def check(model: str, attn: str | None, position_offset: int, as_json: bool) -> None:
+def check(model: str, attn: Attention = None, position_offset: PositionOffset = 0, as_json: AsJson = False) -> None:
     """Show which attention implementations keep packed documents of MODEL apart.
 
     MODEL is a folder with a config.json, such a file, or a Hub id. A small model of this kind with random weights is

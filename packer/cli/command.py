@@ -1,17 +1,27 @@
-"""The common part of all commands: `--debug`, errors as one line, and options under headings."""
+"""Commands, whose parameters are declared options, with `--debug`, errors as one line, and options under headings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 
-from packer.cli.declared_options import DeclaredOption
 from packer.cli.one_line_errors import one_line_errors
-from packer.options import options_of
-from packer.options.command_options import DebugOption
-from packer.options.headings import GENERAL, HEADINGS, REQUIRED
+from packer.errors import PackerError
+from packer.options import About, Option, options_of
+from packer.options.option import GENERAL, HEADINGS, READING, REQUIRED
+from packer.paths import expanded
+from packer.stores import RemotePath, is_remote
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic at run time since click 8.4 only
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 ARGUMENTS = "packer.arguments"
 """Where the context has the words of the command line after `packer`."""
@@ -22,6 +32,77 @@ GROUPED_FROM = 12
 NAME_WIDTH = 24
 """Width of the column of names under all headings."""
 
+AsJson = Annotated[bool, About("Print JSON instead of text.", GENERAL, flags=("--json",))]
+Verbose = Annotated[bool, About("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
+BatchSize = Annotated[
+    int, About("Documents per optimizer step in training without packing.", GENERAL, least=1, metavar="N")
+]
+PackedSources = Annotated[
+    tuple[str, ...],
+    About(
+        "Dataset that was packed. Repeat it, in order, for all sources of a mixture, for all paths of a source, "
+        "and for what was appended.",
+        READING,
+        flags=("--source",),
+        metavar="DATASET",
+        says_repeats=True,
+    ),
+]
+
+
+def command(*, resumes: bool = False, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function: of its arguments, its groups of `options`, and parameters annotated with `About`.
+
+    Args:
+        resumes: whether the same command continues where it was interrupted, so that the message can say so.
+        settings: further arguments of `click.Command`.
+    """
+
+    def make(function: Callable[..., None]) -> click.Command:
+        return click.command(cls=PackerCommand, resumes=resumes, **settings)(function)
+
+    return make
+
+
+def options(
+    declaration: type, *names: str, without: tuple[str, ...] = (), of: str | None = None, **changes: Any
+) -> Callable[[Function], Function]:
+    """Add the options that a dataclass declares to a command.
+
+    Args:
+        declaration: the dataclass; see `packer.options.option`.
+        names: options to add; by default all.
+        without: options to leave out.
+        of: name of a command, to which options are limited that declare it.
+        changes: fields of `Option` or `About` that differ in this command.
+    """
+    declared = options_of(declaration)
+    chosen = [declared[name] for name in names or declared if name not in without]
+
+    def add(function: Function) -> Function:
+        for option in reversed(chosen):
+            if of is None or of in option.about.commands:
+                function = click.option(cls=DeclaredOption, declared=_changed(option, **changes))(function)
+        return function
+
+    return add
+
+
+def values_of(declaration: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a command that belong to a declaration: keyword arguments for it."""
+    return {name: values[name] for name in options_of(declaration) if name in values}
+
+
+def _changed(option: Option, **changes: Any) -> Option:
+    of_about = {field.name for field in fields(About)}
+    about = replace(option.about, **{name: value for name, value in changes.items() if name in of_about})
+    others = {name: value for name, value in changes.items() if name not in of_about}
+    return replace(option, about=about, **others)
+
+
+def _debug(*, debug: Annotated[bool, About("Show the traceback of an error.", GENERAL)] = False) -> None:
+    """Declare the option of every command."""
+
 
 class PackerCommand(click.Command):
     """A command with `--debug` that prints errors as one line, and lists its options under headings."""
@@ -29,7 +110,8 @@ class PackerCommand(click.Command):
     def __init__(self, *arguments: Any, resumes: bool = False, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.resumes = resumes
-        self.params += [DeclaredOption([], declared=option) for option in options_of(DebugOption).values()]
+        declared = {**(options_of(self.callback) if self.callback else {}), **options_of(_debug)}
+        self.params += [DeclaredOption([], declared=option) for option in declared.values()]
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
         """See `click.Command`; `--config`, `--like` and `--chat-template` read files."""
@@ -57,21 +139,120 @@ class PackerCommand(click.Command):
 
 
 def heading_of(option: click.Option) -> str:
-    """The heading of an option: its own, but that of the required ones if a value must be given."""
+    """Return the heading of an option: its own, but that of the required ones if a value must be given."""
     if option.required:
         return REQUIRED
     return option.declared.about.heading if isinstance(option, DeclaredOption) else GENERAL
 
 
-def command(*, resumes: bool = False, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command of a function.
+class DeclaredOption(click.Option):
+    """An option of a command, made from a declaration."""
 
-    Args:
-        resumes: whether the same command continues where it was interrupted, so that the message can say so.
-        settings: further arguments of `click.Command`.
-    """
+    def __init__(self, param_decls: list[str], *, declared: Option) -> None:
+        self.declared = declared
+        about, default = declared.about, declared.default
+        settings: dict[str, Any] = {"metavar": about.metavar}
+        settings |= {"required": True} if declared.is_required else {"default": default}
+        if declared.type is bool:
+            settings |= {"flag_value": False, "type": click.BOOL} if default is True else {"is_flag": True}
+        else:
+            settings |= {"type": _type_of(declared), "multiple": declared.is_list and about.convert is None}
+            settings["show_default"] = about.default_words is None and default not in (None, MISSING, ())
+        flags = [*declared.flags, declared.name, *param_decls]
+        super().__init__(flags, help=_help(declared, repeats=settings.get("multiple", False)), **settings)
 
-    def make(function: Callable[..., None]) -> click.Command:
-        return click.command(cls=PackerCommand, resumes=resumes, **settings)(function)
 
-    return make
+def _help(option: Option, *, repeats: bool) -> str:
+    """Return the sentence of an option, its choices unless they are shown next to its name, and a default in words."""
+    about = option.about
+    parts = [about.off if option.default is True and about.off is not None else about.help]
+    if option.choices and about.metavar is not None:
+        parts.append(f"One of: {', '.join(option.choices)}.")
+    if repeats and not about.says_repeats:
+        parts.append("Repeat it for several.")
+    if about.default_words is not None:
+        parts.append(f" [default: {about.default_words}]")
+    return " ".join(parts)
+
+
+def _type_of(option: Option) -> _ParamType:
+    if option.about.is_file:
+        return Content(option.choices)
+    if option.type is Path:
+        return UserPath()
+    if option.choices and option.about.convert is None:
+        return click.Choice(option.choices)
+    return Declared(option)
+
+
+class Declared(_ParamType):
+    """A value with the type and the limits of a declared option."""
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+        self.name = option.type.__name__
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert and check a value, which is a string, or the default."""
+        option = self.option
+        try:
+            if option.about.convert is not None:
+                value = option.converted(value)
+            elif isinstance(value, str):
+                value = option.type(value)
+        except (ValueError, PackerError) as error:
+            reason = str(error) if isinstance(error, PackerError) else f"{value!r} is not {option.kind.name}"
+            self.fail(reason, param, ctx)
+        for one in value if isinstance(value, tuple) else (value,):
+            if not option.kind.fits(one):
+                self.fail(f"{one!r} is not {option.kind.name}", param, ctx)
+        return value
+
+
+class UserPath(click.Path):
+    """A path in which `~` is the home folder, even where the shell does not expand it: in quotes and after `=`."""
+
+    def __init__(self, *, exists: bool = False, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`; an address in object storage becomes a `RemotePath`."""
+        try:
+            path = RemotePath.of(str(value)) if is_remote(value) else expanded(value)
+        except PackerError as error:
+            self.fail(str(error), param, ctx)
+        if isinstance(path, RemotePath):
+            return path
+        if "://" in str(path):
+            self.fail(f"{path} is neither a local path nor an address like s3://bucket/folder", param, ctx)
+        return super().convert(path, param, ctx)
+
+
+class FileContent(str):
+    """The content of a file, which was named on the command line."""
+
+    __slots__ = ()
+
+
+class Content(UserPath):
+    """A file whose content is the value, or the name of content that comes with packer."""
+
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
+        super().__init__(dir_okay=False)
+        self.names = names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read the file."""
+        if isinstance(value, FileContent) or value in self.names:
+            return str(value)
+        path = super().convert(value, param, ctx)
+        if isinstance(path, RemotePath):
+            self.fail(f"{path} is in object storage: copy it to a local file", param, ctx)
+        try:
+            content: str = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise PackerError(f"{path} cannot be read: {reason}; name a file, or {', '.join(self.names)}") from error
+        if not content.strip():
+            raise PackerError(f"{path} is empty: it must hold a Jinja template")
+        return content

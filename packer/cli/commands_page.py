@@ -11,10 +11,9 @@ from textwrap import indent
 import click
 
 from packer.cli import COMMANDS, command_named
-from packer.cli.command import heading_of
-from packer.cli.declared_options import DeclaredOption
+from packer.cli.command import DeclaredOption, heading_of
 from packer.options import Option
-from packer.options.headings import HEADINGS
+from packer.options.option import HEADINGS
 
 _INTRODUCTION = """\
 # Commands and options

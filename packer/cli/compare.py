@@ -7,30 +7,22 @@ from typing import Any
 
 import click
 
-from packer.cli.command import command
-from packer.cli.declared_options import options, values_of
+from packer.cli.command import AsJson, BatchSize, command, options, values_of
 from packer.cli.progress_bars import progress_bars
-from packer.cli.source_options import source_options, sources_and_weights
-from packer.cli.stats import WITHOUT
+from packer.cli.source_options import MixtureSources, sources_and_weights
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption, StatsOptions
-
-NOT_COMPARED = ("max_len", "algorithm", "gap", "time_limit", "limit", "overlap", "truncate_side", "align")
 
 
 @command(short_help="Compare the rows that each algorithm needs.")
-@source_options
-@options(PackOptions, "max_len")
+@click.argument("dataset", nargs=-1)
+@options(PackOptions, of="compare")
 @options(PackOptions, "algorithm", is_list=True, default=(), help="Run only this algorithm.")
-@options(PackOptions, without=(*WITHOUT, *NOT_COMPARED))
-@options(StatsOptions)
-@options(JsonOption)
 def compare(
     dataset: tuple[str, ...],
-    sources: tuple[str, ...],
     algorithm: tuple[str, ...],
-    batch_size: int,
-    as_json: bool,
+    sources: MixtureSources = (),
+    batch_size: BatchSize = 64,
+    as_json: AsJson = False,
     **values: Any,
 ) -> None:
     """Run all algorithms on DATASET and show the rows that each needs; nothing is written.

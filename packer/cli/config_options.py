@@ -13,15 +13,13 @@ from typing import Any, TypeVar
 
 import click
 
-from packer.cli.declared_options import FileContent, UserPath
+from packer.cli.command import FileContent, UserPath
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NOT_IN_FILES = ("help", "as_json", "debug", "config", "like")
-_NOT_OF_DATASETS = ("weights", "chat_template")  # they belong to the sources, and are not a file there
-_NEED_TOKENS = ("split_at", "untrained")  # change the number of rows, and are not options of commands without tokens
 
 
 def like_option(function: Function) -> Function:
@@ -85,14 +83,12 @@ def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Pat
         options = read_manifest(folder, intact=True).options
     except PackerError as error:
         raise PackerError(f"--like: {error}") from error
-    defaults: dict[str, Any] = {
-        name: value for name, value in options.to_dict().items() if name in _names(context) - {*_NOT_OF_DATASETS}
-    }
-    if options.chat_template is not None and "chat_template" in _names(context):
-        defaults["chat_template"] = FileContent(options.chat_template)
-    for name in _NEED_TOKENS:
-        value, declared = getattr(options, name), options_of(PackOptions)[name]
-        if name not in _names(context) and value != declared.default:
+    defaults: dict[str, Any] = {}
+    for name, value in options.to_dict().items():
+        declared = options_of(PackOptions)[name]
+        if name in _names(context):
+            defaults[name] = FileContent(value) if declared.about.is_file else value
+        elif declared.about.needs_tokens:
             click.echo(
                 f"packer: {folder} was packed with {declared.shown} {value}, which {context.info_name} cannot predict: "
                 f"its rows are those of {declared.shown} {declared.default}",

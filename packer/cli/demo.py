@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from packer.cli.command import command
-from packer.cli.declared_options import options
+from packer.cli.command import command, options
 from packer.cli.progress_bars import progress_bars
 from packer.options import PackOptions
 from packer.options.command_options import OutputOptions

@@ -7,14 +7,18 @@ import os
 import platform
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from packer import __version__
-from packer.cli.command import command
-from packer.cli.declared_options import options
-from packer.options.command_options import DoctorOptions, JsonOption
+from packer.cli.command import AsJson, command
+from packer.options import About
+from packer.options.option import GENERAL
+
+CompileKernels = Annotated[
+    bool, About("Compile all kernels into the cache, as for a container image.", GENERAL, flags=("--compile",))
+]
 
 REQUIRED = ("numpy", "numba", "highspy", "pyarrow", "datasets", "transformers", "jinja2", "click", "tqdm", "xxhash")
 """Distributions that packer needs."""
@@ -30,9 +34,7 @@ OPTIONAL = {
 
 
 @command(short_help="Show what this machine has for packing.")
-@options(DoctorOptions)
-@options(JsonOption)
-def doctor(compile_kernels: bool, as_json: bool) -> None:
+def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> None:
     """Show versions, cores, memory, disk, the cache of compiled kernels, and which optional packages are missing."""
     if compile_kernels:
         _compile_kernels()

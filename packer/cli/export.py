@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
+from typing import Annotated, Any
 
 import click
 
-from packer.cli.command import command
-from packer.cli.declared_options import UserPath, options
+from packer.cli.command import AsJson, UserPath, command, options
 from packer.cli.progress_bars import progress_bars
-from packer.options.command_options import ExportOptions, JsonOption, OutputOptions
+from packer.cli.writing_commands import Stopwatch, print_result
+from packer.exporting.targets import TARGETS
+from packer.options import About
+from packer.options.choices import Compression
+from packer.options.command_options import OutputOptions
+from packer.options.option import OUTPUT
+
+To = Annotated[
+    str, About("Trainer that reads the files; parquet keeps all columns as they are.", OUTPUT, choices=tuple(TARGETS))
+]
+PageCompression = Annotated[Compression, About("Compression of the Parquet pages.", OUTPUT)]
 
 
-@command(short_help="Write a packed dataset with the columns of another trainer.")
+def _table() -> str:
+    """Return the targets and their columns, aligned."""
+    lines = []
+    for name, target in TARGETS.items():
+        first, *others = wrap(target.summary, 60)
+        lines += [f"{name:<13}{first}", *(f"{'':13}{line}" for line in others)]
+    return "\n".join(lines)
+
+
+HELP = f"""Write a PACKED dataset as Parquet, with the columns that a trainer reads.
+
+\b
+{_table()}
+
+Every shard becomes one file. An interrupted export never looks complete.
+"""
+
+
+@command(short_help="Write a packed dataset with the columns of another trainer.", help=HELP)
 @click.argument("packed", type=UserPath())
-@options(ExportOptions)
 @options(OutputOptions, "output", default_words="PACKED-TO")
 @options(OutputOptions, without=("output",))
-@options(JsonOption)
-def export(packed: Path, as_json: bool, **values: Any) -> None:
-    """Write a PACKED dataset as Parquet, with the columns that a trainer reads.
+def export(
+    packed: Path, *, to: To, compression: PageCompression = "zstd", as_json: AsJson = False, **values: Any
+) -> None:
+    """Run the command; `HELP` describes it."""
+    from packer.exporting.write_export import export as run
+    from packer.report.run_summary import render_export
 
-    \b
-    megatron     input_ids, loss_mask, seq_start_id: packed sequences of
-                 Megatron-Bridge and NeMo
-    maxtext      inputs, targets, and the _position and _segmentation of both
-    torchtitan   input, positions, labels (shifted)
-    torchtune    tokens, labels, input_pos, seq_lens
-    parquet      all columns as they are
-
-    Every shard becomes one file. An interrupted export never looks complete.
-    """  # noqa: D301  (an escaped b tells click to keep the lines)
-    from packer import exporting
-
+    watch = Stopwatch()
     with progress_bars() as progress:
-        begun = time.perf_counter()
-        result = exporting.export(packed, progress=progress, **values)
-        seconds = time.perf_counter() - begun
+        result = run(packed, to=to, compression=compression, progress=progress, **values)
+    seconds = watch.read()["seconds"]
     record = result.export.to_dict()
-    if as_json:
-        content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
-        click.echo(json.dumps({**content, **record}, indent=1))
-    elif result.found_complete:
-        made = "exported in the same way from the same rows"
-        click.echo(f"{result.output} is complete, {made}: nothing to do (its files have the recorded sizes)")
-    else:
-        from packer.report.run_summary import render_export
-
-        click.echo(render_export(record, output=str(result.output), seconds=seconds))
+    made = "exported in the same way from the same rows"
+    print_result(
+        result,
+        record,
+        {"seconds": seconds},
+        lambda: render_export(record, output=str(result.output), seconds=seconds),
+        complete=f"is complete, {made}: nothing to do (its files have the recorded sizes)",
+        as_json=as_json,
+    )

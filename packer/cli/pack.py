@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
-from packer.cli.command import command
+from packer.cli.command import AsJson, Verbose, command, options, values_of
 from packer.cli.config_options import config_option, like_option
-from packer.cli.declared_options import options, values_of
-from packer.cli.progress_bars import Stopwatch, progress_bars
-from packer.cli.report_files import check_report_files, text_decoder, write_report_files
-from packer.cli.source_options import lengths_and_column, source_options, sources_and_weights
+from packer.cli.progress_bars import progress_bars
+from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
+from packer.cli.source_options import MixtureSources, lengths_and_column, sources_and_weights
+from packer.cli.writing_commands import Stopwatch, print_result, run_with_engine
 from packer.errors import OptionError
-from packer.facts import REJECTED
-from packer.options import PackOptions
-from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, ReportOptions, SummaryOption
+from packer.options import About, PackOptions
+from packer.options.command_options import EngineOptions, OutputOptions
+from packer.options.option import READING
 from packer.stores import is_remote
+
+Lengths = Annotated[
+    str | None,
+    About(
+        "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
+        "or JSON lines. The result says which documents share a row, as with --index-only.",
+        READING,
+        metavar="FILE[:COLUMN]",
+    ),
+]
 
 
 @command(resumes=True, short_help="Pack a dataset into rows of fixed length.")
-@source_options
-@click.option(
-    "--lengths",
-    metavar="FILE[:COLUMN]",
-    help="In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
-    "or JSON lines. The result says which documents share a row, as with --index-only.",
-)
+@click.argument("dataset", nargs=-1)
 @config_option
 @like_option
-@options(PackOptions)
+@options(PackOptions, of="pack")
 @options(
     OutputOptions,
     "output",
@@ -42,17 +43,14 @@ from packer.stores import is_remote
 )
 @options(OutputOptions, without=("output",))
 @options(EngineOptions)
-@options(ReportOptions)
-@options(SummaryOption)
-@options(JsonOption)
 def pack(
     dataset: tuple[str, ...],
-    sources: tuple[str, ...],
-    lengths: str | None,
-    report: Path | None,
-    with_text: bool,
-    verbose: bool,
-    as_json: bool,
+    sources: MixtureSources = (),
+    lengths: Lengths = None,
+    report: Report = None,
+    with_text: WithText = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
     **values: Any,
 ) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
@@ -63,8 +61,8 @@ def pack(
     command continues where it stopped when it is run again.
     """
     from packer.pipeline import packing
-    from packer.ranks import rank_of
 
+    # Read and check the options.
     if lengths is not None:
         if dataset or sources:
             raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
@@ -77,48 +75,34 @@ def pack(
         raise OptionError(
             f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
         )
-    engine_options = EngineOptions(**values_of(EngineOptions, values))
-    place = rank_of(engine_options.rank, engine_options.ranks)
-    with progress_bars(silently=place is not None and place.rank > 0) as progress:
-        watch = Stopwatch()
-        with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to nodes; stdout is for the result
-            result = packing.pack(
-                source,
-                options=pack_options,
-                engine_options=engine_options,
-                progress=progress,
-                **values_of(OutputOptions, values),
-            )
-        took = watch.read()
-        lines = []
-        if report is not None and not result.finished_elsewhere and isinstance(result.output, Path):
-            from packer.pipeline.collect_figures import packed_figures
 
-            figures = packed_figures(result.output, decode=decode, progress=progress)
-            lines = write_report_files(figures, report=report)
-    if result.finished_elsewhere:  # the rank that finished it prints the summary
-        if place is None:
+    # Pack.
+    watch = Stopwatch()
+    result = run_with_engine(packing.pack, source, values=values, options=pack_options)
+    took = watch.read()
+    if result.finished_elsewhere:  # the rank that finished it writes the report and prints the summary
+        if values["ranks"] is None:
             click.echo(f"{result.output} was completed by another process at the same time")
         return
-    if as_json:
-        content = {"output": str(result.output), "found_complete": result.found_complete, **took}
-        if result.manifest.totals.documents_rejected is not None:
-            content["rejected"] = str(result.output / REJECTED)
-        click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
-    elif result.found_complete:
-        made = "packed with the same options from the same source"
-        click.echo("\n".join([f"{result.output} is complete, {made}: nothing to do ({result.checked})", *lines]))
-    else:
+
+    # Write the report and print the summary.
+    lines = []
+    if report is not None and isinstance(result.output, Path):
+        from packer.pipeline.collect_figures import packed_figures
+
+        with progress_bars() as progress:
+            lines = write_report_files(packed_figures(result.output, decode=decode, progress=progress), report=report)
+
+    def summary() -> str:
         from packer.report.run_summary import render_manifest_summary
 
-        # In object storage, reading the boundaries of rows may take long: `packer stats` does it.
-        measures = verbose and isinstance(result.output, Path)
         rows = None
-        if measures:
+        if verbose and isinstance(result.output, Path):  # in object storage, `packer stats` reads the boundaries
             from packer.pipeline.statistics import mixing_sample
 
             rows = mixing_sample(result.output, result.manifest)
-        summary = render_manifest_summary(
-            result.manifest, rows=rows, output=str(result.output), **took, verbose=verbose
-        )
-        click.echo("\n".join([summary, *lines]))
+        output = str(result.output)
+        return render_manifest_summary(result.manifest, rows=rows, output=output, **took, verbose=verbose)
+
+    complete = f"is complete, packed with the same options from the same source: nothing to do ({result.checked})"
+    print_result(result, result.manifest.to_dict(), took, summary, lines=lines, complete=complete, as_json=as_json)

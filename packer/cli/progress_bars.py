@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.algorithms.prepare_numba import compile_seconds
 from packer.progress import STATUS, silent
 
 if TYPE_CHECKING:
@@ -46,17 +45,6 @@ _WORDS = {
     "plan": "plans",
     "alg": "algorithms",
 }
-
-
-class Stopwatch:
-    """Measures from the moment when it is made."""
-
-    def __init__(self) -> None:
-        self._begun, self._compiled = time.perf_counter(), compile_seconds()
-
-    def read(self) -> dict[str, float]:
-        """The seconds until now, and those of them in which kernels were compiled."""
-        return {"seconds": time.perf_counter() - self._begun, "compiling": compile_seconds() - self._compiled}
 
 
 @contextmanager

@@ -8,17 +8,29 @@ import shlex
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from packer import __version__
 from packer.cli.command import ARGUMENTS
 from packer.errors import OptionError, PackerError
+from packer.options import About
+from packer.options.option import OUTPUT
 from packer.stores import RemotePath
 
 if TYPE_CHECKING:
     from packer.stats.report_figures import ReportFigures
+
+
+Report = Annotated[
+    Path | None,
+    About("HTML file to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
+]
+WithText = Annotated[
+    bool,
+    About("Show the beginnings of documents in the report, which otherwise holds no text; needs --tokenizer.", OUTPUT),
+]
 
 
 def check_report_files(

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from packer.cli.colors import wants_color
-from packer.cli.command import command
-from packer.cli.declared_options import UserPath, options
+from packer.cli.command import AsJson, PackedSources, UserPath, command, options
 from packer.errors import PackerError
-from packer.options import PackOptions
-from packer.options.command_options import JsonOption, SourceOption
+from packer.options import About, PackOptions
+from packer.options.option import GENERAL
 
 if TYPE_CHECKING:
     from packer.loader.dataset import PackedDataset
     from packer.report.row_table import RowSegment
+
+
+Document = Annotated[
+    str | None,
+    About(
+        "Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
+        GENERAL,
+        metavar="ID",
+    ),
+]
 
 
 @command(
@@ -26,23 +36,15 @@ if TYPE_CHECKING:
 )
 @click.argument("packed", type=UserPath())
 @click.argument("row", type=int, required=False)
-@click.option(
-    "--document",
-    metavar="ID",
-    help="Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
-)
-@click.option("--full", is_flag=True, help="Show all tokens, with trained ones marked.")
-@options(SourceOption)
 @options(PackOptions, "tokenizer", help="Show text instead of token ids.")
-@options(JsonOption)
 def show(
     packed: Path,
     row: int | None,
-    document: str | None,
-    full: bool,
-    sources: tuple[str, ...],
     tokenizer: str | None,
-    as_json: bool,
+    document: Document = None,
+    full: Annotated[bool, About("Show all tokens, with trained ones marked.", GENERAL)] = False,
+    sources: PackedSources = (),
+    as_json: AsJson = False,
 ) -> None:
     """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
 
@@ -66,7 +68,7 @@ def show(
         )
     decode = open_decoder(tokenizer) if tokenizer is not None else None
     found = _rows(dataset, packed, row) if row is not None else _rows_of_document(dataset, packed, str(document))
-    color, texts = wants_color(), []
+    color, texts = _wants_color(), []
     for number, segments in found.items():
         if full:
             text = row_table.render_text(segments, decode=decode, color=color)
@@ -81,6 +83,13 @@ def show(
         click.echo(json.dumps({"packed": str(packed), "rows": rows}, indent=1))
     else:
         click.echo("\n".join(texts), color=color)
+
+
+def _wants_color() -> bool:
+    """Return whether stdout is a terminal, unless NO_COLOR or FORCE_COLOR is set (no-color.org, force-color.org)."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def _rows(dataset: PackedDataset, packed: Path, row: int) -> dict[int, list[RowSegment]]:

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated
 
 import click
 
-from packer.cli.declared_options import DeclaredOption
 from packer.errors import OptionError
-from packer.options.headings import MIXTURES
-from packer.options.option import About, Option
+from packer.options import About
+from packer.options.option import MIXTURES
 from packer.paths import PathList
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-_SOURCES = Option(
-    name="sources",
-    type=str,
-    is_list=True,
-    is_optional=False,
-    choices=(),
-    default=(),
-    about=About(
+MixtureSources = Annotated[
+    tuple[str, ...],
+    About(
         "Source of a mixture, instead of DATASET; its weight is 1 by default.",
         MIXTURES,
         flags=("--source",),
         metavar="PATH:WEIGHT",
     ),
-)
-
-
-def source_options(function: Function) -> Function:
-    """Add the argument DATASET, one or several paths, and `--source` for a mixture instead."""
-    function = click.option(cls=DeclaredOption, declared=_SOURCES)(function)
-    return click.argument("dataset", nargs=-1)(function)
+]
 
 
 def source_of(dataset: tuple[str, ...]) -> str | PathList:

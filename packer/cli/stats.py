@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from packer.cli.command import command
+from packer.cli.command import AsJson, BatchSize, command, options
 from packer.cli.config_options import like_option
-from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
-from packer.cli.report_files import check_report_files, text_decoder, write_report_files
-from packer.cli.source_options import source_options, sources_and_weights
-from packer.errors import PackerError
-from packer.options import PackOptions
-from packer.options.command_options import JsonOption, PlotOptions, ReportOptions, RowLengthsOption, StatsOptions
+from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
+from packer.cli.source_options import MixtureSources, sources_and_weights
+from packer.errors import OptionError, PackerError
+from packer.options import About, PackOptions
+from packer.options.choices import ReportPlot
+from packer.options.option import OUTPUT
+from packer.options.values import as_length
 from packer.paths import PathList, expanded
 from packer.stores import any_path
 from packer.system_errors import system_errors
@@ -26,28 +28,52 @@ if TYPE_CHECKING:
     from packer.progress import Progress
     from packer.stats.report_figures import ReportFigures
 
-WITHOUT = (
-    *("max_len", "keep", "keep_tokens", "untrained", "pad_id", "split_at"),
-    *("emit", "labels", "shard_size"),
-)
-"""Options of `pack` that need the tokens, or do not change the number of rows."""
+
+def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
+    """Return distinct row lengths in ascending order: "4k,512" -> (512, 4096).
+
+    Raises:
+        OptionError: one is not a whole number.
+    """
+    if isinstance(lengths, int):
+        return (lengths,)
+    words = lengths.split(",") if isinstance(lengths, str) else lengths
+    try:
+        return tuple(sorted({int(as_length(word)) for word in words}))
+    except ValueError:
+        raise OptionError(
+            f"{lengths!r} is not a list of row lengths: write 4096, or 512,1024,2048 for several"
+        ) from None
+
+
+Plot = Annotated[Path | None, About("SVG file to write: one plot of the report.", OUTPUT, metavar="FILE.svg")]
+PlotOf = Annotated[ReportPlot, About("The plot that --plot writes.", OUTPUT, metavar="NAME")]
 
 
 @command(short_help="Show the padding of a dataset now, and when packed.")
-@source_options
+@click.argument("dataset", nargs=-1)
 @like_option
-@options(RowLengthsOption)
-@options(PackOptions, without=WITHOUT)
-@options(StatsOptions)
-@options(ReportOptions)
-@options(PlotOptions)
-@options(JsonOption)
+@options(
+    PackOptions,
+    "max_len",
+    help="Number of tokens in a row, or several to compare, as in 512,1k,2k; not for packed datasets.",
+    is_list=True,
+    default=(4096,),
+    default_words="4096",
+    metavar="N[,N...]",
+    convert=_ascending,
+)
+@options(PackOptions, of="stats")
 def stats(
     dataset: tuple[str, ...],
-    sources: tuple[str, ...],
     max_len: tuple[int, ...],
-    batch_size: int,
-    as_json: bool,
+    sources: MixtureSources = (),
+    batch_size: BatchSize = 64,
+    report: Report = None,
+    with_text: WithText = False,
+    plot: Plot = None,
+    plot_of: PlotOf = "rows",
+    as_json: AsJson = False,
     **values: Any,
 ) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
@@ -56,10 +82,9 @@ def stats(
     limits. Several row lengths are compared in a table.
     """
     source, weights = sources_and_weights(dataset, sources)
-    files = values_of(PlotOptions, values) | {"report": values["report"]}
-    with_text, tokenizer = values["with_text"], values["tokenizer"]
-    check_report_files(report=files["report"], plot=files["plot"], with_text=with_text, tokenizer=tokenizer)
-    wants_files = files["report"] is not None or files["plot"] is not None
+    tokenizer = values["tokenizer"]
+    check_report_files(report=report, plot=plot, with_text=with_text, tokenizer=tokenizer)
+    wants_files = report is not None or plot is not None
     with progress_bars() as progress:
         if isinstance(source, str) and _is_packed(source):
             decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
@@ -69,9 +94,13 @@ def stats(
                 raise PackerError(
                     "--with-text is for a packed dataset: pack first, as in packer pack DATASET --report F"
                 )
-            pack_options = PackOptions(weights=weights, max_len=max_len[-1], **values_of(PackOptions, values))
+            pack_options = PackOptions(weights=weights, max_len=max_len[-1], **values)
             found = _of_dataset(source, pack_options, max_len, batch_size, progress, wants_files=wants_files)
-        lines = [] if found.figures is None else write_report_files(found.figures, **files)
+        lines = (
+            []
+            if found.figures is None
+            else write_report_files(found.figures, report=report, plot=plot, plot_of=plot_of)
+        )
     click.echo(json.dumps(found.content, indent=1) if as_json else "\n".join([found.text, *lines]))
 
 

@@ -8,18 +8,16 @@ from typing import Any
 
 import click
 
-from packer.cli.command import command
-from packer.cli.declared_options import UserPath, options
+from packer.cli.command import AsJson, PackedSources, UserPath, command, options
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.progress_bars import progress_bars
 from packer.options import PackOptions
-from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, SourceOption
+from packer.options.command_options import EngineOptions, OutputOptions
 from packer.stores import AnyPath
 
 
 @command(short_help="Check a packed dataset, also against its source.")
 @click.argument("packed", type=UserPath())
-@options(SourceOption)
 @options(PackOptions, "tokenizer", help="Tokenizer of a --source of text, if its name in the manifest is not enough.")
 @options(OutputOptions, "workers", help="Number of shards that are checked at a time.")
 @options(
@@ -28,8 +26,9 @@ from packer.stores import AnyPath
     help="What checks the shards: threads of this machine, or a Ray cluster with the same storage.",
 )
 @options(EngineOptions, "ray_address")
-@options(JsonOption)
-def verify(packed: AnyPath, sources: tuple[str, ...], tokenizer: str | None, as_json: bool, **values: Any) -> None:
+def verify(
+    packed: AnyPath, tokenizer: str | None, sources: PackedSources = (), as_json: AsJson = False, **values: Any
+) -> None:
     """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source.
 
     The exit code is 3 if anything is wrong.

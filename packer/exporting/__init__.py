@@ -5,8 +5,3 @@
 
 The columns are made by the functions that make the loader's batches, so that both train on the same values.
 """
-
-from packer.exporting.targets import TARGETS
-from packer.exporting.write_export import COMPRESSIONS, Export, ExportResult, export
-
-__all__ = ["COMPRESSIONS", "TARGETS", "Export", "ExportResult", "export"]

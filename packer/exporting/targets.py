@@ -1,69 +1,36 @@
-"""Make the columns that each trainer reads from disk: one function per target, and one dict of all targets."""
+"""Targets of exports: the columns that each trainer reads, in one registry. Importing it is cheap."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
-from packer.loader.batching.batch_formats import Format, make_batch
-from packer.loader.batching.batch_options import BatchOptions
-from packer.loader.open_shards import Row, rows_of
-from packer.loader.row_segments import shift_left
 
-Columns = Mapping[str, Sequence[NDArray[Any]]]  # one array per row, by column name
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer.loader.open_shards import Row
+
+    Columns = Mapping[str, Sequence[NDArray[Any]]]  # one array per row, by column name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """Format of the files that a trainer reads."""
 
-    columns: Mapping[str, pa.DataType]
-    """Columns by name, each a list of values of this type. If empty, the shards' columns are written as they are."""
+    summary: str
+    """Columns, and the trainers that read them, for `--help`."""
 
-    values: Callable[[Sequence[Row]], Columns]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Arrow type of the values in each row of each column. If empty, the shards' columns are written as they are."""
+
+    values: Callable[[Sequence[Row]], Columns] = lambda rows: {}
     """Function that makes the columns from rows."""
 
     ending: str = ".parquet"
     """Ending of the file names."""
-
-    def schema(self, rows: pa.Schema) -> pa.Schema:
-        """Return the Arrow schema of the files.
-
-        Args:
-            rows: schema of the shards.
-
-        Raises:
-            PackerError: a column of the shards does not hold lists, or a name occurs twice.
-        """
-        types = self.columns or {field.name: _values_type(field) for field in rows}
-        if not self.columns and len(types) < len(rows):
-            raise PackerError(f"of the columns {', '.join(rows.names)}, some have equal names: pack again")
-        return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
-
-    def convert(self, batch: pa.RecordBatch) -> pa.Table:
-        """Make the trainer's columns from a record batch of rows.
-
-        Raises:
-            PackerError: the rows have values that the trainer's columns cannot hold.
-        """
-        schema = self.schema(batch.schema)
-        if not self.columns:
-            return pa.Table.from_arrays([_as_lists(column) for column in batch.columns], schema=schema)
-        columns = self.values(rows_of(batch))
-        lists = [_lists(columns[name], values_type) for name, values_type in self.columns.items()]
-        return pa.Table.from_arrays(lists, schema=schema)
-
-
-def _batch(rows: Sequence[Row], format: Format) -> Any:
-    return make_batch(rows, format=format, options=BatchOptions())
 
 
 def megatron_columns(rows: Sequence[Row]) -> Columns:
@@ -76,6 +43,11 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
     Raises:
         PackerError: a label differs from its token.
     """
+    import numpy as np
+
+    from packer.labels import NO_LOSS
+    from packer.loader.row_segments import shift_left
+
     columns: dict[str, list[NDArray[Any]]] = {"input_ids": [], "loss_mask": [], "seq_start_id": []}
     for row in rows:
         batch = _batch([row], "hf")
@@ -118,51 +90,35 @@ def torchtune_columns(rows: Sequence[Row]) -> Columns:
     return {name: [example[name] for example in examples] for name in examples[0]}
 
 
-def _no_columns(rows: Sequence[Row]) -> Columns:
-    return {}
+def _batch(rows: Sequence[Row], format: str) -> Any:
+    from packer.loader.batching.batch_formats import make_batch
 
+    return make_batch(rows, format=format)
 
-_PARTS = ("", "_position", "_segmentation")
 
 TARGETS: dict[str, Target] = {
     "megatron": Target(
-        columns={"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32()},
+        summary="input_ids, loss_mask, seq_start_id: packed sequences of Megatron-Bridge and NeMo",
+        columns={"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"},
         values=megatron_columns,
         ending=".idx.parquet",  # Megatron-Bridge recognizes packed files by this ending
     ),
     "maxtext": Target(
-        columns={f"{side}{part}": pa.int32() for side in ("inputs", "targets") for part in _PARTS},
+        summary="inputs, targets, and the _position and _segmentation of both",
+        columns={
+            f"{side}{part}": "int32" for side in ("inputs", "targets") for part in ("", "_position", "_segmentation")
+        },
         values=maxtext_columns,
     ),
     "torchtitan": Target(
-        columns=dict.fromkeys(("input", "positions", "labels"), pa.int32()), values=torchtitan_columns
+        summary="input, positions, labels (shifted)",
+        columns=dict.fromkeys(("input", "positions", "labels"), "int32"),
+        values=torchtitan_columns,
     ),
     "torchtune": Target(
-        columns=dict.fromkeys(("tokens", "labels", "input_pos", "seq_lens"), pa.int32()), values=torchtune_columns
+        summary="tokens, labels, input_pos, seq_lens",
+        columns=dict.fromkeys(("tokens", "labels", "input_pos", "seq_lens"), "int32"),
+        values=torchtune_columns,
     ),
-    "parquet": Target(columns={}, values=_no_columns),
+    "parquet": Target(summary="all columns as they are"),
 }
-
-
-def _values_type(field: pa.Field) -> pa.DataType:
-    if not (pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)):
-        raise PackerError(f"column '{field.name}' holds {field.type}, not a list per row: choose another --to")
-    return field.type.value_type
-
-
-def _as_lists(column: pa.Array) -> pa.Array:
-    """Convert a column to ordinary lists; Parquet has no lists of fixed size, and few engines read them."""
-    if column.null_count:
-        return column.cast(pa.list_(column.type.value_type))
-    if not pa.types.is_fixed_size_list(column.type):  # rebuilt, because the name of the values' field may differ
-        return pa.ListArray.from_arrays(column.offsets, column.values)
-    ends = np.arange(len(column) + 1, dtype=np.int32) * np.int32(column.type.list_size)
-    return pa.ListArray.from_arrays(as_arrow(ends), column.flatten())
-
-
-def _lists(rows: Sequence[NDArray[Any]], values_type: pa.DataType) -> pa.Array:
-    """Make a column of lists from one array per row."""
-    ends = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum([len(row) for row in rows], out=ends[1:])
-    values = np.concatenate(rows).astype(numpy_dtype(values_type), copy=False)
-    return pa.ListArray.from_arrays(as_arrow(ends), as_arrow(values))

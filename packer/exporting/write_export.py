@@ -6,18 +6,23 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError
 from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
+from packer.facts.json_record import Count, JsonRecord
 from packer.loader.dataset import load
+from packer.loader.open_shards import rows_of
 from packer.options.choices import Compression
 from packer.output.claim_folder import claim
 from packer.output.output_kind import Kind
@@ -47,16 +52,16 @@ EXPORT = Kind(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExportedFile:
+class ExportedFile(JsonRecord):
     """A file of an export."""
 
     file: str
     """File name, in the folder of the export."""
 
-    rows: int
+    rows: Count
     """Number of rows in the file."""
 
-    bytes: int
+    bytes: Count
     """Size of the file."""
 
     xxh3_128: str
@@ -64,13 +69,13 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Export:
+class Export(JsonRecord):
     """Record of an export: no time, host or absolute path, so that equal exports have equal records."""
 
     to: str
     """Name of the target."""
 
-    packed: Mapping[str, Any]
+    packed: Mapping[str, object]
     """Fingerprint, format version, max_len, pad_id and number of rows of the packed dataset."""
 
     compression: str
@@ -89,7 +94,7 @@ class Export:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the record file."""
-        return {"export_version": EXPORT_VERSION, **asdict(self)}
+        return {"export_version": EXPORT_VERSION, **JsonRecord.to_dict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,7 +200,7 @@ def _found(out: Path) -> Export | None:
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         record = json.loads((out / RECORD).read_bytes())
         if record.pop("export_version") == EXPORT_VERSION:
-            return Export(**{**record, "files": tuple(ExportedFile(**file) for file in record["files"])})
+            return Export.from_dict(record)
     return None
 
 
@@ -252,7 +257,7 @@ class _Writer:
 
     def schema(self, entry: ShardEntry) -> pa.Schema:
         """Return the Arrow schema of a shard's export."""
-        return self.target.schema(open_shard(self.packed, entry, self.manifest).schema)
+        return schema_of(self.target, open_shard(self.packed, entry, self.manifest).schema)
 
     def write(self, entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> ExportedFile:
         """Write the file of a shard; `raise_if_cancelled` raises when the work is to stop.
@@ -273,7 +278,7 @@ class _Writer:
             ) as parquet:
                 for batch in checked_batches(self.packed, entry, self.manifest):
                     raise_if_cancelled()
-                    parquet.write_table(self.target.convert(batch))
+                    parquet.write_table(convert(self.target, batch))
                     self.progress.add(batch.num_rows * self.manifest.max_len)
             if self.sync:
                 sink.sync()
@@ -283,3 +288,57 @@ class _Writer:
         finally:
             sink.close()
         return ExportedFile(file=self.name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+
+
+def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
+    """Return the Arrow schema of a target's files.
+
+    Args:
+        target: the target.
+        rows: schema of the shards.
+
+    Raises:
+        PackerError: a column of the shards does not hold lists, or a name occurs twice.
+    """
+    types = {name: pa.type_for_alias(values) for name, values in target.columns.items()}
+    types = types or {field.name: _values_type(field) for field in rows}
+    if not target.columns and len(types) < len(rows):
+        raise PackerError(f"of the columns {', '.join(rows.names)}, some have equal names: pack again")
+    return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
+
+
+def convert(target: Target, batch: pa.RecordBatch) -> pa.Table:
+    """Make a target's columns from a record batch of rows.
+
+    Raises:
+        PackerError: the rows have values that the columns cannot hold.
+    """
+    schema = schema_of(target, batch.schema)
+    if not target.columns:
+        return pa.Table.from_arrays([_as_lists(column) for column in batch.columns], schema=schema)
+    columns = target.values(rows_of(batch))
+    return pa.Table.from_arrays([_lists(columns[field.name], field.type.value_type) for field in schema], schema=schema)
+
+
+def _values_type(field: pa.Field) -> pa.DataType:
+    if not (pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)):
+        raise PackerError(f"column '{field.name}' holds {field.type}, not a list per row: choose another --to")
+    return field.type.value_type
+
+
+def _as_lists(column: pa.Array) -> pa.Array:
+    """Convert a column to ordinary lists; Parquet has no lists of fixed size, and few engines read them."""
+    if column.null_count:
+        return column.cast(pa.list_(column.type.value_type))
+    if not pa.types.is_fixed_size_list(column.type):  # rebuilt, because the name of the values' field may differ
+        return pa.ListArray.from_arrays(column.offsets, column.values)
+    ends = np.arange(len(column) + 1, dtype=np.int32) * np.int32(column.type.list_size)
+    return pa.ListArray.from_arrays(as_arrow(ends), column.flatten())
+
+
+def _lists(rows: Sequence[NDArray[Any]], values_type: pa.DataType) -> pa.Array:
+    """Make a column of lists from one array per row."""
+    ends = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=ends[1:])
+    values = np.concatenate(rows).astype(numpy_dtype(values_type), copy=False)
+    return pa.ListArray.from_arrays(as_arrow(ends), as_arrow(values))

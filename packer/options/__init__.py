@@ -1,16 +1,16 @@
 """The options, declared once.
 
     pack_options.py     options that affect the bytes of a packed dataset
-    command_options.py  all other options
+    command_options.py  options of every command that writes a folder
+    option.py           how an option is declared, and how declarations are read
     choices.py          values of options that are chosen from a list
     values.py           values as users give them: sizes, limits, lists
-    option.py           how an option is declared, and how declarations are read
     checks.py           which options cannot be combined
     arguments.py        the keyword arguments of `packer.pack`
 
-The command line, the checks of values, the option table of the manifest and docs/reference/commands/ follow from the
-declarations. To add an option, add a field to `PackOptions` and its type to `PackArguments`. Nothing here imports
-numpy, pyarrow or Numba.
+An option of a single command is a parameter of the command in `packer/cli`, annotated with `About`. The command line,
+the checks of values, the option table of the manifest and docs/reference/commands/ follow from the declarations.
+Nothing here imports numpy, pyarrow or Numba.
 """
 
 from packer.options.arguments import PackArguments, pack_options

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 from packer.algorithms import Algorithm, get_algorithm
 from packer.column_names import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.errors import OptionError
-from packer.options.option import options_of
+from packer.options.option import TEXT_AND_CHATS, options_of
 
 if TYPE_CHECKING:
     from packer.options.pack_options import PackOptions
-
-TEXT_OPTIONS = ("text_column", "train_on", "chat_template", "eos")
-"""Options that need a tokenizer."""
 
 
 def check_together(options: PackOptions) -> None:
@@ -48,12 +45,10 @@ def _check_text(options: PackOptions) -> None:
     if template is not None and not template.strip():
         raise OptionError("chat_template is empty: give the content of a Jinja template, or leave it out")
     if options.tokenizer is None:
-        for name in TEXT_OPTIONS:
+        for name, option in declared.items():
             value = getattr(options, name)
-            if value != declared[name].default:
-                raise OptionError(
-                    f"{declared[name].shown} is {str(value)[:40]!r}, but there is no tokenizer: set --tokenizer"
-                )
+            if option.about.heading == TEXT_AND_CHATS and value != option.default:
+                raise OptionError(f"{option.shown} is {str(value)[:40]!r}, but there is no tokenizer: set --tokenizer")
         return
     if options.keep_tokens:
         raise OptionError(

@@ -39,9 +39,6 @@ BuiltInTemplate = Literal["chatml", "gemma3", "glm4moe", "llama3", "qwen3"]
 
 BUILT_IN_TEMPLATES: tuple[str, ...] = get_args(BuiltInTemplate)
 
-ExportTarget = Literal["megatron", "maxtext", "torchtitan", "torchtune", "parquet"]
-"""Trainers for which a packed dataset can be exported."""
-
 ReportPlot = Literal["rows", "padding", "lengths", "max-len", "mixing", "attention", "tokens", "mixture"]
 """Plots of a report, in its order."""
 

@@ -1,17 +1,18 @@
-"""Declaration of options: fields of a dataclass, whose annotations have what help texts and checks need.
+"""Declaration of options: an annotation that has what help texts and checks need.
 
     overlap: Annotated[int, About("Number of tokens that pieces repeat.", LONG, least=0, metavar="N")] = 0
 
-`options_of` reads such a dataclass. The command line, the checks of values, the manifest and the reference page all
-follow from its result.
+`options_of` reads the fields of a dataclass, such as `PackOptions`, or the parameters of a command. The command line,
+the checks of values, the manifest and the reference page all follow from its result.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -21,6 +22,19 @@ from packer.facts.json_record import FLAG, TEXT, Kind, number, or_null, whole_nu
 from packer.stores import RemotePath
 
 Declaration = TypeVar("Declaration")
+
+REQUIRED = "Required"
+READING = "Reading"
+TEXT_AND_CHATS = "Text and chats"
+ROWS = "Rows"
+LONG = "Long documents"
+MIXTURES = "Mixtures and groups"
+OUTPUT = "Output"
+RANKS = "Several processes"
+GENERAL = "General"
+
+HEADINGS = (REQUIRED, READING, TEXT_AND_CHATS, ROWS, LONG, MIXTURES, OUTPUT, RANKS, GENERAL)
+"""Headings under which `--help` and docs/reference/commands/ list options, in order."""
 
 LARGEST = 2**63 - 1
 
@@ -35,7 +49,7 @@ class About:
     """One sentence. It refers to other options as the command line writes them; see `packer.errors.python_names`."""
 
     heading: str
-    """Heading under which `--help` and the reference list it: one of `packer.options.headings`."""
+    """Heading under which `--help` and the reference list it: one of `HEADINGS`."""
 
     least: float = 0
     """Smallest value of a number."""
@@ -67,8 +81,11 @@ class About:
     says_repeats: bool = False
     """Whether the sentence itself says that the option may be repeated."""
 
-    on_command: bool = True
-    """Whether the command line has this option; otherwise its value follows from another option."""
+    commands: tuple[str, ...] = ("pack", "stats", "compare")
+    """Commands that have an option of `PackOptions`; none if its value follows from another option."""
+
+    needs_tokens: bool = False
+    """Whether the number of rows depends on the tokens under this option, so that lengths do not predict it."""
 
     is_file: bool = False
     """Whether the command line takes a file whose content is the value, or one of the choices."""
@@ -76,10 +93,10 @@ class About:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """An option as declared: name, type and default of its field, and what the annotation adds."""
+    """An option as declared: its name, type and default, and what the annotation adds."""
 
     name: str
-    """Name of the field and of the keyword argument in Python."""
+    """Name of the field or parameter, and of the keyword argument in Python."""
 
     type: type
     """Type of a value, or of each value in a list: bool, int, float, str or Path."""
@@ -166,9 +183,21 @@ class Option:
         return tuple(value) if self.is_list and isinstance(value, list) else value
 
 
-def options_of(declaration: type) -> dict[str, Option]:
-    """The options that a dataclass declares, by name and in order: its fields annotated with `About`."""
+def options_of(declaration: Callable[..., Any]) -> dict[str, Option]:
+    """Return the options that a dataclass or a function declares: what it annotates with `About`, by name, in order."""
     return _read(declaration)
+
+
+@cache
+def _read(declaration: Any) -> dict[str, Option]:
+    hints = get_type_hints(declaration, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(declaration).parameters.items():
+        about = next((extra for extra in get_args(hints.get(name)) if isinstance(extra, About)), None)
+        if about is not None:
+            default = MISSING if parameter.default is parameter.empty else parameter.default
+            found[name] = _option(name, get_args(hints[name])[0], default, about)
+    return found
 
 
 def as_json(value: Any) -> Any:
@@ -181,17 +210,6 @@ def documented(declaration: type[Declaration]) -> type[Declaration]:
     sentences = [f"    {name}: {option.about.help}" for name, option in options_of(declaration).items()]
     declaration.__doc__ = "\n".join([f"{declaration.__doc__ or ''}\n\nAttributes:", *sentences])
     return declaration
-
-
-@cache
-def _read(declaration: type) -> dict[str, Option]:
-    hints = get_type_hints(declaration, include_extras=True)
-    found = {}
-    for field in fields(declaration):
-        about = next((extra for extra in get_args(hints[field.name]) if isinstance(extra, About)), None)
-        if get_origin(hints[field.name]) is Annotated and about is not None:
-            found[field.name] = _option(field.name, get_args(hints[field.name])[0], field.default, about)
-    return found
 
 
 def _option(name: str, hint: Any, default: Any, about: About) -> Option:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,14 +23,27 @@ from packer.options.choices import (
     TruncateSide,
     Untrained,
 )
-from packer.options.headings import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT
-from packer.options.option import About, as_json, documented, options_of
+from packer.options.option import (
+    LONG,
+    MIXTURES,
+    OUTPUT,
+    READING,
+    ROWS,
+    TEXT_AND_CHATS,
+    About,
+    as_json,
+    documented,
+    options_of,
+)
 from packer.options.values import as_amount, as_bytes, as_length, as_path, as_token_columns, limits_of
 from packer.paths import tokenizer_name
 
 LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
 INT32 = 2**31 - 1
-SMALLEST = 2.2250738585072014e-308  # the smallest normal float: weights are above 0
+
+PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
+PREDICTED = ("pack", "stats")  # options that not all algorithms have
+OF_TEXT = ("pack", "stats", "compare", "tokenize")
 
 
 @documented
@@ -40,7 +54,13 @@ class PackOptions(JsonRecord):
     max_len: Annotated[
         int,
         About(
-            "Number of tokens in a row; 4k is 4,096.", ROWS, least=1, most=LONGEST_ROW, metavar="N", convert=as_length
+            "Number of tokens in a row; 4k is 4,096.",
+            ROWS,
+            least=1,
+            most=LONGEST_ROW,
+            metavar="N",
+            convert=as_length,
+            commands=("pack", "compare"),
         ),
     ]
 
@@ -50,38 +70,41 @@ class PackOptions(JsonRecord):
             "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
             READING,
             metavar="NAME",
+            commands=OF_TEXT,
         ),
     ] = None
     input_column: Annotated[str, About("Column of token ids.", READING, metavar="NAME")] = "input_ids"
     labels_column: Annotated[
-        str,
-        About("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME"),
+        str, About("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME")
     ] = "labels"
     lengths_column: Annotated[
-        str | None,
-        About("Column with the number of tokens of each document, instead of tokens.", READING, on_command=False),
+        str | None, About("Column with the number of tokens of each document, instead of tokens.", READING, commands=())
     ] = None
     on_error: Annotated[
         OnError,
         About(
             "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
             READING,
+            commands=OF_TEXT,
         ),
     ] = "error"
     keep: Annotated[
-        tuple[str, ...], About("Column to keep, with one value per segment.", READING, metavar="COLUMN")
+        tuple[str, ...],
+        About("Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")),
     ] = ()
     keep_tokens: Annotated[
-        tuple[str, ...], About("Column of lists to keep, with one value per token.", READING, metavar="COLUMN")
+        tuple[str, ...],
+        About("Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK),
     ] = ()
 
     tokenizer: Annotated[
         str | None,
         About(
             "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
-            TEXT,
+            TEXT_AND_CHATS,
             metavar="PATH_OR_ID",
             convert=as_path,
+            commands=OF_TEXT,
         ),
     ] = None
     text_column: Annotated[
@@ -90,35 +113,39 @@ class PackOptions(JsonRecord):
             "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
             "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
             "JSON.",
-            TEXT,
+            TEXT_AND_CHATS,
             metavar="NAME",
             default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
+            commands=OF_TEXT,
         ),
     ] = None
     train_on: Annotated[
         TrainOn | None,
         About(
             "Part of each document to train on; messages with weight 0 or train false are always context only.",
-            TEXT,
+            TEXT_AND_CHATS,
             default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
+            commands=OF_TEXT,
         ),
     ] = None
     chat_template: Annotated[
         str | None,
         About(
             "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
-            TEXT,
+            TEXT_AND_CHATS,
             choices=BUILT_IN_TEMPLATES,
             metavar="NAME_OR_FILE",
             is_file=True,
+            commands=OF_TEXT,
         ),
     ] = None
     eos: Annotated[
         bool,
         About(
             "End texts and completions with the end-of-sequence token.",
-            TEXT,
+            TEXT_AND_CHATS,
             off="Do not end texts and completions with the end-of-sequence token.",
+            commands=OF_TEXT,
         ),
     ] = True
 
@@ -129,6 +156,7 @@ class PackOptions(JsonRecord):
             ROWS,
             choices=(*ALGORITHMS, *ALIASES),
             metavar="NAME",
+            commands=("pack", "stats"),
         ),
     ] = "auto"
     max_segments: Annotated[
@@ -141,6 +169,7 @@ class PackOptions(JsonRecord):
             ROWS,
             most=1,
             metavar="SHARE",
+            commands=PREDICTED,
         ),
     ] = None
     time_limit: Annotated[
@@ -149,6 +178,7 @@ class PackOptions(JsonRecord):
             "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
             ROWS,
             metavar="SECONDS",
+            commands=PREDICTED,
         ),
     ] = None
     limit: Annotated[
@@ -157,6 +187,7 @@ class PackOptions(JsonRecord):
             "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
             ROWS,
             metavar="COLUMN:MAX",
+            commands=PREDICTED,
         ),
     ] = ()
     align: Annotated[
@@ -167,9 +198,12 @@ class PackOptions(JsonRecord):
             least=1,
             most=INT32,
             metavar="N",
+            commands=PREDICTED,
         ),
     ] = 1
-    untrained: Annotated[Untrained, About("What to do with segments that have no trained token.", ROWS)] = "keep"
+    untrained: Annotated[
+        Untrained, About("What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True)
+    ] = "keep"
     allow_untrained: Annotated[bool, About("Pack the dataset even if no token is trained.", ROWS)] = False
     seed: Annotated[int, About("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
     pad_id: Annotated[
@@ -180,6 +214,7 @@ class PackOptions(JsonRecord):
             most=INT32,
             metavar="ID",
             default_words="the tokenizer's padding or end-of-sequence token, or 0",
+            commands=PACK,
         ),
     ] = None
 
@@ -192,21 +227,30 @@ class PackOptions(JsonRecord):
             most=INT32,
             metavar="N",
             convert=as_length,
+            commands=PREDICTED,
         ),
     ] = 0
     split_at: Annotated[
-        SplitAt, About("With --long split, where to split: at any token, or only between the turns of a chat.", LONG)
+        SplitAt,
+        About(
+            "With --long split, where to split: at any token, or only between the turns of a chat.",
+            LONG,
+            commands=PACK,
+            needs_tokens=True,
+        ),
     ] = "tokens"
-    truncate_side: Annotated[TruncateSide, About("With --long truncate, the side to cut off.", LONG)] = "right"
+    truncate_side: Annotated[
+        TruncateSide, About("With --long truncate, the side to cut off.", LONG, commands=PREDICTED)
+    ] = "right"
 
     weights: Annotated[
         tuple[float, ...],
         About(
             "Weight of each source of a mixture.",
             MIXTURES,
-            least=SMALLEST,
+            least=sys.float_info.min,
             shown="the weight of a source",
-            on_command=False,
+            commands=(),
         ),
     ] = ()
     mix_unit: Annotated[
@@ -240,6 +284,7 @@ class PackOptions(JsonRecord):
             "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
             "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
             MIXTURES,
+            commands=OF_TEXT,
         ),
     ] = False
 
@@ -250,11 +295,17 @@ class PackOptions(JsonRecord):
             OUTPUT,
             metavar="COLUMNS",
             convert=as_token_columns,
+            commands=PACK,
         ),
     ] = ()
     labels: Annotated[
         bool,
-        About("Write the labels column.", OUTPUT, off="Do not write labels; only packer.load can then train safely."),
+        About(
+            "Write the labels column.",
+            OUTPUT,
+            off="Do not write labels; only packer.load can then train safely.",
+            commands=PACK,
+        ),
     ] = True
     index_only: Annotated[
         bool,
@@ -265,7 +316,15 @@ class PackOptions(JsonRecord):
     ] = False
     shard_size: Annotated[
         int,
-        About("Maximum size of a shard.", OUTPUT, least=1, metavar="SIZE", default_words="512MB", convert=as_bytes),
+        About(
+            "Maximum size of a shard.",
+            OUTPUT,
+            least=1,
+            metavar="SIZE",
+            default_words="512MB",
+            convert=as_bytes,
+            commands=PACK,
+        ),
     ] = 512 * 10**6
 
     def __post_init__(self) -> None:

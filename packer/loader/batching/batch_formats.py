@@ -1,19 +1,24 @@
-"""Batch formats: one function per trainer that turns rows into its batch, and `FORMATS`, which names them."""
+"""Batch formats: one function per trainer that turns rows into its batch, and `FORMATS`, which names them.
+
+The keyword arguments of a function are the options of `collate` that its format supports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.batching.batch_options import BatchOptions
 from packer.loader.batching.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
 from packer.loader.batching.encoder_batches import encoder_batch, kept_segments, masked_tokens, token_values
+from packer.loader.batching.token_masking import MaskedLM
 from packer.loader.row_segments import (
     LossWeights,
     Rows,
@@ -27,8 +32,6 @@ from packer.loader.row_segments import (
     token_loss_weights,
 )
 from packer.shards.row_format import PADDING
-
-Format = Literal["hf", "hf_rows", "encoder", "trl", "torchtitan", "torchtune", "megatron", "segment_ids"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,51 +57,94 @@ class _Grid:
     """Shape (segments,): number of the segment in its row, from 1; 0 for a padding tail."""
 
 
-def make_batch(rows: Rows, *, format: str, options: BatchOptions) -> Any:
-    """Return a batch of NumPy arrays in one of `FORMATS`; `collate` documents their keys.
+def make_batch(rows: Rows, *, format: str, epoch: int = 0, **options: Any) -> Any:
+    """Return a batch of NumPy arrays in one of `FORMATS`; `collate` documents their keys and options.
+
+    An option that is None is not set.
 
     Raises:
         PackerError: the format is unknown, or does not support an option or these rows.
     """
     if format not in FORMATS:
         raise PackerError(f"format is {format!r}: choose one of {', '.join(FORMATS)}")
-    options.check(format)
-    if (format == "encoder" or options.mlm is not None) and "seq_tokens" in rows[0]:
+    supported = _options_of(FORMATS[format])
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in [name for name in given if name not in supported]:
+        formats = " or ".join(other for other, make in FORMATS.items() if name in _options_of(make))
+        raise PackerError(f"format {format} does not support {name}: leave it out, or choose {formats}")
+    _check_options(format, rows, **given)
+    if "epoch" in supported:
+        given["epoch"] = epoch
+    return FORMATS[format](rows, **given)
+
+
+def _check_options(
+    format: str,
+    rows: Rows,
+    *,
+    loss_weights: str | None = None,
+    mlm: MaskedLM | None = None,
+    keep_tokens: Sequence[str] = (),
+    **others: Any,
+) -> None:
+    """Check the values of options, and that they do not exclude each other."""
+    if loss_weights not in (None, "sequence", "document"):
+        raise PackerError(
+            f"loss_weights is {loss_weights!r}: choose sequence or document, or None for the mean over tokens"
+        )
+    if mlm is not None and "labels" in keep_tokens:
+        raise PackerError("keep_tokens has labels, which mlm replaces: leave one of the two out")
+    if (format == "encoder" or mlm is not None) and "seq_tokens" in rows[0]:
         raise PackerError(
             "the rows are aligned, and an encoder would attend to the padding inside segments: pack without --align"
         )
-    return FORMATS[format](rows, options)
 
 
-def hf_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+@cache
+def _options_of(make: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the options that a batch format supports: all its arguments after the rows."""
+    return frozenset(list(inspect.signature(make).parameters)[1:])
+
+
+def hf_batch(
+    rows: Rows,
+    *,
+    static: StaticShape | None = None,
+    loss_weights: LossWeights | None = None,
+    mlm: MaskedLM | None = None,
+    epoch: int = 0,
+    keep: Sequence[str] | None = None,
+    keep_tokens: Sequence[str] = (),
+    position_offset: int = 0,
+) -> dict[str, Any]:
     """Return one sequence of the real tokens, (1, T), for Hugging Face models."""
     lengths, doc_ids, counts = real_segments(rows)
     if not len(lengths):  # padding alone is kept, because a model cannot run on no tokens
         counts = [len(row["input_ids"]) for row in rows]
         lengths, doc_ids = np.array(counts, np.int64), np.full(len(rows), PADDING, np.int64)
     tokens = int(lengths.sum())
-    if options.static is not None:
-        lengths, doc_ids = pad_segments(lengths, doc_ids, options.static)
+    if static is not None:
+        lengths, doc_ids = pad_segments(lengths, doc_ids, static)
     total = int(lengths.sum())
     input_ids = np.empty(total, np.int64)
     copy_token_column("input_ids", rows, counts, input_ids[:tokens])
-    if options.static is not None:
-        input_ids[tokens:] = options.static.pad_id
-    if options.mlm is not None:
-        input_ids, labels = masked_tokens(rows, input_ids, lengths, doc_ids, mlm=options.mlm, epoch=options.epoch)
+    if static is not None:
+        input_ids[tokens:] = static.pad_id
+    if mlm is not None:
+        input_ids, labels = masked_tokens(rows, input_ids, lengths, doc_ids, mlm=mlm, epoch=epoch)
     elif "labels" in rows[0]:
         labels = token_values("labels", rows, counts, total)
     else:  # packed with --no-labels
         labels = labels_from_tokens(input_ids, lengths, doc_ids)
-    batch = flat_batch(input_ids, labels, lengths, options.static)
-    if options.loss_weights is not None:
-        batch["loss_weights"] = token_loss_weights(labels, lengths, doc_ids, per=options.loss_weights)[None]
-    if options.position_offset:
-        batch["position_ids"] += options.position_offset
-    for name in options.keep_tokens:
+    batch = flat_batch(input_ids, labels, lengths, static)
+    if loss_weights is not None:
+        batch["loss_weights"] = token_loss_weights(labels, lengths, doc_ids, per=loss_weights)[None]
+    if position_offset:
+        batch["position_ids"] += position_offset
+    for name in keep_tokens:
         batch[name] = token_values(name, rows, counts, total)[None]
-    if options.keep is not None:
-        batch["segments"] = kept_segments(rows, lengths, doc_ids, options.keep)
+    if keep is not None:
+        batch["segments"] = kept_segments(rows, lengths, doc_ids, keep)
     return batch
 
 
@@ -131,7 +177,7 @@ def flat_batch(
     }
 
 
-def hf_rows_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+def hf_rows_batch(rows: Rows, *, loss_weights: LossWeights | None = None) -> dict[str, Any]:
     """Return whole rows, (B, L), for Hugging Face models that find segment boundaries in `position_ids`."""
     grid = _grid(rows)
     batch = {
@@ -140,12 +186,12 @@ def hf_rows_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
         "position_ids": grid.position_ids,
         "use_cache": False,
     }
-    if options.loss_weights is not None:
-        batch["loss_weights"] = _loss_weights(grid, options.loss_weights).reshape(grid.labels.shape)
+    if loss_weights is not None:
+        batch["loss_weights"] = _loss_weights(grid, loss_weights).reshape(grid.labels.shape)
     return batch
 
 
-def trl_batch(rows: Rows, options: BatchOptions) -> list[dict[str, Any]]:
+def trl_batch(rows: Rows) -> list[dict[str, Any]]:
     """Return examples for TRL's own collator, which flattens them by `seq_lengths`."""
     grid = _grid(rows)
     return [
@@ -158,14 +204,14 @@ def trl_batch(rows: Rows, options: BatchOptions) -> list[dict[str, Any]]:
     ]
 
 
-def torchtitan_batch(rows: Rows, options: BatchOptions) -> tuple[dict[str, Any], NDArray[np.int64]]:
+def torchtitan_batch(rows: Rows) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """Return (inputs, labels), (B, L), as torchtitan's training step unpacks them; labels are shifted."""
     grid = _grid(rows)
     inputs = {"input": grid.input_ids.astype(np.int64), "positions": grid.position_ids}
     return inputs, shift_left(grid.labels.astype(np.int64), NO_LOSS)
 
 
-def torchtune_batch(rows: Rows, options: BatchOptions) -> list[dict[str, Any]]:
+def torchtune_batch(rows: Rows) -> list[dict[str, Any]]:
     """Return examples as torchtune's PackedDataset does, for padded_collate_packed; its recipes shift the labels."""
     grid = _grid(rows)
     return [
@@ -179,10 +225,11 @@ def torchtune_batch(rows: Rows, options: BatchOptions) -> list[dict[str, Any]]:
     ]
 
 
-def megatron_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+def megatron_batch(
+    rows: Rows, *, static: StaticShape | None = None, loss_weights: LossWeights | None = None
+) -> dict[str, Any]:
     """Return a micro-batch of one packed sequence, (1, B * L), as Megatron-LM's SFT dataset; labels are shifted."""
     grid = _grid(rows)
-    static = options.static
     labels = shift_left(grid.labels.reshape(1, -1).astype(np.int64), NO_LOSS)
     longest = int(grid.lengths.max()) if static is None else static.max_len
     batch = {
@@ -193,12 +240,12 @@ def megatron_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
         "cu_seqlens": pad_cu_seqlens(cu_seqlens_of(grid.lengths), static).astype(np.int32)[None],
         "max_seqlen": np.array([longest], np.int32),
     }
-    if options.loss_weights is not None:
-        batch["loss_weights"] = shift_left(_loss_weights(grid, options.loss_weights)[None], 0.0)
+    if loss_weights is not None:
+        batch["loss_weights"] = shift_left(_loss_weights(grid, loss_weights)[None], 0.0)
     return batch
 
 
-def segment_ids_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+def segment_ids_batch(rows: Rows) -> dict[str, Any]:
     """Return whole rows, (B, L), with numbered segments, for MaxText and JAX; targets are shifted.
 
     `targets_segmentation` is 0 wherever there is no loss, because MaxText derives its loss mask from it.
@@ -218,7 +265,7 @@ def segment_ids_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
     }
 
 
-FORMATS: dict[str, Callable[[Rows, BatchOptions], Any]] = {
+FORMATS: dict[str, Callable[..., Any]] = {
     "hf": hf_batch,
     "hf_rows": hf_rows_batch,
     "encoder": encoder_batch,

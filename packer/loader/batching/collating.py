@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.batching.batch_formats import Format, flat_batch, make_batch
-from packer.loader.batching.batch_options import BatchOptions
+from packer.loader.batching.batch_formats import flat_batch, make_batch
 from packer.loader.batching.batch_shape import StaticShape
 from packer.loader.batching.token_masking import MaskedLM
 from packer.loader.dataset import PackedDataset
@@ -26,7 +25,7 @@ Tensors = Literal["torch", "numpy"]
 def collate(
     rows: Sequence[Mapping[str, NDArray[Any]]],
     *,
-    format: Format = "hf",
+    format: str = "hf",
     static: StaticShape | None = None,
     loss_weights: LossWeights | None = None,
     mlm: MaskedLM | None = None,
@@ -124,17 +123,18 @@ def collate(
     for name, columns in (("keep", keep), ("keep_tokens", keep_tokens)):
         if isinstance(columns, str):  # a list of letters
             raise PackerError(f"{name} is {columns!r}: pass a list of columns, as in [{columns!r}]")
-    options = BatchOptions(
+    batch = make_batch(
+        rows_as_arrays(rows),
+        format=format,
+        epoch=epoch,
         static=static,
         loss_weights=loss_weights,
         mlm=mlm,
-        epoch=epoch,
         keep=keep,
-        keep_tokens=tuple(keep_tokens),
-        position_offset=position_offset,
-        additive_mask=additive_mask,
+        keep_tokens=tuple(keep_tokens) or None,
+        position_offset=position_offset or None,
+        additive_mask=additive_mask or None,
     )
-    batch = make_batch(rows_as_arrays(rows), format=format, options=options)
     if format in ("hf", "hf_rows"):
         _warn_if_nothing_is_trained(batch["labels"])
     return batch if format == "trl" else _as_tensors(tensors, batch)
@@ -177,15 +177,7 @@ def batches(
     seed: int | None = 0,
     epoch: int = 0,
     drop_last: bool = False,
-    format: Format = "hf",
-    static: StaticShape | None = None,
-    loss_weights: LossWeights | None = None,
-    mlm: MaskedLM | None = None,
-    keep: Sequence[str] | None = None,
-    keep_tokens: Sequence[str] = (),
-    position_offset: int = 0,
-    additive_mask: bool = False,
-    tensors: Tensors = "torch",
+    **options: Any,
 ) -> Iterator[Any]:
     """Yield the batches of one epoch in a single process, each as `collate` returns it.
 
@@ -197,15 +189,7 @@ def batches(
         seed: seed of the order of rows, 0..2^64-1; None for the order on disk.
         epoch: number of the epoch, 0..2^64-1; each epoch has its own order and masks.
         drop_last: whether to leave out a last batch of fewer rows.
-        format: as in `collate`.
-        static: as in `collate`.
-        loss_weights: as in `collate`.
-        mlm: as in `collate`.
-        keep: as in `collate`.
-        keep_tokens: as in `collate`.
-        position_offset: as in `collate`.
-        additive_mask: as in `collate`.
-        tensors: "torch", or "numpy" for arrays.
+        options: keyword arguments of `collate`, other than the epoch.
 
     Raises:
         PackerError: rows is below 1, or an argument is not valid for `collate`.
@@ -214,19 +198,7 @@ def batches(
         raise PackerError(f"rows is {rows}: a batch needs at least 1")
     sampler = BatchSampler(dataset, global_batch=rows, seed=seed, epoch=epoch, drop_last=drop_last)
     for row_numbers in sampler:
-        yield collate(
-            dataset.__getitems__(row_numbers),
-            format=format,
-            static=static,
-            loss_weights=loss_weights,
-            mlm=mlm,
-            epoch=epoch,
-            keep=keep,
-            keep_tokens=keep_tokens,
-            position_offset=position_offset,
-            additive_mask=additive_mask,
-            tensors=tensors,
-        )
+        yield collate(dataset.__getitems__(row_numbers), epoch=epoch, **options)
 
 
 def _warn_if_nothing_is_trained(labels: NDArray[Any]) -> None:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.batching.batch_options import BatchOptions
 from packer.loader.batching.token_masking import MaskedLM, mask_tokens
 from packer.loader.row_segments import (
+    LossWeights,
     Rows,
     all_segments,
     check_column,
@@ -27,7 +27,17 @@ from packer.shards.row_format import PADDING
 TOKEN_TYPES = "token_type_ids"
 
 
-def encoder_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+def encoder_batch(
+    rows: Rows,
+    *,
+    loss_weights: LossWeights | None = None,
+    mlm: MaskedLM | None = None,
+    epoch: int = 0,
+    keep: Sequence[str] = (),
+    keep_tokens: Sequence[str] = (),
+    position_offset: int = 0,
+    additive_mask: bool = False,
+) -> dict[str, Any]:
     """Return whole rows, (B, L), with an attention mask of their segments, for BERT and similar models.
 
     Raises:
@@ -41,22 +51,22 @@ def encoder_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
     segment_ids = numbers.astype(np.int32).repeat(lengths).reshape(shape)
     batch: dict[str, Any] = {
         "input_ids": input_ids.reshape(shape),
-        "position_ids": (restart_positions(lengths) + options.position_offset).reshape(shape),
-        "attention_mask": _attention_mask(segment_ids, additive=options.additive_mask),
+        "position_ids": (restart_positions(lengths) + position_offset).reshape(shape),
+        "attention_mask": _attention_mask(segment_ids, additive=additive_mask),
     }
-    if options.mlm is not None:
-        masked, labels = masked_tokens(rows, input_ids, lengths, doc_ids, mlm=options.mlm, epoch=options.epoch)
+    if mlm is not None:
+        masked, labels = masked_tokens(rows, input_ids, lengths, doc_ids, mlm=mlm, epoch=epoch)
         batch["input_ids"], batch["labels"] = masked.reshape(shape), labels.reshape(shape)
     types = [TOKEN_TYPES] if TOKEN_TYPES in rows[0] else []
-    for name in dict.fromkeys([*types, *options.keep_tokens]):
+    for name in dict.fromkeys([*types, *keep_tokens]):
         batch[name] = token_values(name, rows, counts, len(input_ids)).reshape(shape)
-    if options.loss_weights is not None:
+    if loss_weights is not None:
         if "labels" not in batch:
             raise PackerError('loss_weights need labels: pass mlm, or keep_tokens=["labels"] for those on disk')
-        weights = token_loss_weights(batch["labels"].reshape(-1), lengths, doc_ids, per=options.loss_weights)
+        weights = token_loss_weights(batch["labels"].reshape(-1), lengths, doc_ids, per=loss_weights)
         batch["loss_weights"] = weights.reshape(shape)
     batch["segments"] = {"segment_ids": segment_ids}
-    batch["segments"].update(kept_segments(rows, lengths, doc_ids, options.keep or ()))
+    batch["segments"].update(kept_segments(rows, lengths, doc_ids, keep))
     return batch
 
 
