@@ -20,7 +20,7 @@ from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError
 from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
-from packer.facts.json_record import Count, JsonRecord
+from packer.facts.json_record import JsonRecord
 from packer.loader.dataset import load
 from packer.loader.open_shards import rows_of
 from packer.options.choices import Compression
@@ -58,10 +58,10 @@ class ExportedFile(JsonRecord):
     file: str
     """File name, in the folder of the export."""
 
-    rows: Count
+    rows: int
     """Number of rows in the file."""
 
-    bytes: Count
+    bytes: int
     """Size of the file."""
 
     xxh3_128: str

@@ -43,9 +43,9 @@ def or_null(kind: Kind) -> Kind:
 
 TEXT = Kind("a string", lambda value: type(value) is str)
 FLAG = Kind("true or false", lambda value: type(value) is bool)
-_SIMPLE: dict[Any, Kind] = {str: TEXT, bool: FLAG, object: Kind("any value", lambda value: True)}
+_WHOLE = whole_number(-(2**63), 2**63 - 1)
+_SIMPLE: dict[Any, Kind] = {str: TEXT, bool: FLAG, int: _WHOLE, object: Kind("any value", lambda value: True)}
 
-Whole = Annotated[int, whole_number(-(2**63), 2**63 - 1)]
 Count = Annotated[int, whole_number(0, 2**63 - 1)]
 Documents = Annotated[int, whole_number(0, 2**40)]  # a trillion: their lengths alone take 4 TB
 Positive = Annotated[int, whole_number(1, 2**63 - 1)]
@@ -56,7 +56,7 @@ Weight = Annotated[float, number(sys.float_info.min)]
 class JsonRecord:
     """Base of frozen dataclasses that are written as JSON objects.
 
-    A field holds a string, a bool, a number of an annotated type (such as `Count`), another record, a tuple of these,
+    A field holds a string, a bool, an integer or a number of an annotated type (such as `Count`), another record, a tuple of these,
     or a mapping from names to these. A field that equals its default is left out of the object.
 
     >>> @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from packer.facts import FileIdentity, JsonRecord, TextIdentity
-from packer.facts.json_record import Count, Whole
+from packer.facts.json_record import Count
 from packer.options import PackOptions, options_of
 from packer.options.option import as_json
 
@@ -21,7 +21,7 @@ class RequestedFile(JsonRecord):
     bytes: Count
     """Size of the file."""
 
-    mtime_ns: Whole | None = None
+    mtime_ns: int | None = None
     """Time of the last write, in nanoseconds since 1970; None for datasets in memory, or to ignore times."""
 
 
