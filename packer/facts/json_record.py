@@ -56,8 +56,8 @@ Weight = Annotated[float, number(sys.float_info.min)]
 class JsonRecord:
     """Base of frozen dataclasses that are written as JSON objects.
 
-    A field holds a string, a bool, an integer or a number of an annotated type (such as `Count`), another record, a tuple of these,
-    or a mapping from names to these. A field that equals its default is left out of the object.
+    A field holds a string, a bool, an integer, a number of an annotated type (such as `Count`), another record, a tuple
+    of these, or a mapping from names to these. A field that equals its default is left out of the object.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class File(JsonRecord):
