@@ -7,16 +7,9 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.options import PackOptions
-from packer.pipeline.tokenizing import tokenize
-from packer.sources.columns.column_types import cast, join
-from packer.sources.columns.column_values import infer
-from packer.sources.documents import DocumentError
 from tests.chat_templates import save_tokenizer
 from tests.small import shrink
 
@@ -117,54 +110,6 @@ def test_a_column_missing_from_the_first_lines_is_null_there(tmp_path, request, 
         pack(source, tmp_path / "other", request, kind, keep=["l"])
 
 
-REFUSED = {
-    "true among numbers": ([1, True], 1, "'k' holds true, where documents before it hold int64; use one type"),
-    "true among fractions": ([1.5, 2, False], 2, "'k' holds false, where documents before it hold double"),
-    "a number among strings": (["a", None, 3], 2, "'k' holds 3, where documents before it hold string"),
-    "a string in lists of numbers": (
-        [[1], ["a"]],
-        1,
-        "'k' holds [\"a\"], where documents before it hold list<item: int64>",
-    ),
-    "a mixed list": (
-        ["a", [1, "a"]],
-        1,
-        "'k' holds [1, \"a\"]: a list, or a list inside it, has values of several types",
-    ),
-    "a list of true and a fraction": ([[0.5, True]], 0, "'k' holds [0.5, true]: a mix of numbers and booleans"),
-    "an object among lists": (
-        [[], {"a": 1}],
-        1,
-        "'k' holds {\"a\": 1}, where documents before it hold list<item: null>",
-    ),
-    "fields of other types": (
-        [{"a": 1}, {"a": "x"}],
-        1,
-        '\'k\' holds {"a": "x"}, where documents before it hold struct',
-    ),
-    "above 64 bits": ([1, 2**70], 1, f"'k' holds {2**70}: integers are from {-(2**63)} to {2**63 - 1}"),
-    "above 64 bits among fractions": ([1.5, 2**70], 1, f"'k' holds {2**70}: integers are from"),
-    "a large integer among fractions": ([0.5, BIG], 1, f"'k' holds {BIG}, and other documents make the column double"),
-    "a fraction after a large integer": ([BIG, 2, 0.5], 0, f"'k' holds {BIG}, and other documents make the column"),
-    "a lone surrogate": (["a", "\ud800b"], 1, "'k' holds \"\\ud800b\": a lone surrogate, which UTF-8 cannot hold"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("blocks", ["small", "whole"])
-def test_a_value_of_json_lines_that_does_not_fit_is_named(tmp_path, request, kind, name, blocks):
-    if blocks == "small":
-        request.getfixturevalue("small")
-    values, at, words = REFUSED[name]
-    source = write(tmp_path / "rows.jsonl", [{"k": value} for value in values], kind)
-    with pytest.raises(PackerError) as raised:
-        pack(source, tmp_path / "out", request, kind)
-    assert str(raised.value).startswith(f"document {at} (rows.jsonl line {at + 1}): ")
-    if not (name == "a lone surrogate" and kind == "tokens"):
-        assert words in str(raised.value)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_types_do_not_depend_on_pieces_or_workers(tmp_path, monkeypatch, request, kind, ending):
     values = [{"z": number} if number % 9 else {"a": number / 2, "z": None} for number in range(1, 120)]
@@ -232,47 +177,6 @@ def test_a_column_of_lists_per_token_holds_every_value(tmp_path, small):
         packer.pack(source, tmp_path / "other", max_len=8, keep_tokens=["k"])
 
 
-@pytest.mark.parametrize("order", ["ab", "ba"])
-def test_tokenizing_writes_files_of_one_type(tmp_path, small, tokenizer, order):
-    (tmp_path / "files").mkdir()
-    files = {"a": [None, 1], "b": [0.5]}
-    for number, name in enumerate(order):
-        write(tmp_path / "files" / f"{number}.jsonl", [{"k": value} for value in files[name]], "text")
-    (tmp_path / "files" / "9.jsonl").write_text("\n")
-    options = PackOptions(max_len=1, tokenizer=tokenizer, keep=("k",))
-    tokenize(tmp_path / "files", tmp_path / "out", options=options, sync=False)
-    assert datasets.load_from_disk(str(tmp_path / "out"))["k"][:] == [value for name in order for value in files[name]]
-
-
-@pytest.mark.parametrize(
-    ("first", "words"),
-    [
-        (
-            {"input_ids": [1], "k": None},
-            r"document 0 \(rows.jsonl line 1\): 'k' is null; drop the row or give it a list",
-        ),
-        ({"input_ids": [1]}, r"document 0 \(rows.jsonl line 1\): 'k' is null"),
-        ({"input_ids": [], "k": []}, "nothing to pack"),
-    ],
-)
-def test_untyped_lists_per_token_give_a_one_line_error(tmp_path, first, words):
-    source = tmp_path / "rows.jsonl"
-    last = {"input_ids": [1], "k": [2]} if first["input_ids"] else first
-    source.write_text(f"{json.dumps(first)}\n{json.dumps(last)}\n")
-    with pytest.raises(PackerError, match=words):
-        packer.pack(source, tmp_path / "out", max_len=8, keep_tokens=["k"])
-
-
-@pytest.mark.parametrize("levels", [60, 400])
-def test_values_nested_too_deep_are_named(tmp_path, request, kind, levels):
-    value = 1
-    for level in range(levels):
-        value = {"a": value} if level % 3 == 0 else [value]
-    source = write(tmp_path / "rows.jsonl", [{"k": 1}, {"k": value}], kind)
-    with pytest.raises(PackerError, match=r"document 1 \(rows.jsonl line 2\): 'k' holds .*nested more than 50 deep"):
-        pack(source, tmp_path / "out", request, kind)
-
-
 # ---- several files ----
 
 
@@ -310,32 +214,6 @@ def test_files_of_parquet_may_differ_in_type(tmp_path, request, kind, one, other
     assert verified(tmp_path / "first", tmp_path / "files", request, kind) == []
 
 
-@pytest.mark.parametrize(
-    "endings", [("parquet", "jsonl"), ("arrow", "jsonl"), ("jsonl", "parquet"), ("jsonl", "jsonl")]
-)
-def test_files_without_a_common_type_are_named(tmp_path, request, kind, endings):
-    (tmp_path / "files").mkdir()
-    for name, ending, values in zip("ab", endings, (["x"], [1, 2]), strict=True):
-        path = tmp_path / "files" / f"{name}.{ending}"
-        if ending == "jsonl":
-            write(path, [{"k": value} for value in values], kind)
-        else:
-            save(path, values, pa.string() if name == "a" else pa.int64(), kind)
-    with pytest.raises(PackerError) as raised:
-        pack(tmp_path / "files", tmp_path / "out", request, kind)
-    assert str(raised.value).startswith(f"document 1 (b.{endings[1]} ")
-    assert "'k' holds 1, where documents before it hold string; use one type" in str(raised.value)
-
-
-def test_files_of_parquet_without_a_common_type_are_named_before_they_are_read(tmp_path, request, kind, monkeypatch):
-    (tmp_path / "files").mkdir()
-    for name, values, value_type in (("a", [None], pa.null()), ("b", [1], pa.int8()), ("c", ["x"], pa.string())):
-        save(tmp_path / "files" / f"{name}.parquet", values, value_type, kind)
-    monkeypatch.setattr(packer.sources.source.Source, "spill", None)
-    with pytest.raises(PackerError, match=r"files: column 'k' is int8 in b.parquet, string in c.parquet; use one type"):
-        pack(tmp_path / "files", tmp_path / "out", request, kind)
-
-
 def test_sources_of_a_mixture_may_differ_in_type(tmp_path, request, kind):
     sources = []
     for name, values in (("a", [1, 2]), ("b", [0.5]), ("c", [None])):
@@ -362,18 +240,6 @@ def test_pairs_of_json_lines_hold_every_value(tmp_path, small):
 
 
 # ---- masks missing from the first line or file ----
-
-
-@pytest.mark.parametrize("mask", ["loss_mask", "attention_mask"])
-def test_a_mask_missing_from_the_first_line_is_reported(tmp_path, small, mask):
-    source = tmp_path / "rows.jsonl"
-    lines = [{"input_ids": [1, 2], "note": mask}, {"input_ids": [1, 2], mask: [1, 0]}]
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = (
-        rf"document 1 \(rows.jsonl line 2\): has '{mask}', and the first line has none; give it to all lines or none"
-    )
-    with pytest.raises(PackerError, match=words):
-        packer.pack(source, tmp_path / "out", max_len=8)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "jsonl"])
@@ -438,18 +304,6 @@ def test_columns_of_any_type_can_be_kept_and_grouped_by(tmp_path, request, kind,
         )
 
 
-@pytest.mark.parametrize("name", ["sparse_union", "list_view"])
-def test_unsupported_types_give_a_one_line_error(tmp_path, request, kind, name):
-    document = {"input_ids": [[5, 6]] * 2} if kind == "tokens" else {"text": ["a b"] * 2}
-    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
-    views = pa.array([[1], [2]], pa.list_view(pa.int32()))
-    table = pa.table({**document, "k": union if name == "sparse_union" else views})
-    with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
-        stream.write_table(table)
-    with pytest.raises(PackerError, match=rf"rows.arrow: column 'k' holds {name}<.*, which is not supported; save it"):
-        pack(tmp_path / "rows.arrow", tmp_path / "out", request, kind)
-
-
 @pytest.mark.parametrize("ending", ["arrow", "parquet"])
 def test_lists_of_half_precision_are_kept_per_token(tmp_path, ending):
     table = pa.table({"input_ids": [[1, 2, 3], [4]], "k": pa.array([[0.5, 2, -1], [8]], pa.list_(pa.float16()))})
@@ -470,34 +324,3 @@ def test_lists_of_half_precision_are_kept_per_token(tmp_path, ending):
 
 
 # ---- joining types ----
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
-    max_leaves=5,
-)
-
-
-def same(value, other):
-    """Whether two values are equal except for null fields."""
-    if isinstance(value, dict) and isinstance(other, dict):
-        return all(same(value.get(name), other.get(name)) for name in {*value, *other})
-    if isinstance(value, list) and isinstance(other, list):
-        return len(value) == len(other) and all(map(same, value, other))
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
-
-
-@settings(deadline=None)
-@given(st.lists(JSON, min_size=1, max_size=6), st.integers(0, 6))
-def test_inferred_values_equal_the_input_for_any_cut(values, cut):
-    try:
-        whole = infer(values, "k")
-    except DocumentError:
-        return
-    assert all(map(same, whole.to_pylist(), values))
-    parts = [infer(part, "k") for part in (values[:cut], values[cut:]) if part]
-    kind = pa.null()
-    for part in parts:
-        kind = join(kind, part.type)
-    assert kind.equals(whole.type)
-    assert pa.concat_arrays([cast(part, kind) for part in parts]).equals(whole)

@@ -218,51 +218,6 @@ def test_a_split_is_chosen_in_every_folder_and_files_are_read_whatever_their_nam
 # ---- what is refused ----
 
 
-def test_a_file_that_is_given_twice_is_named(folder):
-    Path("link.jsonl").symlink_to(folder / "a.jsonl")
-    real = str((folder / "a.jsonl").resolve())
-    for given, where in (
-        (["data/a.jsonl", "data/b.jsonl", "data/a.jsonl"], "at data/a.jsonl"),
-        (["data", "data/a.jsonl"], "at data and at data/a.jsonl"),
-        (["data/*.jsonl", "link.jsonl"], "at data/*.jsonl and at link.jsonl"),
-        (["data", "data/../data"], "at data and at data/../data"),
-    ):
-        message = refused("pack", *given, *OPTIONS, "-o", "out")
-        assert message == f"packer: {real} is given twice, {where}: leave one of them out"
-    assert not Path("out").exists()
-
-
-def test_paths_that_cannot_be_one_source_are_refused_in_one_line(folder, tmp_path):
-    given = [folder / "a.jsonl", folder / "sub"]
-    assert "a.jsonl and 1 other path have no common name: name the output with --output" in refused(
-        "pack", *given, *OPTIONS, code=2
-    )
-    assert "data/sub/x is inside the source data/sub" in refused("pack", *given, *OPTIONS, "-o", "data/sub/x")
-    assert "none.jsonl: no such file or folder" in refused("pack", *given, "none.jsonl", *OPTIONS, "-o", "out")
-    assert "org/name: no such file or folder (a Hub id cannot be" in refused(
-        "pack", *given, "org/name", *OPTIONS, "-o", "out"
-    )
-    save_arrow(tmp_path / "labels.arrow", [[1, 2]], [[1, 2]])
-    message = refused("pack", *given, "labels.arrow", *OPTIONS, "-o", "out")
-    assert "labels.arrow has a column 'labels', data/a.jsonl has none" in message.replace(
-        "data/sub/d.jsonl", "data/a.jsonl"
-    )
-    Path("text.jsonl").write_text('{"text": "a"}\n')
-    assert "text.jsonl: no column 'input_ids' (found: text)" in refused(
-        "pack", *given, "text.jsonl", *OPTIONS, "-o", "out"
-    )
-    assert "Give a DATASET, or a mixture of several with --source" in refused(
-        "pack", *given, "--source", "x:1", *OPTIONS, code=2
-    )
-    assert "Missing argument 'DATASET...'" in refused("tokenize", "--tokenizer", "x", code=2)
-    assert not Path("out").exists()
-    succeeded("pack", *given, *OPTIONS, "-o", "out")
-    assert "out is already packed" in refused("pack", *given, "out", *OPTIONS, "-o", "again")
-    assert "out is already packed" in refused("stats", "out", *given)
-    with pytest.raises(PackerError, match="a list of sources holds paths"):
-        packer.pack([str(folder), datasets.Dataset.from_dict({"input_ids": [[1]]})], "out", max_len=64)
-
-
 def test_verify_finds_missing_and_reordered_paths(folder):
     given = [folder / "b.jsonl", folder / "a.jsonl", folder / "sub"]
     succeeded("pack", *given, *OPTIONS, "-o", "out")

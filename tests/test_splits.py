@@ -6,8 +6,6 @@ import datasets
 import pytest
 from click.testing import CliRunner
 from datasets.data_files import get_data_patterns, resolve_pattern
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import packer
 from packer.cli import cli
@@ -86,24 +84,6 @@ def test_splits_are_those_that_datasets_finds(tmp_path, layout):
     expected = as_datasets_sorts(tmp_path)
     assert found == ({} if layout in ("no word of its own", "capitals") else expected)
     assert list(found or {"train": 0}) == list(expected)
-
-
-WORDS = ["train", "training", "dev", "val", "valid", "validation", "test", "eval", "data", "web", "contest"]
-PARTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(["-", ".", "_", " ", "7", "+", ""])), min_size=1,
-                 max_size=3).map(lambda pairs: "".join(word + mark for word, mark in pairs))  # fmt: skip
-NAMES = st.one_of(
-    st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: "/".join(parts) + ".jsonl"),
-    st.sampled_from(WORDS).map(lambda word: f"data/{word}-00000-of-00002.jsonl"),
-)
-
-
-@settings(max_examples=25)
-@given(names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
-def test_any_names_are_sorted_as_datasets_sorts_them(tmp_path_factory, names):
-    folder = tmp_path_factory.mktemp("names")
-    names = sorted(save(folder, [name]) and name for name in names)
-    found = {split: sorted(files) for split, files in splits_of(names).items()}
-    assert (found or {"train": names}) == as_datasets_sorts(folder)
 
 
 # ---- which split is read ----

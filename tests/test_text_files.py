@@ -5,14 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.sources.text import text_records
-from packer.sources.text.csv_records import open_csv_records
-from packer.sources.text.json_arrays import open_json_array
 from tests.chat_templates import save_tokenizer
 from tests.small import shrink
 from tests.test_cli import run
@@ -77,38 +72,6 @@ def test_columns_of_csv_are_kept_as_strings_and_alpaca_is_recognized(tmp_path, t
     assert [value for row in packer.load(tmp_path / "packed") for value in row["score"] if value] == ["0.5", "1"]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"text\na\nb,c\n", "document 1 (rows.csv row 1): line 3 ends a record of 2 field(s), and the header names 1"),
-        (b'text\na\n"b\n', "document 1 (rows.csv row 1): line 3: not valid CSV: unexpected end of data"),
-        (b"text,text\na,b\n", "rows.csv: the header names the column 'text' twice"),
-        (b"text\na\n\xff\n", "invalid UTF-8"),
-        (b"title\na\n", "rows.csv: no column 'text'"),
-        (b"text\n", "empty dataset: 0 documents"),
-        (b"", "empty dataset: 0 documents"),
-    ],
-)
-def test_what_is_wrong_in_csv_is_named(tmp_path, tokenizer, content, words):
-    (tmp_path / "rows.csv").write_bytes(content)
-    with pytest.raises(PackerError) as caught:
-        packed(tmp_path / "rows.csv", tokenizer)
-    assert words in str(caught.value)
-
-
-def test_a_missing_column_of_csv_is_named(tmp_path, tokenizer):
-    with pytest.raises(PackerError, match=r"rows.csv: no column 'topic' \(found: text\)"):
-        packed(write_csv(tmp_path / "rows.csv", TEXTS), tokenizer, keep=["topic"])
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.txt"])
-def test_text_without_a_tokenizer_is_refused(tmp_path, name):
-    (tmp_path / name).write_text("text\nword\n")
-    result = run("pack", tmp_path / name, "--max-len", 64)
-    assert result.exit_code == 1
-    assert "set --tokenizer" in result.stderr
-
-
 def test_each_text_file_of_a_folder_is_a_document(tmp_path, tokenizer):
     folder = tmp_path / "books"
     (folder / "more").mkdir(parents=True)
@@ -144,33 +107,6 @@ def spaced(records: list[dict], space: str) -> str:
     return f"{space}[{space}" + f"{space},{space}".join(map(json.dumps, records)) + f"{space}]{space}"
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.dictionaries(st.text(max_size=3), st.recursive(st.text(), st.lists, max_leaves=3), max_size=3)),
-    st.sampled_from(["", " ", "\n\t", " " * 30]),
-    st.booleans(),
-    st.integers(1, 200),
-)
-def test_an_array_holds_the_objects_of_its_text(tmp_path, records, space, escape, block):
-    path = tmp_path / "rows.json"
-    text = f"{space}[{space}" + f"{space},{space}".join(json.dumps(r, ensure_ascii=escape) for r in records)
-    try:
-        path.write_text(f"{text}{space}]{space}", encoding="utf-8")
-    except UnicodeEncodeError:  # lone surrogates
-        path.write_text(spaced(records, space))
-    usual, text_records.BLOCK = text_records.BLOCK, block
-    try:
-        array = open_json_array(path, "rows.json")
-        assert array.fields == (records[0] if records else None)
-        blocks = list(array.blocks([]))
-    finally:
-        text_records.BLOCK = usual
-    assert [record for part, _ in blocks for record in array.records(part, [])] == records
-    places = [done for _, done in blocks]
-    assert places == sorted(places)
-    assert all(0 < done <= path.stat().st_size for done in places)
-
-
 @pytest.mark.parametrize("space", ["", " \n"])
 def test_an_array_is_packed_as_lines_are(tmp_path, tokenizer, space):
     path = tmp_path / "rows.json"
@@ -180,54 +116,6 @@ def test_an_array_is_packed_as_lines_are(tmp_path, tokenizer, space):
     (tmp_path / "rows.json.gz").write_bytes(gzip.compress(path.read_bytes()))
     assert packed(tmp_path / "rows.json.gz", tokenizer, "compressed", keep=["topic"]) == expected
     assert not list(packer.verify(tmp_path / "packed", path, tokenizer=tokenizer))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('[{"text": "a"}, {"text": "b"]', "document 1 (rows.json row 1): not valid JSON"),
-        ('[{"text": "a"}, {"text": "b"}', "the end of the file where one of ,] is expected"),
-        (
-            '[{"text": "a"}, "b"]',
-            "document 1 (rows.json row 1): not a valid JSON array: '\"' where one of { is expected",
-        ),
-        ('[{"text": "a"},]', "']' where one of { is expected"),
-        ('[{"text": "a"}] x', "'x' follows the end of the array"),
-        ('[{"text": "a", "text": "b"}]', "a field is given twice: 'text'"),
-        (
-            '[{"text": "a"}, {"text": nul}' + ', {"text": "b"}' * 50 + "]",
-            "document 1 (rows.json row 1): not valid JSON",
-        ),
-        ("[]", "empty dataset: 0 documents"),
-    ],
-)
-def test_what_is_wrong_in_an_array_is_named(tmp_path, tokenizer, content, words):
-    (tmp_path / "rows.json").write_text(content)
-    with pytest.raises(PackerError) as caught:
-        packed(tmp_path / "rows.json", tokenizer)
-    assert words in str(caught.value)
-
-
-def test_an_error_in_the_midst_of_a_large_file_does_not_read_the_rest(tmp_path, monkeypatch):
-    shrink(monkeypatch, record_block=100)
-    path = tmp_path / "rows.json"
-    path.write_text('[{"text": "a"}, {"text" "b"}' + ', {"text": "c"}' * 100_000 + "]")
-    reads = []
-    usual = text_records.in_blocks
-    monkeypatch.setattr("packer.sources.text.json_arrays.in_blocks", lambda records: usual(reads.append(0) or records))
-    with pytest.raises(Exception, match="not valid JSON") as caught:
-        list(open_json_array(path, "rows.json").blocks([]))
-    assert caught.value.row == 1
-
-
-def test_tokens_in_an_array_are_asked_for_as_lines(tmp_path):
-    (tmp_path / "rows.json").write_text('[{"input_ids": [1, 2]}]')
-    assert "write one object per line" in run("pack", tmp_path / "rows.json", "--max-len", 64).stderr
-
-
-def test_fields_of_a_file_without_records_are_unknown(tmp_path):
-    (tmp_path / "rows.csv").write_text("text\n\n")
-    assert open_csv_records(tmp_path / "rows.csv", "rows.csv").fields is None
 
 
 LIMIT = "the record has more than {:,} {}, the limit; split it into several, or remove it"
