@@ -385,7 +385,7 @@ NOTHING = [
     Case({}, "pack none*.jsonl --max-len 4", "no file to read; supported formats are Arrow"),
     pack({"data/notes.md": "nothing"}, "data: no file to read; supported formats are Arrow", source="data"),
     pack({"rows.xml": "1,2,3\n"}, "rows.xml: unknown format (it begins with b'1,2,3\\n'); supported formats are Arrow"),
-    pack({"packed/manifest.json": '{"format_version": 1}'}, "manifest.json is damaged (no 'options')", source="packed"),
+    pack({"packed/manifest.json": '{"format_version": 5}'}, "manifest.json is damaged (no 'options')", source="packed"),
     *(
         Case({name: table(name, [])}, f"{command} {name} --max-len 4", f"{name}: empty dataset: 0 documents")
         for name in FORMATS
