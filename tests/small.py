@@ -14,6 +14,7 @@ PLACES = {
     "record": "packer.sources.documents.MOST_RECORD",
     "mapped_documents": "packer.sources.mapped.mapped_lists._DOCUMENTS",
     "segment_run": "packer.sources.packed.segment_index._RUN",
+    "segment_batch": "packer.sources.packed.segment_index._BATCH",
     "characters": "packer.text.text_encoder._CHARACTERS",
     # planning
     "documents_together": "packer.pipeline.segments.segment_reader.CHUNK",
@@ -26,7 +27,8 @@ PLACES = {
     "batch": "packer.shards.row_format._BATCH_BYTES",
     "batches_together": "packer.shards.row_format._BLOCK_BATCHES",
     "shards_in_manifest": "packer.shards.shard_table.MOST_IN_MANIFEST",
-    "verified_segments": "packer.pipeline.verification.packed_segments.BUCKET",
+    "verified_segments": "packer.pipeline.verification.against_source._TOGETHER",
+    "compared_segments": "packer.pipeline.verification.segment_differences._SEGMENTS_TOGETHER",
     "sampled_batches": "packer.pipeline.statistics.SAMPLED_BATCHES",
     # ranks and stores
     "sign_of_life": "packer.signs_of_life.INTERVAL",

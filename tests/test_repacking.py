@@ -343,7 +343,7 @@ DAMAGES = {
     "holds packed rows, not documents": lambda folder: (folder / "manifest.json").unlink(),
     "is missing, but listed in the manifest": lambda folder: first_shard(folder).unlink(),
     "bytes, the manifest says": lambda folder: cut_off(first_shard(folder)),
-    "has a segment of document 99,999": lambda folder: rewritten(first_shard(folder), "doc_ids", 99_999),
+    "document 99,999 is not of the source": lambda folder: rewritten(first_shard(folder), "doc_ids", 99_999),
     "it is in the rows more than once": lambda folder: rewritten(first_shard(folder), "doc_ids", 1),
     "its tokens 0 to 8 are in no row": lambda folder: rewritten(first_shard(folder), "doc_starts", 9),
     "of the rows holds a value that is not a token": lambda folder: rewritten(first_shard(folder), "input_ids", -5),

@@ -302,7 +302,7 @@ def test_a_document_above_the_last_is_found_without_the_source(tmp_path, documen
     assert fault.endswith(f"rows 0 to 4: document {document:,} is not of the source, 0 to 6")
 
 
-def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
+def test_a_segment_that_the_source_lacks_is_named_by_its_document(tmp_path):
     packed = make(tmp_path, LENGTHS)
     (path,) = packed.glob("*.arrow")
     size = 0
@@ -333,7 +333,8 @@ def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
     reseal(packed, count)
     assert list(packer.verify(packed)) == []
     faults = list(packer.verify(packed, tmp_path / "source.arrow"))
-    assert faults == ["1 segments in the rows are not in the source"]
+    expected = "is in the source, but missing from the rows, repeated or cut elsewhere there"
+    assert faults == [f"document 6 (source.arrow row 6) {expected}"]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl", "saved"])
@@ -359,7 +360,7 @@ def test_a_source_with_as_many_documents_is_described_by_the_first_that_differs(
     packed = make(tmp_path, LENGTHS)
     other = write_source(tmp_path / "other.arrow", LENGTHS[::-1])
     assert list(packer.verify(packed, other)) == [
-        "document 4 (other.arrow row 4) is in the source, but missing from the rows, repeated or cut elsewhere there"
+        "document 0 (other.arrow row 0) is in the source, but missing from the rows, repeated or cut elsewhere there"
     ]
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_128_hexdigest
 
-from packer.arrow import as_numpy
 from packer.engine import Engine
 from packer.errors import PackerError
 from packer.gather import lengths_of
@@ -39,8 +38,8 @@ from packer.shards.generations import with_generation
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
-from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of, kept_shards
+from packer.shards.structure import RowSegments
 from packer.sources.open_documents import OpenDocuments
 from packer.stores import AnyPath, any_path
 
@@ -259,20 +258,16 @@ class IndexShards:
         path = folder / entry.file
         parts, depths = [], []
         for batch in checked_batches(folder, entry, manifest):
-            columns = {name: as_numpy(batch[name].values) for name in manifest.row_format.segment_columns}
-            is_real = columns["doc_ids"] != PADDING
-            offsets = as_numpy(batch["seq_lengths"].offsets)
-            depths.append(np.add.reduceat(is_real, offsets[:-1], dtype=np.int64))
-            real = {name: values[is_real].astype(np.int64) for name, values in columns.items()}
-            lengths = real.get("seq_tokens", real["seq_lengths"])
-            documents = self._numbers(real, str(path))
-            self._check(documents, real["doc_starts"] + lengths, str(path))
-            parts.append(pieces_of(documents, real["doc_starts"], lengths))
+            segments = RowSegments.of(batch)
+            depths.append(np.bincount(segments.rows, minlength=batch.num_rows))
+            documents = self._numbers(segments.keys, str(path))
+            self._check(documents, segments.starts + segments.lengths, str(path))
+            parts.append(pieces_of(documents, segments.starts, segments.lengths))
         rows = np.concatenate(depths)
         starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         return PieceRows(pieces=np.concatenate(parts), starts=starts, order=np.arange(len(rows), dtype=np.int64))
 
-    def _numbers(self, columns: dict[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
+    def _numbers(self, columns: Mapping[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
         """Return the documents of segments, as they are numbered for packing."""
         documents, first = self.mapped.documents, self.manifest.first.document
         ids = numbers = columns["doc_ids"] - first

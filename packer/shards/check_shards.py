@@ -31,7 +31,7 @@ from packer.shards.reader import open_shard, read_manifest
 from packer.shards.rejected_records import rejected_faults
 from packer.shards.row_format import PADDING
 from packer.shards.sharing import sharing_fault
-from packer.shards.structure import rows_fault
+from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
 from packer.stores import AnyPath, RemotePath
 from packer.stores.listing import folder_sizes
@@ -184,8 +184,11 @@ def _verify_shard(
     table = open_shard(folder, entry, manifest, copy)
     found, row, is_counted = Counts(), 0, True
     for batch in table.to_batches():
-        fault = batch_fault(batch, manifest) or _documents_fault(batch, manifest, documents)
-        if fault is not None:
+        segments, fault = None, batch_fault(batch, manifest)
+        if fault is None:
+            segments = RowSegments.of(batch)
+            fault = documents_fault(segments, manifest, documents)
+        if segments is None or fault is not None:
             is_counted = False
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
@@ -194,10 +197,9 @@ def _verify_shard(
             if found_in is not None:
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
-                is_real = as_numpy(batch["doc_ids"].values) != PADDING
-                extents = as_numpy(batch["seq_lengths"].values)[is_real]
+                extents = segments.extents
                 np.add.at(out.items, extents[::2] + extents[1::2] if manifest.options.pairs else extents, 1)
-                out.first += np.count_nonzero(as_numpy(batch["doc_starts"].values)[is_real] == 0)
+                out.first += np.count_nonzero(segments.starts == 0)
         row += batch.num_rows
     if not is_counted:
         return
@@ -210,25 +212,6 @@ def _verify_shard(
     if found.untrained_segments != entry.untrained_segments:
         untrained, expected = found.untrained_segments, entry.untrained_segments
         yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
-
-
-def _documents_fault(batch: pa.RecordBatch, manifest: Manifest, documents: range) -> str | None:
-    """Return which document of a record batch without faults is not one of the source or generation, or None."""
-    ids, parts = as_numpy(batch["doc_ids"].values), manifest.source.mixture
-    if not parts:
-        others = ids[(ids != PADDING) & ((ids < documents.start) | (ids >= documents.stop))]
-        where = "its generation" if len(manifest.generations) > 1 else "the source"
-        first, last = documents.start, documents.stop - 1
-        return f"document {others[0]:,} is not of {where}, {first:,} to {last:,}" if len(others) else None
-    sources, copies = (as_numpy(batch[name].values) for name in ("source_ids", "copy"))
-    known = np.minimum(sources, len(parts) - 1)
-    is_too_high = ids >= np.array([part.documents for part in parts])[known]
-    is_too_high |= copies > np.array([part.taken.copies for part in parts])[known]
-    wrong = np.flatnonzero((ids != PADDING) & ((sources != known) | is_too_high))
-    if not len(wrong):
-        return None
-    at = wrong[0]
-    return f"document {ids[at]:,} of source {sources[at]}, copy {copies[at]}, is not in the mixture"
 
 
 def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:

@@ -72,7 +72,8 @@ def in_generation(part: Manifest, sentence: str, *, source: object = None) -> st
 def documents_of_shard(manifest: Manifest, shard: int) -> range:
     """Return the numbers that the documents in a shard of a single source may have."""
     number = bisect_right(manifest.shard_ends, shard)
-    first = sum(generation.source.documents for generation in manifest.generations[:number])
+    before = sum(generation.source.documents for generation in manifest.generations[:number])
+    first = manifest.first.document + before
     return range(first, first + manifest.generations[number].source.documents)
 
 

@@ -228,7 +228,9 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
     return table
 
 
-def checked_batches(folder: AnyPath, entry: ShardEntry, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+def checked_batches(
+    folder: AnyPath, entry: ShardEntry, manifest: Manifest, *, compares_hash: bool = True
+) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a shard whose content is to be written elsewhere, or decides what is written.
 
     The hash of the shard and the structure of each batch are checked, so that no damage is passed on.
@@ -237,6 +239,7 @@ def checked_batches(folder: AnyPath, entry: ShardEntry, manifest: Manifest) -> I
         folder: the dataset.
         entry: entry of the shard.
         manifest: manifest of the dataset.
+        compares_hash: whether the shard is compared with its hash; False if that was done before.
 
     Raises:
         PackerError: the shard is missing or damaged, or contradicts the manifest.
@@ -247,7 +250,7 @@ def checked_batches(folder: AnyPath, entry: ShardEntry, manifest: Manifest) -> I
     path = check_size(folder, entry)
     with local_copy(path) as copy:
         table = open_shard(folder, entry, manifest, copy)
-        if hash_file(copy) != entry.xxh3_128:
+        if compares_hash and hash_file(copy) != entry.xxh3_128:
             raise PackerError(f"{path} does not match its hash in the manifest: {_REMEDY}")
         for batch in table.to_batches():
             check_batch(batch, path, manifest)

@@ -15,7 +15,7 @@ from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.plan.groups import NO_GROUP
-from packer.shards.row_format import PADDING
+from packer.shards.structure import RowSegments
 
 
 class Chunks(Protocol):
@@ -78,10 +78,8 @@ def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str
     Raises:
         SourceError: the values of the column of groups are of a type that cannot be compared.
     """
-    documents = as_numpy(batch["doc_ids"].values)
-    real = np.flatnonzero(documents != PADDING)
-    documents = documents[real]
-    rows = np.repeat(np.arange(batch.num_rows), np.diff(as_numpy(batch["seq_lengths"].offsets)))[real]
+    segments = RowSegments.of(batch)
+    real, rows, documents = segments.values, segments.rows, segments.documents
     limit, counts = options.max_segments, np.bincount(rows, minlength=1)
     if limit is not None and counts.max() > limit:
         row = int(np.argmax(counts > limit))
@@ -99,7 +97,7 @@ def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str
     name = options.group_by
     if name is None or name not in options.keep:
         return None
-    sources = as_numpy(batch["source_ids"].values)[real] if "source_ids" in batch.schema.names else None
+    sources = segments.keys.get("source_ids")
 
     def describe(segment: int) -> str:
         return f"document {documents[segment]}" + (f" of source {sources[segment]}" if sources is not None else "")

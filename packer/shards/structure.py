@@ -1,15 +1,75 @@
-"""Check that the lists of a record batch form rows, without reading tokens."""
+"""Segments of the rows in a record batch, and the checks that its lists form rows; no token is read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.column_names import ROLE
 from packer.options import PackOptions
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
+
+
+class RowSegments(NamedTuple):
+    """Segments of a record batch, padding tails left out; int64 arrays of shape (segments,)."""
+
+    values: NDArray[np.int64]
+    """Positions in the columns with a value per segment, in which padding tails count."""
+
+    rows: NDArray[np.int64]
+    """Rows of the segments in the batch."""
+
+    numbers: NDArray[np.int64]
+    """Positions among the segments of their rows."""
+
+    starts: NDArray[np.int64]
+    """First tokens in their documents."""
+
+    lengths: NDArray[np.int64]
+    """Tokens."""
+
+    extents: NDArray[np.int64]
+    """Tokens and alignment."""
+
+    places: NDArray[np.int64]
+    """Row * max_len + offset in the row."""
+
+    keys: Mapping[str, NDArray[np.int64]]
+    """Columns that tell documents apart: "doc_ids" and, in rows of a mixture, "source_ids" and "copy"."""
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> RowSegments:
+        """Return the segments of a record batch without a `structure_fault`."""
+        values = np.flatnonzero(as_numpy(batch["doc_ids"].values) != PADDING)
+        boundaries = batch["seq_lengths"]
+        offsets, extents = (as_numpy(each).astype(np.int64) for each in (boundaries.offsets, boundaries.values))
+        rows = np.repeat(np.arange(batch.num_rows), np.diff(offsets))[values]
+
+        def column(name: str) -> NDArray[np.int64]:
+            chosen: NDArray[np.int64] = as_numpy(batch[name].values)[values].astype(np.int64)
+            return chosen
+
+        return cls(
+            values=values,
+            rows=rows,
+            numbers=values - offsets[rows],
+            starts=column("doc_starts"),
+            lengths=column("seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"),
+            extents=extents[values],
+            places=(np.cumsum(extents) - extents)[values],
+            keys={name: column(name) for name in ("doc_ids", "source_ids", "copy") if name in batch.schema.names},
+        )
+
+    @property
+    def documents(self) -> NDArray[np.int64]:
+        """Documents, numbered in their own source."""
+        return self.keys["doc_ids"]
 
 
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
@@ -82,6 +142,31 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     if np.count_nonzero(is_tail) != np.count_nonzero(is_tail[offsets[1:] - 1]) or is_tail[offsets[:-1]].any():
         return "padding comes before a segment or fills a row"
     return None
+
+
+def documents_fault(segments: RowSegments, manifest: Manifest, documents: range) -> str | None:
+    """Return which document of a record batch without faults is not one of the source or generation, or None.
+
+    Args:
+        segments: segments of the batch.
+        manifest: manifest of the dataset.
+        documents: documents that may be in its shard, unless the dataset is a mixture.
+    """
+    ids, parts = segments.documents, manifest.source.mixture
+    if not parts:
+        others = ids[(ids < documents.start) | (ids >= documents.stop)]
+        where = "its generation" if len(manifest.generations) > 1 else "the source"
+        first, last = documents.start, documents.stop - 1
+        return f"document {others[0]:,} is not of {where}, {first:,} to {last:,}" if len(others) else None
+    sources, copies = segments.keys["source_ids"], segments.keys["copy"]
+    known = np.minimum(sources, len(parts) - 1)
+    is_too_high = ids >= np.array([part.documents for part in parts])[known]
+    is_too_high |= copies > np.array([part.taken.copies for part in parts])[known]
+    wrong = np.flatnonzero((sources != known) | is_too_high)
+    if not len(wrong):
+        return None
+    at = wrong[0]
+    return f"document {ids[at]:,} of source {sources[at]}, copy {copies[at]}, is not in the mixture"
 
 
 def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:

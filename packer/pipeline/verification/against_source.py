@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,6 @@ from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.segments.segment_reader import lists_of
 from packer.pipeline.segments.turns import split_at_turns
 from packer.pipeline.segments.untrained import without_untrained
-from packer.pipeline.verification.packed_segments import PackedSegments, read_segments
 from packer.pipeline.verification.recounting import SourceCounts
 from packer.pipeline.verification.segment_differences import ExpectedSegments, TableDifferences
 from packer.plan.segments import Segments
@@ -23,9 +23,11 @@ from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.sources.documents import TokenTable
 from packer.sources.open_documents import SourceOrder
+from packer.sources.packed.packed_rows import PackedRows
+from packer.sources.packed.segment_index import SegmentIndex, SortedSegments, sorted_for_now
 from packer.stores import AnyPath
 
-_CUT_TOGETHER = 1 << 17  # documents; even, so that pairs are not separated
+_TOGETHER = 1 << 18  # segments of the source, approximately, that are compared with those of the rows
 
 
 def compare_with_source(
@@ -37,12 +39,12 @@ def compare_with_source(
     """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
 
     If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does not
-    grow with the number of documents: segments are read in buckets of about half a million, from a temporary file if
-    there are several (`read_segments`).
+    grow with the number of documents: the segments of the rows are sorted in a temporary folder (`sorted_for_now`),
+    and then read for one part of the source after the other.
 
     Args:
         folder: packed dataset, itself verified before.
-        manifest: its manifest.
+        manifest: its manifest, or that of one of its generations, whose documents are numbered from 0 here.
         source: source that was packed; of a mixture, the documents that were taken.
         progress: callback, called as `progress("compare", done, total)`, in tokens.
 
@@ -50,31 +52,36 @@ def compare_with_source(
         Whether rows and totals agree with the source.
 
     Raises:
-        PackerError: a document of the source is wrong, a file cannot be read, or the temporary file cannot be written.
+        PackerError: a document of the source is wrong, a file cannot be read, or the temporary files cannot be written.
     """
     options = manifest.options
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     counts = SourceCounts(options, keeps_whole=keeps_whole)
-    seen = documents = tokens = faults = 0
-    with read_segments(folder, manifest, source) as buckets:
+    documents = tokens = faults = 0
+
+    def number_documents(segments: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        return source.numbers(segments) - manifest.first.document
+
+    rows = PackedRows.of(folder, manifest, options.kept, options.stored_keep_tokens)
+    index = SegmentIndex(
+        packed=folder, manifest=manifest, folder=folder, number_documents=number_documents, is_source=False
+    )
+    with sorted_for_now(index) as index:
         tables = source.tables()
         for table in tables:
-            differences = TableDifferences(options, source)
-            for bucket, part in _parts(table, buckets.borders):
-                packed = buckets.at(bucket)
-                first = seen - buckets.passed  # below 0 if earlier buckets have more segments than the source
+            differences = TableDifferences(options, source, rows)
+            for part in _parts(table, options.max_len):
+                found = index.read(part.first_document, part.first_document + len(part.lengths))
                 policy = cut_lengths_of(options, part.lengths, first_document=part.first_document)
                 policy = split_at_turns(policy, part, options, source.describe)
                 policy = segments = without_untrained(policy, part, options, source.describe)
                 if not keeps_whole:
-                    segments = policy.cut_at(*_cuts(packed, max(first, 0), part.first_document, policy))
-                expected = ExpectedSegments.of(segments)
-                differences.compare(expected, packed, first, part)
-                if differences.in_documents:  # all later segments are out of place
+                    segments = policy.cut_at(*_cuts(found, part.first_document, policy))
+                differences.compare(ExpectedSegments.of(segments), found, part)
+                if differences.in_structure:
                     break
-                counts.add(part, policy, segments, packed, slice(first, first + len(expected)))
-                seen += len(expected)
+                counts.add(part, policy, segments, found)
             documents += len(table.lengths)
             if differences.in_structure:
                 yield from _other_number(manifest, source, documents, tables)
@@ -85,9 +92,10 @@ def compare_with_source(
                 return False
             tokens += int(table.lengths.sum(dtype=np.int64))
             progress("compare", tokens, manifest.totals.tokens)
-        if seen != buckets.count:
+        unexpected = len(index.read(documents, np.iinfo(np.int64).max).documents)
+        if unexpected:
             yield from _other_number(manifest, source, documents, tables)
-            yield f"{buckets.count - seen:,} segments in the rows are not in the source"
+            yield f"{unexpected:,} segments in the rows are not in the source"
             return False
     if not faults:
         for fault in counts.faults(manifest, source.rejected(), source.describe):
@@ -112,38 +120,23 @@ def _other_number(manifest: Manifest, source: SourceOrder, done: int, rest: Iter
             yield f"the source has {found:,} documents, the manifest says {packed:,}"
 
 
-def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int, TokenTable]]:
-    """Split a table so that each part belongs to one bucket; yield (bucket, part).
-
-    Args:
-        table: documents; an empty table is one part.
-        borders: (buckets - 1,) first document of every bucket but the first.
-    """
+def _parts(table: TokenTable, max_len: int) -> Iterator[TokenTable]:
+    """Split a table into parts of even numbers of documents that have about as many segments as are read together."""
+    segments = np.cumsum(table.lengths // max_len + 1, dtype=np.int64)
     first, count = 0, len(table.lengths)
-    while True:
-        bucket = int(np.searchsorted(borders, table.first_document + first, side="right"))
-        last = min(count, first + _CUT_TOGETHER)
-        if bucket < len(borders):
-            last = min(last, int(borders[bucket]) - table.first_document)
-        if last - first == count:
-            yield bucket, table
-        else:
-            yield (
-                bucket,
-                replace(
-                    table,
-                    lengths=table.lengths[first:last],
-                    lists=lists_of(table, np.arange(first, last)),
-                    first_document=table.first_document + first,
-                ),
-            )
-        if last == count:
-            return
+    while first < count:
+        before = int(segments[first - 1]) if first else 0
+        last = int(np.searchsorted(segments, before + _TOGETHER, side="right"))
+        last = min(max(last - (last - first) % 2, first + 2), count)
+        lists = lists_of(table, np.arange(first, last))
+        yield replace(
+            table, lengths=table.lengths[first:last], lists=lists, first_document=table.first_document + first
+        )
         first = last
 
 
 def _cuts(
-    packed: PackedSegments, seen: int, first_document: int, segments: Segments
+    found: SortedSegments, first_document: int, segments: Segments
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return (documents, starts) at which the rows cut the documents of a table, as `Segments.cut_at` takes them.
 
@@ -151,14 +144,12 @@ def _cuts(
     such segments.
 
     Args:
-        packed: segments of the rows.
-        seen: number in `packed` of the first segment of the table.
-        first_document: number of the first document of the table.
-        segments: the documents of the table, cut by the long-document policy.
+        found: segments that the rows have of the documents.
+        first_document: number of the first document.
+        segments: the documents, cut by the long-document policy.
     """
-    end = np.searchsorted(packed.documents, first_document + segments.documents)
-    documents = packed.documents[seen:end] - first_document
-    starts = packed.starts[seen:end] - segments.kept_starts(documents)
-    is_cut = (documents >= 0) & (starts > 0) & (starts < segments.kept_lengths(0, segments.documents)[documents])
+    documents = found.documents - first_document
+    starts = found.starts - segments.kept_starts(documents)
+    is_cut = (starts > 0) & (starts < segments.kept_lengths(0, segments.documents)[documents])
     is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
-    return documents[is_cut], starts[is_cut]
+    return documents[is_cut], starts[is_cut].astype(np.int32)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.arrow import as_arrow
@@ -17,7 +16,6 @@ from packer.options import PackOptions
 from packer.pipeline.planning.group_plan import group_totals
 from packer.pipeline.segments.packable_segments import account_of
 from packer.pipeline.segments.segment_reader import lists_of
-from packer.pipeline.verification.packed_segments import PackedSegments
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments
@@ -27,15 +25,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.sources.columns.column_values import cast_to_common_type
 from packer.sources.documents import DocumentError, TokenTable
-
-
-class _Grouped(NamedTuple):
-    """Segments of the rows, held until the groups of all documents are known; shape (segments,)."""
-
-    documents: NDArray[np.int64]
-    lengths: NDArray[np.int32]
-    places: NDArray[np.int64]
-    """Row * max_len + offset in the row."""
+from packer.sources.packed.segment_index import SortedSegments
 
 
 class SourceCounts:
@@ -52,19 +42,16 @@ class SourceCounts:
         self._account: Account | None = None
         self._policy = np.zeros(options.max_len + 1, np.int64)
         self._groups: list[pa.DictionaryArray] = []  # values of the documents of each table
-        self._grouped: list[_Grouped] = []  # segments of each table
+        self._grouped: list[SortedSegments] = []  # segments in the rows of the documents of each table
 
-    def add(
-        self, table: TokenTable, policy: Segments, segments: Segments, packed: PackedSegments, numbers: slice
-    ) -> None:
+    def add(self, table: TokenTable, policy: Segments, segments: Segments, found: SortedSegments) -> None:
         """Count a table.
 
         Args:
             table: documents of the source.
             policy: segments that the long-document policy makes of them, untrained ones left out.
             segments: the same documents as cut in the rows; wrapping cuts them elsewhere.
-            packed: segments of the rows.
-            numbers: slice of `packed` with the segments of the table.
+            found: segments that the rows have of them.
         """
         account = account_of(segments, self._options)
         self._account = account if self._account is None else self._account + account
@@ -74,13 +61,7 @@ class SourceCounts:
             lists = lists_of(table, np.arange(len(table.lengths)))
             values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
             self._groups.append(group_values(values, name))
-            self._grouped.append(  # copies, because views would hold the whole bucket
-                _Grouped(
-                    documents=packed.documents[numbers].copy(),
-                    lengths=packed.lengths[numbers].copy(),
-                    places=packed.places[numbers].copy(),
-                )
-            )
+            self._grouped.append(found)
 
     def faults(self, manifest: Manifest, rejected: Mapping[str, int], describe: Callable[[int], str]) -> Iterator[str]:
         """Yield a sentence for each total that the source contradicts, and for the first row with wrong groups.
@@ -112,7 +93,7 @@ class SourceCounts:
     def _group_faults(self, manifest: Manifest, describe: Callable[[int], str]) -> Iterator[str]:
         options, totals = self._options, manifest.totals
         groups = _joined(self._groups)
-        documents, lengths, places = map(np.concatenate, zip(*self._grouped, strict=True))
+        documents, _, lengths, places, _ = map(np.concatenate, zip(*self._grouped, strict=True))
         of_segments, rows = groups.take(as_arrow(documents)), places // manifest.max_len
         fault = group_fault(rows, of_segments, manifest.options, lambda at: describe(int(documents[at])))
         if fault is not None:

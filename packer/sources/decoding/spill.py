@@ -36,7 +36,7 @@ from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.columns.column_values import join_with
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.decoding.decoded_pieces import Piece, cut_source, open_all, piece_size, types_of_all
+from packer.sources.decoding.decoded_pieces import Piece, cut_source, open_all, types_of_all
 from packer.sources.decoding.decoded_streams import atomic_write, rewrite, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped.mapped_lists import MappedLists
@@ -77,7 +77,7 @@ def decode_inputs(
     source: Source, folder: AnyPath, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
 ) -> list[Piece]:
     """Decode every input that is not mapped into streams in `folder`; see `Source.spill`. Return the streams."""
-    source = sort_packed(source, folder, piece_size(source), engine, progress)
+    source = sort_packed(source, folder, engine, progress)
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces, source, progress, sync=engine.is_shared or not engine.is_local)
     if engine.is_shared:

@@ -9,20 +9,15 @@ from pathlib import Path
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
-from packer.shards.file_names import MANIFEST, all_shard_names
+from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
-from packer.shards.reader import check_sizes, open_shard, read_manifest
-from packer.sources.columns.column_types import plain_type
+from packer.shards.reader import check_sizes, read_manifest
 from packer.sources.documents import TURN_STARTS, Columns, columns_of_side
 from packer.sources.files.hugging_face import STATE, no_splits
-from packer.sources.mapped.ipc import open_ipc
-from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.packed.packed_documents import PackedDocuments
 from packer.sources.packed.packed_rows import PackedRows
 from packer.sources.source import Source
 from packer.stores import AnyPath, any_path, is_remote
-
-_SAMPLED = 8  # record batches whose kept values are measured
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +78,8 @@ def open_packed(folder: Path, split: str | None, columns: Columns) -> Source:
     check_sizes(folder, manifest)
     if side != 1:
         _warn_of_losses(folder, manifest)
-    rows = _map_rows(folder, manifest, columns)
+    kept = [name for name in columns.extra if name not in columns.per_token]
+    rows = PackedRows.of(folder, manifest, kept, columns.per_token)
     documents = range(rows.documents) if side is None else range(side, rows.documents, len(ROLES))
     inputs = (PackedDocuments(rows_of=rows, columns=columns, documents=documents),)
     chats = TURN_STARTS in manifest.options.kept
@@ -169,34 +165,3 @@ def _warn_of_losses(folder: Path, manifest: Manifest) -> None:
             folder,
             f"{begins:,}",
         )
-
-
-def _map_rows(folder: Path, manifest: Manifest, columns: Columns) -> PackedRows:
-    """Map the shards.
-
-    Raises:
-        PackerError: a shard is damaged, or contradicts the manifest.
-    """
-    first = open_shard(folder, manifest.shards[0], manifest)
-    kept = [name for name in columns.extra if name not in columns.per_token]
-    for name in columns.extra:
-        if first.column_names.count(name) != 1:
-            raise PackerError(f"{folder / manifest.shards[0].file} lacks the column {name}: restore it, or pack again")
-    batches = first.to_batches()[:_SAMPLED]
-    segments = sum(len(batch["doc_ids"].values) for batch in batches)
-    of_rows = Columns("input_ids", "labels" if manifest.source.labels else "", columns.per_token, columns.per_token)
-    return PackedRows(
-        folder=folder,
-        manifest=manifest,
-        shards=tuple(_mapped(folder, name, of_rows) for name in all_shard_names(*manifest.shard_ends)),
-        kept={name: plain_type(first.schema.field(name).type.value_type) for name in kept},
-        kept_bytes=sum(batch[name].nbytes for batch in batches for name in kept) / max(segments, 1),
-        kept_tokens={name: first.schema.field(name).type.value_type for name in columns.per_token},
-    )
-
-
-def _mapped(folder: Path, name: str, columns: Columns) -> MappedLists:
-    opened = open_ipc(folder / name, name, columns)
-    if not isinstance(opened, MappedLists):
-        raise PackerError(f"{folder / name} is compressed, which packed datasets are not: restore it, or pack again")
-    return opened

@@ -1,6 +1,6 @@
 """Documents of a packed dataset: taken out of its rows in the order of their numbers, split ones joined again.
 
-Rows hold documents in random order, so their boundaries are sorted first (`segment_index.py`), which takes 32 bytes a
+Rows hold documents in random order, so their boundaries are sorted first (`segment_index.py`), which takes 28 bytes a
 segment on disk. Then any range of documents can be decoded alone: its segments are looked up, and their tokens are
 gathered from the mapped shards.
 """
@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,17 +19,17 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.arrow import compute as pc
-from packer.engine import Engine, Threads
+from packer.engine import Engine
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
-from packer.progress import Progress, silent
+from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
 from packer.shards.kept_columns import tokens_at
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
 from packer.sources.packed.packed_rows import PackedRows
-from packer.sources.packed.segment_index import SegmentIndex, SortedSegments, write_runs
+from packer.sources.packed.segment_index import SegmentIndex, SortedSegments, sorted_for_now, write_runs
 from packer.sources.places import Places
 from packer.stores import AnyPath
 
@@ -57,7 +55,7 @@ class PackedDocuments(Input):
     """Documents as the rows number them: all, or every second one for a side of pairs."""
 
     index: SegmentIndex | None = None
-    """Sorted segments; None if they have to be sorted to be read."""
+    """Sorted segments of all rows; None if they have to be sorted to be read."""
 
     @property
     def file(self) -> SourceFile:
@@ -105,12 +103,11 @@ class PackedDocuments(Input):
             replace(self, documents=range(begin + first, end, step)) for begin, end in pairwise(borders) if begin < end
         ] or [self]
 
-    def sorted(self, folder: AnyPath, size: int, engine: Engine, progress: Progress) -> PackedDocuments:
+    def sorted(self, folder: AnyPath, engine: Engine, progress: Progress) -> PackedDocuments:
         """Sort the segments of the rows, which any piece needs before it is read; return the same documents.
 
         Args:
             folder: folder for the sorted segments.
-            size: approximate size of a piece, as for `cut`.
             engine: decides what this process sorts.
             progress: callback, called with "sort", in segments.
 
@@ -118,21 +115,14 @@ class PackedDocuments(Input):
             SourceError: a shard is damaged.
             PackerError: the folder cannot be written.
         """
-        of = self.rows_of
-        state = self.path.stat()
-        made_from = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "documents": of.documents}
-        index = SegmentIndex(
-            packed=of.folder,
-            manifest=of.manifest,
-            kept=of.kept,
-            kept_bytes=of.kept_bytes,
-            borders=of.borders(size),
-            folder=folder,
-            prefix="segments",
-            made_from=made_from,
-        )
+        index = self._index(folder)
         write_runs(index, self, engine, progress)
         return replace(self, index=index)
+
+    def _index(self, folder: AnyPath) -> SegmentIndex:
+        state, rows = self.path.stat(), self.rows_of
+        made_from = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "documents": rows.documents}
+        return SegmentIndex(packed=rows.folder, manifest=rows.manifest, folder=folder, made_from=made_from)
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order; without an index, segments are sorted in a temporary folder first.
@@ -140,29 +130,28 @@ class PackedDocuments(Input):
         Raises:
             DocumentError: a document is not in the rows as a whole, or holds a value that is no token.
         """
-        if self.index is None:
-            with TemporaryDirectory(prefix="packer-segments-") as folder:
-                yield from self.sorted(Path(folder), _PIECE, Threads(), silent).batches(pool)
+        if self.index is not None:
+            yield from self._indexed(self.index)
             return
-        side = self.documents.start - self._begin
-        for number, (begin, end) in enumerate(pairwise(self.index.borders)):
-            if self._begin <= begin and end <= self.documents.stop:
-                documents = range(begin + side, end, self.documents.step)
-                before = (documents.start - self.documents.start) // documents.step
+        first = done = 0
+        with sorted_for_now(self._index(self.rows_of.folder)) as index:
+            for piece in self.cut(_PIECE):
                 try:
-                    yield from self._in_range(documents, number)
+                    for batch in piece._indexed(index):
+                        yield batch._replace(done=done + batch.done)
                 except DocumentError as fault:
-                    raise fault.at(before + fault.row) from None
+                    raise fault.at(first + fault.row) from None
+                first, done = first + piece.rows, done + piece.file.bytes
 
     @property
     def _begin(self) -> int:
         """First document of these, or the other answer of its pair."""
         return self.documents.start - self.documents.start % self.documents.step
 
-    def _in_range(self, documents: range, number: int) -> Iterator[Batch]:
-        """Yield the documents of a range of the index."""
-        assert self.index is not None
-        segments = self.index.read(number)
+    def _indexed(self, index: SegmentIndex) -> Iterator[Batch]:
+        """Yield the documents, given the index of all segments."""
+        documents = self.documents
+        segments = index.read(self._begin, documents.stop)
         if documents.step > 1:
             segments = segments.of(np.flatnonzero((segments.documents - documents.start) % documents.step == 0))
         joined = join_segments(segments, documents, self.rows_of.manifest.options)
@@ -171,11 +160,11 @@ class PackedDocuments(Input):
             limit = joined.ends[first] - joined.lengths[first] + _VALUES
             last = int(np.searchsorted(joined.ends, limit, side="right"))
             last = min(max(last, first + 1), first + _DOCUMENTS, len(documents))
-            yield self._batch(joined, segments, documents, slice(first, last))
+            yield self._batch(joined, segments, slice(first, last))
             first = last
 
-    def _batch(self, joined: JoinedSegments, segments: SortedSegments, documents: range, part: slice) -> Batch:
-        """Copy some of the documents of a range out of the rows."""
+    def _batch(self, joined: JoinedSegments, segments: SortedSegments, part: slice) -> Batch:
+        """Copy some of the documents out of the rows."""
         lengths, max_len = joined.lengths[part], self.rows_of.manifest.max_len
         first, last = np.searchsorted(joined.rows, [part.start, part.stop])
         sizes, places = joined.new_lengths[first:last], joined.new_places[first:last]
@@ -195,21 +184,30 @@ class PackedDocuments(Input):
                 )
             return lists(as_arrow(out))
 
-        labels = self.rows_of.labels
-        extra = {}
+        tokens, extra = self.rows_of.tokens, {}
         for name in self.columns.extra:
             if name in self.columns.per_token:
                 column, kind = self.rows_of.token_columns[name], self.rows_of.kept_tokens[name]
                 extra[name] = [lists(tokens_at(column, kind, spans, int(offsets[-1])))]
             else:
-                extra[name] = [_of_documents(segments.kept[name], joined.firsts[part], name)]
-        done = documents[part.stop - 1] + 1 - self._begin
+                extra[name] = [self._kept(name, segments, joined.firsts[part])]
+        done = self.documents[part.stop - 1] + 1 - self._begin
         return Batch(
-            [copied(self.rows_of.input_ids, "input_ids", 0)],
-            None if labels is None else [copied(labels, "labels", NO_LOSS)],
+            [copied(tokens["input_ids"], "input_ids", 0)],
+            [copied(tokens["labels"], "labels", NO_LOSS)] if self.has_labels else None,
             self.file.bytes * done // max(self.documents.stop - self._begin, 1),
             extra,
         )
+
+    def _kept(self, name: str, segments: SortedSegments, firsts: NDArray[np.int64]) -> pa.Array:
+        """Return a kept column at the first segments of documents; null, or no turns, where there is none (-1)."""
+        has_segment = firsts >= 0
+        places, numbers = segments.places[firsts[has_segment]], segments.numbers[firsts[has_segment]]
+        values = self.rows_of.kept_at(name, places // self.rows_of.manifest.max_len, numbers)
+        found = values.take(as_arrow(np.cumsum(has_segment) - 1, has_segment))
+        if name == TURN_STARTS and not pa.types.is_null(found.type):
+            return pc.if_else(as_arrow(has_segment), found, pa.scalar([], found.type))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,21 +222,13 @@ class _DocumentPlaces:
         return f"{self.name} document {self.documents[row]}"
 
 
-def _of_documents(values: pa.Array, firsts: NDArray[np.int64], name: str) -> pa.Array:
-    """Return the values at the first segments of documents; null, or no turns, for documents without one (-1)."""
-    found = values.take(as_arrow(firsts, firsts >= 0))
-    if name == TURN_STARTS and not pa.types.is_null(found.type):
-        return pc.if_else(as_arrow(firsts >= 0), found, pa.scalar([], found.type))
-    return found
-
-
-def sort_packed(source: Source, folder: AnyPath, size: int, engine: Engine, progress: Progress) -> Source:
+def sort_packed(source: Source, folder: AnyPath, engine: Engine, progress: Progress) -> Source:
     """Sort the segments of every packed dataset among the inputs of a source; return the source that can use them."""
     if not any(isinstance(input_, PackedDocuments) for input_ in source.inputs):
         return source
     ready = copy(source)
     ready.inputs = tuple(
-        input_.sorted(folder, size, engine, progress) if isinstance(input_, PackedDocuments) else input_
+        input_.sorted(folder, engine, progress) if isinstance(input_, PackedDocuments) else input_
         for input_ in source.inputs
     )
     return ready

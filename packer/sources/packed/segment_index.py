@@ -1,19 +1,21 @@
 """Segments of packed rows in the order of their documents, sorted in runs so that any number of them can be read.
 
 Rows hold documents in random order. A task reads the boundaries of a few shards, sorts their segments and writes them
-as a run. The documents of the dataset are divided into ranges, and record batch r of every run has the segments of
-range r, so that a range is read with one small read per run:
+as a run. The segments of a range of documents are then in a few neighboring record batches of every run. Packing a
+dataset again and comparing it with its source both read segments here.
 
-segments-run-00007.arrow     an Arrow IPC file of document, start, length and place, and the kept columns
+segments-run-00007.arrow     an Arrow IPC file of document, start, length, place and number; its metadata hold the first
+                             document of every record batch
 segments-run-00007.json      note of what it was made from, and of its hash; see `decoded_pieces.Piece`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,41 +27,45 @@ from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.progress import Progress
 from packer.shards.files import HashingFile
+from packer.shards.generations import documents_of_shard
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
-from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
-from packer.sources.columns.column_types import as_plain
+from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.sources.decoding.decoded_streams import atomic_write
 from packer.sources.documents import Columns, reading
 from packer.stores import AnyPath
+from packer.stores.temporary_files import temporary_folder
 
 if TYPE_CHECKING:
     from packer.sources.documents import Input
 
 _RUN = 32 << 20  # bytes of a run: about a million segments, which take some three times as much while they are sorted
-_FIELDS = {"document": np.int64, "start": np.int64, "length": np.int64, "place": np.int64}
+_BATCH = 1 << 10  # segments in a record batch of a run: a range of documents reads up to twice as many for nothing
+_FIELDS = {"document": np.int64, "start": np.int32, "length": np.int32, "place": np.int64, "number": np.int32}
+_BYTES = sum(np.dtype(dtype).itemsize for dtype in _FIELDS.values())  # of a segment
+_FIRSTS = b"first documents"
 
 
 class SortedSegments(NamedTuple):
-    """Segments in the order of their documents and starts; each array has the shape (segments,)."""
+    """Segments in the order of their documents and starts; int64 arrays of shape (segments,)."""
 
     documents: NDArray[np.int64]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     places: NDArray[np.int64]  # row * max_len + offset in the row
-    kept: dict[str, pa.Array]  # kept columns with a value per segment
+    numbers: NDArray[np.int64]  # position among the segments of the row
 
-    def of(self, numbers: NDArray[np.int64]) -> SortedSegments:
-        """Return some of the segments, in the order of their numbers."""
-        return SortedSegments(
-            self.documents[numbers],
-            self.starts[numbers],
-            self.lengths[numbers],
-            self.places[numbers],
-            {name: column.take(as_arrow(numbers)) for name, column in self.kept.items()},
-        )
+    def of(self, which: NDArray[Any] | slice) -> SortedSegments:
+        """Return some of the segments."""
+        return SortedSegments(*(column[which] for column in self))
+
+
+def own_documents(segments: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the numbers that the documents of segments have in the rows."""
+    documents: NDArray[np.int64] = segments["doc_ids"]
+    return documents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,25 +76,19 @@ class SegmentIndex:
     """Folder of the packed dataset."""
 
     manifest: Manifest
-    """Its manifest."""
-
-    kept: Mapping[str, pa.DataType]
-    """Kept columns to store with the segments, and the types of their values."""
-
-    kept_bytes: float
-    """Approximate bytes of their values for a segment."""
-
-    borders: tuple[int, ...]
-    """First document of each range, and the number of all documents."""
+    """Its manifest, or that of one of its generations."""
 
     folder: AnyPath
     """Folder of the runs."""
 
-    prefix: str
-    """First part of the names of the runs."""
-
-    made_from: dict[str, Any]
+    made_from: dict[str, Any] = field(default_factory=dict)
     """Facts about the packed dataset. A run is used again only if its note has the same."""
+
+    number_documents: Callable[[Mapping[str, NDArray[Any]]], NDArray[np.int64]] = own_documents
+    """Function from the columns of segments that tell their documents apart to the number of each document."""
+
+    is_source: bool = True
+    """Whether the rows are a source: then shards are compared with their hashes, and damage is a `SourceError`."""
 
     @property
     def runs(self) -> int:
@@ -98,73 +98,69 @@ class SegmentIndex:
     @property
     def _shards_per_run(self) -> int:
         segments = self.manifest.totals.segments / len(self.manifest.shards)
-        return max(1, int(_RUN / max(1.0, segments * (8 * len(_FIELDS) + self.kept_bytes))))
+        return max(1, int(_RUN / max(1.0, segments * _BYTES)))
 
-    def run(self, number: int, like: Input) -> Piece:
-        """Return a run as a piece of the input that it belongs to."""
-        facts = {**self.made_from, "borders": list(self.borders), "kept": sorted(self.kept)}
-        stream = self.folder / f"{self.prefix}-run-{number:05d}.arrow"
-        return Piece(number=number, input=like, stream=stream, columns=Columns("", ""), made_from=facts)
+    def path(self, number: int) -> AnyPath:
+        """Return the path of a run."""
+        return self.folder / f"segments-run-{number:05d}.arrow"
 
     def write(self, number: int, path: Path) -> str:
         """Sort the segments of some shards, and write them as a run; return its hash.
 
         Raises:
-            SourceError: a shard is damaged, or contradicts the manifest.
+            PackerError: a shard is damaged, or contradicts the manifest.
         """
-        segments = _sorted([*self._segments(number)])
-        fields = [(name, pa.from_numpy_dtype(dtype)) for name, dtype in _FIELDS.items()]
-        schema = pa.schema([*fields, *((name, segments.kept[name].type) for name in self.kept)])
-        columns = [*map(as_arrow, segments[:4]), *(segments.kept[name] for name in self.kept)]
-        ends = np.searchsorted(segments.documents, self.borders)
+        try:
+            segments = _sorted([*self._segments(number)])
+        except PackerError as error:
+            if not self.is_source:
+                raise
+            raise SourceError(str(error)) from error
+        columns = [as_arrow(column.astype(dtype)) for column, dtype in zip(segments, _FIELDS.values(), strict=True)]
+        schema = pa.schema(
+            [(name, column.type) for name, column in zip(_FIELDS, columns, strict=True)],
+            metadata={_FIRSTS: segments.documents[::_BATCH].tobytes()},
+        )
         with closing(HashingFile(path)) as file:
             with pa.ipc.new_file(file, schema) as writer:
-                for first, last in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-                    writer.write_batch(
-                        pa.record_batch([column.slice(first, last - first) for column in columns], schema=schema)
-                    )
+                for first in range(0, len(segments.documents), _BATCH):
+                    batch = [column.slice(first, _BATCH) for column in columns]
+                    writer.write_batch(pa.record_batch(batch, schema=schema))
             return file.hexdigest()
 
-    def read(self, number: int) -> SortedSegments:
-        """Return the segments of a range of documents."""
-        parts = []
+    def read(self, first: int, last: int) -> SortedSegments:
+        """Return the segments of documents first to last - 1."""
+        parts = [SortedSegments(*np.empty((len(_FIELDS), 0), np.int64))]
         for run in range(self.runs):
-            path = self.folder / f"{self.prefix}-run-{run:05d}.arrow"
-            with reading(path.name), _opened(path) as file:
-                batch = pa.ipc.open_file(file).get_batch(number)
-                documents, starts, lengths, places = (as_numpy(batch[name]) for name in _FIELDS)
-                kept = {name: batch[name] for name in self.kept}
-                parts.append(SortedSegments(documents, starts, lengths, places, kept))
+            path = self.path(run)
+            with reading(path.name), _opened(path) as source:
+                file = pa.ipc.open_file(source)
+                firsts = np.frombuffer(file.schema.metadata[_FIRSTS], np.int64)
+                begin, end = np.searchsorted(firsts, [first, last])
+                for number in range(max(int(begin) - 1, 0), int(end)):
+                    batch = file.get_batch(number)
+                    segments = SortedSegments(*(as_numpy(batch[name]) for name in _FIELDS))
+                    parts.append(segments.of(slice(*np.searchsorted(segments.documents, [first, last]))))
         return _sorted(parts)
 
     def _segments(self, run: int) -> Iterator[SortedSegments]:
         """Yield the segments of each record batch of some shards, in the order of the rows."""
-        shards, max_len = self.manifest.shards, self.manifest.max_len
+        shards = self.manifest.shards
         first, last = run * self._shards_per_run, min((run + 1) * self._shards_per_run, len(shards))
         row = int(column_of(shards, "rows")[:first].sum())
-        for entry in shards[first:last]:
-            path = self.packed / entry.file
-            with _as_source():
-                batches = list(checked_batches(self.packed, entry, self.manifest))
-            for batch in batches:
-                documents, extents = (as_numpy(batch[name].values) for name in ("doc_ids", "seq_lengths"))
-                tokens = as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else extents
-                is_real = documents != PADDING
-                if int(documents.max(initial=0)) >= self.borders[-1]:
-                    raise SourceError(
-                        f"{path} has a segment of document {documents.max():,}, and the manifest says that there are "
-                        f"{self.borders[-1]:,} documents: it was changed after packing; restore it"
-                    )
-                kept = {name: as_plain(batch[name].values.filter(as_arrow(is_real))) for name in self.kept}
-                for name, values in kept.items():
-                    if values.type != self.kept[name]:
-                        raise SourceError(f"{path} and {shards[0].file} have columns '{name}' of different types")
+        for number in range(first, last):
+            entry, documents = shards[number], documents_of_shard(self.manifest, number)
+            for batch in checked_batches(self.packed, entry, self.manifest, compares_hash=self.is_source):
+                segments = RowSegments.of(batch)
+                fault = documents_fault(segments, self.manifest, documents)
+                if fault is not None:
+                    raise PackerError(f"{self.packed / entry.file}: {fault}: it was changed after packing; restore it")
                 yield SortedSegments(
-                    documents[is_real],
-                    as_numpy(batch["doc_starts"].values)[is_real].astype(np.int64),
-                    tokens[is_real].astype(np.int64),
-                    (row * max_len + np.cumsum(extents, dtype=np.int64) - extents)[is_real],
-                    kept,
+                    self.number_documents(segments.keys),
+                    segments.starts,
+                    segments.lengths,
+                    segments.places + row * self.manifest.max_len,
+                    segments.numbers,
                 )
                 row += batch.num_rows
 
@@ -177,12 +173,16 @@ class _SortTask:
     like: Input
     sync: bool
 
+    def run(self, number: int) -> Piece:
+        """Return a run as a piece of the input that it belongs to."""
+        facts, path = self.index.made_from, self.index.path(number)
+        return Piece(number=number, input=self.like, stream=path, columns=Columns("", ""), made_from=facts)
+
     def __call__(self, number: int) -> int:
         """Write a run; return its number."""
-        piece = self.index.run(number, self.like)
-        with atomic_write(piece.stream, sync=self.sync) as temporary:
+        with atomic_write(self.index.path(number), sync=self.sync) as temporary:
             digest = self.index.write(number, temporary)
-        piece.write_note({}, digest, None)
+        self.run(number).write_note({}, digest, None)
         return number
 
 
@@ -200,34 +200,52 @@ def write_runs(index: SegmentIndex, like: Input, engine: Engine, progress: Progr
         PackerError: a run cannot be written.
     """
     is_shared = engine.is_shared
+    task = _SortTask(index, like, is_shared or not engine.is_local)
 
     def written(numbers: Sequence[int]) -> list[int]:
-        runs = ((number, index.run(number, like)) for number in numbers)
+        runs = ((number, task.run(number)) for number in numbers)
         return [number for number, run in runs if (run.has_note() if is_shared else run.is_intact())]
 
     done, total = 0, index.manifest.totals.segments
-    task = _SortTask(index, like, is_shared or not engine.is_local)
     for missing in engine.assigned(range(index.runs), written):
         for _ in engine.run(task, missing):
             done += 1
             progress("sort", total * done // index.runs, total)
 
 
+@contextmanager
+def sorted_for_now(index: SegmentIndex) -> Iterator[SegmentIndex]:
+    """Yield the index with all of its runs in a temporary folder, which is removed at the end of the block.
+
+    Raises:
+        PackerError: a shard is damaged, or the runs cannot be written.
+    """
+    try:
+        folder = TemporaryDirectory(prefix="segments-", dir=temporary_folder())
+    except OSError as error:
+        raise _cannot_write(error, index) from error
+    with folder as name:
+        ready = replace(index, folder=Path(name))
+        try:
+            for number in range(ready.runs):
+                ready.write(number, Path(name) / ready.path(number).name)
+        except OSError as error:
+            raise _cannot_write(error, index) from error
+        yield ready
+
+
+def _cannot_write(error: OSError, index: SegmentIndex) -> PackerError:
+    count = index.manifest.totals.segments
+    return PackerError(
+        f"{gettempdir()}: {error.strerror or error}: to sort {count:,} segments by document takes "
+        f"{count * _BYTES / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
+    )
+
+
 def _sorted(parts: Sequence[SortedSegments]) -> SortedSegments:
     """Join segments and sort them by document and start."""
-    documents, starts, lengths, places = (np.concatenate([part[field] for part in parts]) for field in range(4))
-    kept = {name: pa.concat_arrays([part.kept[name] for part in parts]) for name in parts[0].kept}
-    order = np.lexsort((starts, documents))
-    return SortedSegments(documents, starts, lengths, places, kept).of(order)
-
-
-@contextmanager
-def _as_source() -> Iterator[None]:
-    """Raise errors about a shard as errors of the source."""
-    try:
-        yield
-    except PackerError as error:
-        raise SourceError(str(error)) from error
+    joined = SortedSegments(*(np.concatenate(columns, dtype=np.int64) for columns in zip(*parts, strict=True)))
+    return joined.of(np.lexsort((joined.starts, joined.documents)))
 
 
 @contextmanager

@@ -1,0 +1,119 @@
+"""Verification part by part: it finds the same faults as at once, and leaves no temporary file."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.pipeline.read_documents import open_sources
+from packer.pipeline.verifying import compare_opened
+from packer.progress import silent
+from packer.shards.files import HashingFile
+from packer.shards.reader import read_manifest
+from packer.sources.packed import segment_index
+from packer.stores.temporary_files import temporary_folder
+from tests.packings import Packing, packings, write
+from tests.small import shrink
+from tests.test_verifying import rewrite
+
+
+def compared(packing: Packing, paths: list[Path], out: Path) -> list[str]:
+    """Return the differences between the rows and the source, without checking the rows by themselves."""
+    manifest = read_manifest(out)
+    opened = open_sources(paths if packing.weights else paths[0], manifest.options)
+    try:
+        return list(compare_opened(out, manifest, opened, silent))
+    except PackerError as error:
+        return [str(error)]
+
+
+def damage(draw, rows: list[dict], options: PackOptions) -> None:
+    """Change a few values in the rows, without changing the lengths of columns."""
+    documents = [document for row in rows for document in row["doc_ids"]]
+    for _ in range(draw(st.integers(1, 3))):
+        row = rows[draw(st.integers(0, len(rows) - 1))]
+        name = draw(st.sampled_from(["doc_ids", "doc_ids", "doc_starts", "input_ids", "labels", *options.kept]))
+        if options.align > 1 and draw(st.integers(0, 5)) == 0:
+            name = "seq_tokens"
+        at = draw(st.integers(0, len(row[name]) - 1))
+        values = {
+            "doc_ids": st.sampled_from([-1, *documents, max(documents) + draw(st.integers(1, 99))]),
+            "doc_starts": st.integers(0, options.max_len),
+            "seq_tokens": st.integers(0, row["seq_lengths"][min(at, len(row["seq_lengths"]) - 1)]),
+            "source": st.sampled_from(["a", "b", "c", None]),
+            "role": st.sampled_from(["chosen", "rejected"]),
+        }
+        row[name][at] = draw(values.get(name, st.integers(0, 50)))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(packings(), st.data())
+def test_the_faults_of_damaged_rows_do_not_depend_on_how_many_are_read_together(packing, data):
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        out = Path(folder) / "out"
+        paths = packing.write(Path(folder))
+        manifest = packing.pack(paths, out)
+        assume(manifest is not None)
+        options = manifest.options
+        if data.draw(st.integers(0, 9)):
+            rewrite(out, lambda rows: damage(data.draw, rows, options))
+        expected = compared(packing, paths, out)
+        shrink(
+            patched,
+            segment_run=data.draw(st.sampled_from([1, 100, 1000])),
+            segment_batch=data.draw(st.sampled_from([1, 2, 50])),
+            verified_segments=data.draw(st.sampled_from([1, 7, 100])),
+            compared_segments=data.draw(st.sampled_from([1, 7, 100])),
+        )
+        assert compared(packing, paths, out) == expected
+
+
+@pytest.fixture
+def small(tmp_path) -> tuple[Path, Path]:
+    """A packed dataset and its source."""
+    source = write(tmp_path / "rows.arrow", {"input_ids": [[n % 50, n % 7, 1] for n in range(200)]})
+    packer.pack(source, tmp_path / "out", max_len=16)
+    return tmp_path / "out", source
+
+
+def left() -> list[Path]:
+    """Temporary files of this process."""
+    return list(temporary_folder().glob("segments-*"))
+
+
+@pytest.mark.parametrize("ends", ["verified", "fault", "verify", "compare"])
+def test_no_temporary_file_is_left_after_a_comparison_a_fault_or_an_interrupt(small, ends):
+    def interrupt(reported, done, total):
+        if reported == ends:
+            assert bool(left()) == (ends == "compare")
+            raise KeyboardInterrupt
+
+    def change(rows):
+        rows[7]["input_ids"][0] += 1
+
+    if ends == "fault":
+        rewrite(small[0], change)
+        (fault,) = packer.verify(*small)
+        assert "input_ids at position 0 is" in fault
+    elif ends == "verified":
+        assert list(packer.verify(*small)) == []
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            list(packer.verify(*small, progress=interrupt))
+    assert left() == []
+
+
+@pytest.mark.parametrize("reason", ["No space left on device", "No such file or directory"])
+def test_temporary_files_that_cannot_be_written_are_reported_in_one_line(small, tmp_path, monkeypatch, reason):
+    if reason.startswith("No space"):
+        monkeypatch.setattr(segment_index, "HashingFile", lambda path: HashingFile(Path("/dev/full")))
+    else:
+        monkeypatch.setattr(segment_index, "temporary_folder", lambda: tmp_path / "missing")
+    with pytest.raises(PackerError, match=f"{reason}: to sort 200 segments by document takes 0.0 GB there") as error:
+        list(packer.verify(*small))
+    assert str(error.value).endswith("free some space, or set TMPDIR to another folder")
