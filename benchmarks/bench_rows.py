@@ -4,7 +4,7 @@
 
 For every set of document lengths and every row length: the rows that `auto`'s solver needs by patterns, as it packed
 before rows were drawn, and those that `auto` makes, with the proved bound; the share of the variance of log length that
-lies within rows (formula in `packer.stats.row_mixing`), beside that of the shuffled corpus; attention work per row, as
+lies within rows (formula in `packer.stats.row_figures`), beside that of the shuffled corpus; attention work per row, as
 the standard deviation over the mean, and the largest over the mean; and the share of the rows that are made above the
 partitions, in shards of 512 MB and in ten shards. Nothing is timed.
 """
@@ -23,7 +23,7 @@ from packer.options import PackOptions
 from packer.pipeline.partitions.partitioning import PartitionPlan
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.plan.cutting import cut_documents
-from packer.stats.row_mixing import Mixing, RowSums, shuffled_share
+from packer.stats.row_figures import RowFigures, RowSums, shuffled
 
 ROW_BYTES = 8  # a token and its label
 
@@ -34,22 +34,22 @@ def log_normal(documents: int) -> NDArray[np.int32]:
     return np.minimum(drawn + 1, 20_000).astype(np.int32)
 
 
-def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, Mixing]:
+def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, RowFigures]:
     """The rows of `auto`'s solver, by patterns alone."""
     algorithm = get_algorithm("auto")
     assert isinstance(algorithm, Algorithm)
     patterns = algorithm.solve(cut_documents(lengths, max_len, "split").histogram)
-    sums = RowSums()
+    sums = RowSums(max_len)
     sums.add(patterns.extents, patterns.offsets, patterns.counts)
     return patterns.packs, sums.finish()
 
 
-def made(lengths: NDArray[np.int32], max_len: int, shard_size: int) -> tuple[PartitionPlan, int, Mixing]:
+def made(lengths: NDArray[np.int32], max_len: int, shard_size: int) -> tuple[PartitionPlan, int, RowFigures]:
     """The plan of `auto` as `pack` makes it, its bound, and what its rows are like."""
     planned = plan_lengths(lengths, PackOptions(max_len=max_len, shard_size=shard_size), threads=2)
     plan = planned.shards
     assert isinstance(plan, PartitionPlan)
-    sums = RowSums()
+    sums = RowSums(max_len)
     for number in range(len(plan.shard_rows)):
         shard = plan.shard(number)
         rows = shard.located(0, len(shard))
@@ -73,7 +73,7 @@ def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
         "drawn" if plan.job.patterns is None else "patterns",
         f"{before.within_row_share:.3f}",
         f"{now.within_row_share:.3f}",
-        f"{shuffled_share(histogram):.3f}",
+        f"{shuffled(histogram).within_row_share:.3f}",
         f"{before.attention_spread:.2f}",
         f"{now.attention_spread:.2f}",
         f"{now.attention_peak:.2f}",

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_convergence import draw_documents, make_corpus, pool, train
 from bench_pack import installed
 
-from packer.pipeline.statistics import packed_statistics
+from packer.pipeline.collect_figures import packed_figures
 
 ALGORITHMS = {"sorted": "bfd", "mixed": "auto"}
 
@@ -65,7 +65,7 @@ def main(
             f"{epochs} epochs, {seeds} seeds, learning rate {learning_rate}"
         )
         for name in ALGORITHMS:
-            mixing = packed_statistics(Path(folder) / f"{name}-0" / "packed").mixing
+            mixing = packed_figures(Path(folder) / f"{name}-0" / "packed").rows
             packed = corpora[name, 0].packed
             print(f"{name}: {len(packed):,} rows, share of the variance within rows {mixing.within_row_share:.2f}")
         running = [

@@ -36,7 +36,7 @@ def main(data: Path) -> None:
         for name, source in CORPORA.items():
             packed = Path(folder) / f"{name}-packed-4096"
             packer.pack(data / "tokenized" / source, packed, max_len=4096)
-            figures = packed_figures(packed)
+            figures = packed_figures(packed, for_report=True)
             (PICTURES / f"rows-{name}.svg").write_text(render_plot(figures, "rows"))
             page = packed.with_suffix(".html")
             page.write_text(render_page(figures))

@@ -14,8 +14,7 @@ import datasets
 import pyarrow.parquet as pq
 
 import packer
-from packer.plots.palette import PALETTE
-from packer.plots.svg_elements import FONT, element
+from packer.plots.svg_elements import FONT, PALETTE, element
 
 DOCUMENTS, SEED = 32, 0
 WIDTH, PANEL, TOP, STEP, BAR = 760, 360, 30, 9, 7  # pixels

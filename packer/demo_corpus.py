@@ -67,8 +67,10 @@ def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]
     from packer.loader.batching.collating import batches
     from packer.loader.dataset import load
     from packer.options import PackOptions
-    from packer.pipeline import packing, statistics, verifying
-    from packer.report import dataset_report, run_summary
+    from packer.pipeline import packing, verifying
+    from packer.pipeline.collect_figures import dataset_figures
+    from packer.report import run_summary
+    from packer.report.figure_tables import render_figures
 
     source, output = folder / "stdlib.arrow", folder / f"stdlib-packed-{max_len}"
     options = PackOptions(max_len=max_len)
@@ -79,7 +81,7 @@ def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]
         raise PackerError(f"{error.filename or folder}: {error.strerror}: choose another --output") from error
 
     yield f"\n$ packer stats {source} --max-len {max_len}"
-    yield dataset_report.render_stats(statistics.dataset_statistics(source, options=options, progress=progress))
+    yield render_figures(dataset_figures(source, options=options, progress=progress))
     yield f"\n$ packer pack {source} --max-len {max_len} --overwrite"
     started = time.perf_counter()
     result = packing.pack(source, output, options=options, overwrite=True, progress=progress)

@@ -298,7 +298,7 @@ def pack_small(folder: Path) -> Path:
 def packed_fault(folder: Path, *, intact: bool) -> str | None:
     """Verify, load and describe a packed dataset; return what is wrong with the outcome, or None."""
     import packer
-    from packer.pipeline.statistics import packed_statistics
+    from packer.pipeline.collect_figures import packed_figures
 
     def every_row() -> None:
         dataset = packer.load(folder)
@@ -314,7 +314,7 @@ def packed_fault(folder: Path, *, intact: bool) -> str | None:
         messages.append(str(error))
     if bool(messages) == intact:
         return f"verify finds {messages}"
-    for use in (every_row, lambda: packed_statistics(folder), lambda: packer.load(folder, verify=True)):
+    for use in (every_row, lambda: packed_figures(folder), lambda: packer.load(folder, verify=True)):
         try:
             use()
         except packer.PackerError as error:

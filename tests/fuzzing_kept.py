@@ -151,7 +151,6 @@ def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> st
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
     from packer.pipeline.collect_figures import packed_figures
-    from packer.pipeline.statistics import packed_statistics
     from packer.report.html import render_page
     from packer.report.row_table import render_row, segments_of
 
@@ -166,13 +165,13 @@ def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> st
     uses: dict[str, Callable[[], object]] = {
         "verify": lambda: list(packer.verify(folder)),
         "verify --source": lambda: list(packer.verify(folder, source)),
-        "stats": lambda: packed_statistics(folder),
+        "stats": lambda: packed_figures(folder),
         "load": lambda: list(packer.load(folder)),
         **{f"show {number}": functools.partial(show, number) for number in range(6)},
         **{f"export {target}": functools.partial(export, target) for target in ("parquet", "torchtitan")},
     }
     if with_report:
-        uses["stats --report"] = lambda: render_page(packed_figures(folder))
+        uses["stats --report"] = lambda: render_page(packed_figures(folder, for_report=True))
     for name, use in uses.items():
         try:
             use()

@@ -29,7 +29,7 @@ PLACES = {
     "shards_in_manifest": "packer.shards.shard_table.MOST_IN_MANIFEST",
     "verified_segments": "packer.pipeline.verification.against_source._TOGETHER",
     "compared_segments": "packer.pipeline.verification.segment_differences._SEGMENTS_TOGETHER",
-    "sampled_batches": "packer.pipeline.statistics.SAMPLED_BATCHES",
+    "sampled_batches": "packer.pipeline.collect_figures.SAMPLED_BATCHES",
     # ranks and stores
     "sign_of_life": "packer.signs_of_life.INTERVAL",
     "first_pause": "packer.stores.requests._FIRST_PAUSE",

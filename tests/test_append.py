@@ -26,7 +26,6 @@ from packer.output.claim_append import claim_append
 from packer.output.packed_output import PackedOutput
 from packer.pipeline import appending
 from packer.pipeline.collect_figures import packed_figures
-from packer.pipeline.statistics import packed_statistics
 from packer.pipeline.write_shards import ShardTask
 from packer.shards import shard_table
 from packer.shards.manifest import checksum
@@ -196,7 +195,7 @@ def test_a_grown_set_is_read_as_one(packed, files, tmp_path):
     assert [row["input_ids"] for row in datasets.load_from_disk(str(packed))] == [
         row["input_ids"].tolist() for row in dataset
     ]
-    assert packed_statistics(packed).documents == dataset.manifest.totals.documents_packed
+    assert packed_figures(packed).documents == dataset.manifest.totals.documents_packed
     assert packed_figures(packed).totals == dataset.manifest.totals
     assert packer.export(packed, tmp_path / "exported", to="parquet").packed["rows"] == len(dataset)
     row = dataset.find(len(LENGTHS) + 3)[0]

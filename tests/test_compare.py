@@ -3,16 +3,14 @@
 import json
 import statistics
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit
 from packer.algorithms.prepare_numba import compile_seconds
@@ -20,23 +18,16 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline import comparing
-from packer.plan.cutting import cut_documents
-from packer.plan.pieces import Located
-from packer.report.comparison_tables import render_comparison
+from packer.report.figure_tables import render_comparison
 from packer.sources.length_counts import read_length_counts
-from packer.stats.algorithm_comparison import Failure, Outcome, compare_outcomes
-from packer.stats.row_figures import Corpus, RowFigures, rows_in_order, rows_of_patterns
-from packer.stats.row_mixing import Mixing
+from packer.stats.algorithm_comparison import Comparison, Failure, Outcome
 from tests import naive
 from tests.histograms import histogram_of
+from tests.made_figures import figures_of, rows_of
 from tests.test_algorithms import jit_only
 from tests.test_pack import made_documents, save_arrow
 
 ORDERED = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
-
-max_lens = st.integers(1, 40)
-limits = st.one_of(st.none(), st.integers(1, 6))
-many_lengths = st.lists(st.integers(0, 130), min_size=1, max_size=40).filter(any)
 
 
 def run(*arguments: object) -> Result:
@@ -77,189 +68,54 @@ def csv_of(counts: dict[int, int]) -> str:
     return "length,count\n" + "".join(f"{length},{count}\n" for length, count in counts.items())
 
 
-# ---- naive figures ----
-
-
-def corpus_of(lengths: list[int], max_len: int, long: str = "split") -> Corpus:
-    longer = [length for length in lengths if length > max_len]
-    segments = naive.cut_documents(lengths, max_len, long)
-    return Corpus(
-        histogram=histogram_of(max_len, Counter(length for _, _, length in segments)),
-        documents=len(lengths),
-        tokens=sum(lengths),
-        empty_documents=lengths.count(0),
-        long=long,
-        long_documents=len(longer),
-        long_tokens=sum(longer),
-    )
-
-
-class MixingLike:
-    """Compares equal to the `Mixing` of rows of (document, start, length), up to rounding."""
-
-    def __init__(self, rows: list[list[tuple[int, int, int]]]) -> None:
-        squares = [sum(length**2 for _, _, length in row) for row in rows]
-        self.attention = sum(squares)
-        self.spread = statistics.pstdev(squares) / statistics.mean(squares)
-        self.peak = max(squares) / statistics.mean(squares)
-        self.share = naive.within_row_share([[length for _, _, length in row] for row in rows])
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, Mixing)
-        return (
-            other.attention == self.attention
-            and other.attention_spread == pytest.approx(self.spread, abs=1e-6)
-            and other.attention_peak == pytest.approx(self.peak)
-            and other.within_row_share == pytest.approx(self.share, abs=1e-6)
-        )
-
-    __hash__ = None
-
-
-def counted(rows: list[list[tuple[int, int, int]]]) -> RowFigures:
-    """Return the figures of rows of (document, start, length)."""
-    pieces = Counter(document for row in rows for document, _, _ in row)
-    return RowFigures(
-        packs=len(rows),
-        segments=sum(map(len, rows)),
-        max_segments=max(map(len, rows)),
-        mixing=MixingLike(rows),
-        documents_cut=sum(count > 1 for count in pieces.values()),
-        tokens_without_context=sum(length for row in rows for _, start, length in row if start > 0),
-    )
-
-
-def with_documents(packs: list[list[int]], segments: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
-    """Put segments of (document, start, length) into packs of lengths."""
-    left = list(segments)
-    rows = []
-    for pack in packs:
-        rows.append([])
-        for length in pack:
-            segment = next(segment for segment in left if segment[2] == length)
-            left.remove(segment)
-            rows[-1].append(segment)
-    assert not left
-    return rows
-
-
-def located(rows: list[list[tuple[int, int, int]]]) -> Located:
-    """Return rows of (document, start, length) as a shard locates them."""
-    columns = np.array([segment for row in rows for segment in row]).T
-    row_starts = np.cumsum([0, *map(len, rows)])
-    return Located(documents=columns[0], starts=columns[1], lengths=columns[2], row_starts=row_starts)
-
-
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits, rows_per_shard=st.integers(1, 5))
-def test_figures_of_order_algorithms_equal_those_of_naive_rows(lengths, max_len, max_segments, rows_per_shard):
-    for twin in (naive.sequential, naive.wrapped):
-        rows = twin(lengths, max_len, max_segments)
-        shards = [located(rows[first : first + rows_per_shard]) for first in range(0, len(rows), rows_per_shard)]
-        assert rows_in_order(shards) == counted(rows)
-
-
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits, long=st.sampled_from(["split", "truncate", "drop"]))
-def test_figures_of_histogram_algorithms_equal_those_of_naive_rows(lengths, max_len, max_segments, long):
-    segments = naive.cut_documents(lengths, max_len, long)
-    if not segments:
-        return
-    corpus = corpus_of(lengths, max_len, long)
-    described = rows_of_patterns(best_fit_decreasing(corpus.histogram, max_segments), corpus)
-    packs = naive.best_fit_decreasing([length for _, _, length in segments], max_len, max_segments)
-    assert described == counted(with_documents(packs, segments))
-
-
-def test_figures_do_not_depend_on_the_size_of_blocks(monkeypatch):
-    rows = naive.wrapped(np.random.default_rng([1]).integers(0, 130, 3000).tolist(), 50)
-    whole = rows_in_order([located(rows)])
-    monkeypatch.setattr("packer.stats.row_mixing._BLOCK", 64)
-    in_blocks = rows_in_order([located(rows)])
-    assert in_blocks == counted(rows)
-    assert whole == counted(rows)
-
-
-@given(lengths=many_lengths, max_len=max_lens, long=st.sampled_from(["split", "truncate", "drop"]))
-def test_a_histogram_and_its_documents_are_the_same_corpus(tmp_path_factory, lengths, max_len, long):
-    from packer.pipeline.comparing import _corpus_of_counts, _corpus_of_segments
-
-    expected = corpus_of(lengths, max_len, long)
-    if not expected.histogram.any():
-        return
-    path = tmp_path_factory.mktemp("counts") / "counts.csv"
-    path.write_text(csv_of(Counter(lengths)))
-    segments = cut_documents(np.array(lengths, np.int32), max_len, long)
-    for corpus in (_corpus_of_counts(path, max_len, long), _corpus_of_segments(segments)):
-        np.testing.assert_array_equal(corpus.histogram, expected.histogram)
-        for name in Corpus.__slots__[1:]:
-            assert getattr(corpus, name) == getattr(expected, name), name
-        assert corpus.documents_packed == len(
-            {document for document, _, _ in naive.cut_documents(lengths, max_len, long)}
-        )
-
-
 # ---- side by side ----
 
 
 def outcome(name: str, packs: int, *, seconds: float = 1.0, bound: int = 0, keeps_whole: bool = True) -> Outcome:
-    rows = RowFigures(
-        packs=packs,
-        segments=20,
-        max_segments=3,
-        mixing=Mixing(within_row_share=0.6, attention=600, attention_spread=0.5, attention_peak=2.0),
-        documents_cut=0,
-        tokens_without_context=0,
-    )
-    return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=bound, keeps_whole=keeps_whole)
+    """The result of an algorithm that packs 20 documents of 6 tokens into rows of 15."""
+    rows = replace(rows_of([[6, 6]] * 10, 15), attention=600, attention_share=600 / (packs * 15 * 15))
+    figures = figures_of([6] * 20, max_len=15, packs=packs, rows=rows, documents_per_step=4, max_segments=3)
+    return Outcome(algorithm=name, figures=figures, seconds=seconds, proved_bound=bound, keeps_whole=keeps_whole)
 
 
-def compared(*outcomes: Outcome, known_bound: int = 8, documents_per_step: int = 4):
-    corpus = corpus_of([6] * 20, 15)
-    return compare_outcomes(
-        corpus,
-        outcomes,
-        [Failure(algorithm="nnlshp-published", error="nnlshp-published lists too much")],
-        max_segments=3,
+def compared(*outcomes: Outcome, known_bound: int = 8) -> Comparison:
+    return Comparison(
+        account=outcomes[0].figures.totals,
         known_bound=known_bound,
-        documents_per_step=documents_per_step,
+        outcomes=outcomes,
+        failures=(Failure(algorithm="nnlshp-published", error="nnlshp-published lists too much"),),
     )
 
 
 def test_the_lower_bound_is_the_best_that_any_algorithm_proved():
     comparison = compared(outcome("a", 12), outcome("b", 10, bound=9), outcome("c", 11, bound=7))
-    assert (comparison.lower_bound, comparison.bound_by) == (9, "b")
+    assert (comparison.lower_bound, comparison.prover.algorithm) == (9, "b")
     assert "\nLower bound: 9 rows, proved by b\n" in render_comparison(comparison)
     comparison = compared(outcome("a", 12), outcome("b", 10, bound=8))
-    assert (comparison.lower_bound, comparison.bound_by) == (8, "bounds")
-
-
-def test_the_fewest_packs_come_first_then_the_fewest_seconds():
-    comparison = compared(outcome("a", 12), outcome("b", 10, seconds=2), outcome("c", 10, seconds=1))
-    assert [known.algorithm for known in comparison.outcomes] == ["c", "b", "a"]
+    assert (comparison.lower_bound, comparison.prover) == (8, None)
 
 
 def test_an_algorithm_that_cuts_whole_documents_is_best_only_by_itself():
     cutting = outcome("wrapped", 8, keeps_whole=False)
-    assert compared(cutting, outcome("a", 12), outcome("b", 10)).best.algorithm == "b"
-    assert compared(cutting).best.algorithm == "wrapped"
+    assert compared(cutting, outcome("b", 10), outcome("a", 12)).best_outcome.algorithm == "b"
+    assert compared(cutting).best_outcome.algorithm == "wrapped"
 
 
 def test_ratios_follow_their_definitions():
     comparison = compared(outcome("a", 10))
-    rows = comparison.best.rows
-    assert comparison.efficiency(rows) == 120 / 150
-    assert comparison.padding_tokens(rows) == 30
-    assert comparison.gap(rows) == 10 / 8 - 1
-    assert comparison.packing_factor(rows) == comparison.speedup(rows) == 2
-    assert comparison.attention_share(rows) == 600 / (10 * 15 * 15)
+    figures = comparison.best
+    assert figures.efficiency == 120 / 150
+    assert figures.padding_tokens == 30
+    assert comparison.gap(figures) == 10 / 8 - 1
+    assert figures.packing_factor == figures.speedup == 2
 
 
 @pytest.mark.parametrize(("packs", "small"), [(396, True), (397, False)])
 def test_a_dataset_is_small_if_as_many_rows_per_step_leave_few_steps(packs, small):
     """With 4 rows per step, 396 rows make 99 steps."""
-    lengths = [6] * 2000
-    comparison = compare_outcomes(
-        corpus_of(lengths, 40), [outcome("a", packs)], [], max_segments=None, known_bound=1, documents_per_step=4
-    )
+    rows = rows_of([[6, 6]] * 10, 40)
+    figures = figures_of([6] * 2000, max_len=40, packs=packs, rows=rows, documents_per_step=4)
+    comparison = compared(Outcome(algorithm="a", figures=figures, seconds=1.0), known_bound=1)
     assert comparison.is_small == small
     text = " ".join(render_comparison(comparison).split())
     assert ("Warning: a small dataset." in text) == small
@@ -289,17 +145,32 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
     packs = [row["packs"] for row in content["rows"]]
     assert packs == sorted(packs)
     for name, twin in (("sequential", naive.sequential), ("wrapped", naive.wrapped)):
-        expected = counted(twin(lengths, 40, 5))
-        for field in set(RowFigures.__slots__) - {"mixing"}:
-            assert rows[name][field] == getattr(expected, field), field
-        assert Mixing(**{field: rows[name][field] for field in Mixing.__slots__}) == expected.mixing
-        assert rows[name]["efficiency"] == pytest.approx(sum(lengths) / (expected.packs * 40))
-        assert rows[name]["segments_per_pack"] == expected.segments / expected.packs
+        made = twin(lengths, 40, 5)
+        pieces = Counter(document for row in made for document, _, _ in row)
+        squares = [sum(length**2 for _, _, length in row) for row in made]
+        expected = {
+            "packs": len(made),
+            "segments": sum(map(len, made)),
+            "segments_per_pack": sum(map(len, made)) / len(made),
+            "max_segments": max(map(len, made)),
+            "documents_cut": sum(count > 1 for count in pieces.values()),
+            "tokens_without_context": sum(length for row in made for _, start, length in row if start > 0),
+            "attention": sum(squares),
+            "attention_share": pytest.approx(sum(squares) / (len(made) * 40**2)),
+            "attention_spread": pytest.approx(statistics.pstdev(squares) / statistics.mean(squares), abs=1e-6),
+            "attention_peak": pytest.approx(max(squares) / statistics.mean(squares)),
+            "within_row_share": pytest.approx(
+                naive.within_row_share([[length for _, _, length in row] for row in made]), abs=1e-6
+            ),
+            "efficiency": pytest.approx(sum(lengths) / (len(made) * 40)),
+        }
+        assert {field: rows[name][field] for field in expected} == expected
     segments = [length for _, _, length in naive.cut_documents(lengths, 40, "split")]
     assert rows["bfd"]["packs"] == len(naive.best_fit_decreasing(segments, 40, 5))
     assert rows["bfd"]["speedup"] == len(segments) / rows["bfd"]["packs"]
     assert rows["bfd"]["packing_factor"] == sum(map(bool, lengths)) / rows["bfd"]["packs"]
     assert rows["bfd"]["documents_cut"] == content["documents_over_max_len"]
+    assert rows["bfd"]["tokens_without_context"] == sum(length - 40 for length in lengths if length > 40)
     assert rows["wrapped"]["documents_cut"] > rows["bfd"]["documents_cut"]
     assert rows["bfd"]["gap"] == rows["bfd"]["packs"] / content["lower_bound"] - 1
     assert content["lower_bound"] == max(row["proved_bound"] for row in rows.values() if row["keeps_whole"])

@@ -22,11 +22,12 @@ import packer
 from packer.cli import cli
 from packer.options import PackOptions
 from packer.options.choices import ReportPlot
-from packer.pipeline.collect_figures import SAMPLED_SEGMENTS, dataset_figures, packed_figures
+from packer.pipeline.collect_figures import dataset_figures, packed_figures
+from packer.pipeline.shown_rows import SAMPLED_SEGMENTS, runs_of
 from packer.report.html import render_page
-from packer.report.html.corpus_sections import length_edges
-from packer.report.html.page import SECTIONS
-from packer.stats.report_figures import RowProfile, binned, runs_of, weighted_median
+from packer.report.html.sections import SECTIONS, length_edges
+from packer.stats.distribution import binned, weighted_median
+from packer.stats.row_figures import RowProfile
 from tests import naive
 
 PLOTS = ReportPlot.__args__
@@ -178,7 +179,7 @@ def test_rows_are_random_ones_then_the_least_full_and_those_with_most_segments(t
     dataset = packer.load(tmp_path / "out")
     filled = [int(row["seq_lengths"][row["doc_ids"] >= 0].sum()) for row in dataset]
     counts = [int((row["doc_ids"] >= 0).sum()) for row in dataset]
-    shown = packed_figures(tmp_path / "out").rows
+    shown = packed_figures(tmp_path / "out", for_report=True).shown_rows
     assert [row.chosen for row in shown] == ["at random"] * 32 + ["least full"] * 4 + ["most segments"] * 4
     assert [sum(row.lengths) for row in shown[32:36]] == sorted(filled)[:4]
     assert [len(row.lengths) for row in shown[36:]] == sorted(counts, reverse=True)[:4]
@@ -188,7 +189,7 @@ def test_rows_are_random_ones_then_the_least_full_and_those_with_most_segments(t
 
 
 def test_nothing_is_loaded_and_no_attribute_runs_code(packed) -> None:
-    page = Page(render_page(packed_figures(packed)))
+    page = Page(render_page(packed_figures(packed, for_report=True)))
     for tag, attributes in page.elements:
         assert tag not in {"link", "img", "iframe", "object", "embed", "base", "image", "use", "foreignobject"}
         assert not {"src", "href", "xlink:href", "style", "action"} & set(attributes)
@@ -197,7 +198,7 @@ def test_nothing_is_loaded_and_no_attribute_runs_code(packed) -> None:
 
 
 def test_the_policy_allows_the_style_and_the_script_of_the_page_and_nothing_else(packed) -> None:
-    text = render_page(packed_figures(packed))
+    text = render_page(packed_figures(packed, for_report=True))
     policy = next(at["content"] for tag, at in Page(text).elements if "http-equiv" in at)
     inline = {
         f"{kind}-src": re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
@@ -268,7 +269,7 @@ def test_a_page_stays_below_500_kb(tmp_path, lengths, max_len) -> None:
     path = write_documents(tmp_path / "many.parquet", lengths)
     run("pack", path, "--max-len", max_len, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 500_000
-    rows = packed_figures(tmp_path / "out").rows
+    rows = packed_figures(tmp_path / "out", for_report=True).shown_rows
     assert sum(len(row.lengths) for row in rows) <= SAMPLED_SEGMENTS
     assert all(sum(row.extents) + row.rest <= max_len for row in rows)
 
@@ -281,27 +282,32 @@ def test_masks_with_many_gaps_are_drawn_coarsely(tmp_path) -> None:
         "pack", tmp_path / "gaps.parquet", "--max-len", 4096, "-o", tmp_path / "out", "--report", tmp_path / "page.html"
     )
     assert (tmp_path / "page.html").stat().st_size < 500_000
-    assert {row.trained for row in packed_figures(tmp_path / "out").rows} == {(2048,)}
+    assert {row.trained for row in packed_figures(tmp_path / "out", for_report=True).shown_rows} == {(2048,)}
 
 
 # Figures
 
 
 def test_planned_rows_are_those_that_pack_writes(source, packed) -> None:
-    planned, written = dataset_figures(source, options=PackOptions(max_len=128)), packed_figures(packed)
+    planned, written = (
+        dataset_figures(source, options=PackOptions(max_len=128), for_report=True),
+        packed_figures(packed, for_report=True),
+    )
     for name in ("row", "lengths", "extents", "documents", "starts"):
-        assert [getattr(row, name) for row in planned.rows] == [getattr(row, name) for row in written.rows]
-    assert planned.mixing.attention == written.mixing.attention
-    np.testing.assert_array_equal(planned.profile.keys, written.profile.keys)
+        assert [getattr(row, name) for row in planned.shown_rows] == [getattr(row, name) for row in written.shown_rows]
+    assert planned.rows.attention == written.rows.attention
+    np.testing.assert_array_equal(planned.rows.profile.keys, written.rows.profile.keys)
     np.testing.assert_array_equal(planned.histogram, written.histogram)
-    np.testing.assert_array_equal(planned.lengths[1], written.lengths[1])  # the empty document is in neither
-    assert planned.row_lengths.lengths == written.row_lengths.lengths
+    np.testing.assert_array_equal(
+        planned.document_lengths[1][1:], written.document_lengths[1]
+    )  # without the empty document
+    assert planned.row_lengths.to_json() == written.row_lengths.to_json()
 
 
 @pytest.mark.parametrize("options", [(), ("--overlap", 8), ("--align", 16), ("--algorithm", "wrapped")])
 def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> None:
     run("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out")
-    values, counts = packed_figures(tmp_path / "out").lengths
+    values, counts = packed_figures(tmp_path / "out", for_report=True).document_lengths
     lengths = pq.read_table(source)["input_ids"].combine_chunks().value_lengths().to_numpy()
     expected = np.unique(lengths[lengths > 0], return_counts=True)
     np.testing.assert_array_equal(values, expected[0])
@@ -312,8 +318,8 @@ def test_copies_in_a_mixture_count_as_documents(source, folder, tmp_path) -> Non
     other = write_documents(tmp_path / "other.parquet", [40] * 20)
     sources = ("--source", f"{other}:2.5", "--source", f"{source}:1")
     run("pack", *sources, "--mix-unit", "epochs", "--max-len", 128, "-o", tmp_path / "out")
-    figures = packed_figures(tmp_path / "out")
-    values, counts = figures.lengths
+    figures = packed_figures(tmp_path / "out", for_report=True)
+    values, counts = figures.document_lengths
     assert counts.sum() == figures.totals.documents_packed
     assert values @ counts == figures.totals.tokens
     assert counts[values == 40] >= 50
@@ -332,18 +338,19 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
     pq.write_table(table, tmp_path / "documents.parquet")
     options = PackOptions(max_len=64, limit=("images:6",))
     run("pack", tmp_path / "documents.parquet", "--max-len", 64, "--limit", "images:6", "-o", tmp_path / "out")
-    figures = packed_figures(tmp_path / "out")
+    figures = packed_figures(tmp_path / "out", for_report=True)
     found = figures.row_lengths
     page = render_page(figures)
     assert "Packed rows are full" not in page
     assert ">full<" in page
-    assert found == dataset_figures(tmp_path / "documents.parquet", options=options).row_lengths
+    from_source = dataset_figures(tmp_path / "documents.parquet", options=options, for_report=True)
+    assert found.to_json() == from_source.row_lengths.to_json()
     assert [length.max_len for length in found.lengths] == [64, 128]
     assert found.lengths[1].packs * 6 >= sum(table["images"].to_pylist()) > found.lengths[1].packs * 5
 
 
 def test_trained_tokens_of_each_segment_are_those_of_its_labels(packed) -> None:
-    for row in packed_figures(packed).rows:
+    for row in packed_figures(packed, for_report=True).shown_rows:
         for length, start, trained in zip(row.lengths, row.starts, row.trained, strict=True):
             if length < 128 and start == 0:
                 assert trained == length - max(1, length // 2)
@@ -382,10 +389,8 @@ def test_bins_hold_every_document_and_token(lengths: list[int]) -> None:
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 100))
 def test_ranks_wait_for_the_largest_of_random_rows(keys: list[int], ranks: int, matrices: int) -> None:
-    means, none = np.ones(1), np.zeros(1, np.int64)
-    profile = RowProfile(
-        tokens=none, segments=none, keys=np.array(keys), mean_lengths=means, shuffled_mean_lengths=means
-    )
+    none = np.zeros(1, np.int64)
+    profile = RowProfile(tokens=none, segments=none, keys=np.array(keys), mean_lengths=np.ones(1, np.float32))
     expected = naive.expected_largest([key + matrices for key in keys], ranks) / (np.mean(keys) + matrices)
     assert profile.wait(ranks, matrices=matrices) == pytest.approx(expected)
 

@@ -14,7 +14,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.statistics import dataset_statistics
+from packer.pipeline.collect_figures import dataset_figures
 from packer.shards.manifest import checksum
 from tests.test_index_only import hashes
 
@@ -346,10 +346,10 @@ def test_limits_do_not_apply_to_documents_that_are_dropped(tmp_path):
     packer.pack(path, tmp_path / "packed", max_len=64, lengths_column="num_tokens", limit=["images:3"], long="drop")
     assert documents_in(tmp_path / "packed") == [(0, 0, 3), (3, 0, 5), (4, 0, 7)]
     assert not list(packer.verify(tmp_path / "packed", path))
-    figures = dataset_statistics(path, options=options)
+    figures = dataset_figures(path, options=options)
     assert (figures.packs, figures.limits[0].largest) == (2, 3)
     with pytest.raises(PackerError, match=r"document 2 \(l.parquet row 2\) has images 50, .* with more: 1\)"):
-        dataset_statistics(path, options=replace(options, long="truncate"))
+        dataset_figures(path, options=replace(options, long="truncate"))
 
 
 def test_verify_finds_a_row_above_its_limit(tmp_path):

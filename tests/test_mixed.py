@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.mixed import NEAR, draw_rows
-from packer.stats.row_mixing import RowSums, shuffled_share
+from packer.stats.row_figures import RowSums, shuffled
 from tests import naive
 
 orders = st.integers(1, 40).flatmap(
@@ -80,11 +80,11 @@ def test_drawn_rows_are_mixed_like_a_shuffled_corpus_and_solved_ones_are_not(max
     solved = get_algorithm("bfd").solve(histogram)
     shares = []
     for rows in ((found.row_extents, found.row_starts), (solved.extents, solved.offsets, solved.counts)):
-        sums = RowSums()
+        sums = RowSums(max_len)
         sums.add(*rows)
         shares.append(sums.finish().within_row_share)
-    assert shares[0] > 0.8 * shuffled_share(histogram)
-    assert shares[1] < 0.3 * shuffled_share(histogram)
+    assert shares[0] > 0.8 * shuffled(histogram).within_row_share
+    assert shares[1] < 0.3 * shuffled(histogram).within_row_share
     assert found.rows > 0.975 * order.sum() / max_len
 
 

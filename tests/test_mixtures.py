@@ -502,9 +502,9 @@ def test_the_command_rejects_invalid_mixtures(tmp_path):
 def test_the_rows_shown_of_a_mixture_name_sources_and_documents_as_the_packed_rows_do(tmp_path, algorithm):
     sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
     options = PackOptions(max_len=32, weights=(0.7, 0.3), algorithm=algorithm)
-    before = dataset_figures(sources, options=options).rows
+    before = dataset_figures(sources, options=options, for_report=True).shown_rows
     pack(sources, tmp_path / "out", options=options)
-    after = packed_figures(tmp_path / "out").rows
+    after = packed_figures(tmp_path / "out", for_report=True).shown_rows
     assert {source for row in after for source in row.sources} == {0, 1}
     for one, other in zip(before, after, strict=True):
         assert (one.row, one.sources, one.documents) == (other.row, other.sources, other.documents)

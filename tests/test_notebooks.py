@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.options import PackOptions
-from packer.pipeline.statistics import dataset_statistics, packed_statistics
+from packer.pipeline.collect_figures import dataset_figures, packed_figures
 
 NAME = "<b>&name"
 
@@ -58,14 +58,14 @@ def test_a_long_row_is_drawn_in_part(tmp_path) -> None:
 
 
 def test_manifest_and_statistics_show_their_facts(source, dataset) -> None:
-    found = dataset_statistics(source, options=PackOptions(max_len=64)), packed_statistics(dataset.path)
+    found = dataset_figures(source, options=PackOptions(max_len=64)), packed_figures(dataset.path)
     for value in (dataset.manifest, *found):
         facts = {row[0].text: row[1].text for row in shown(value).iter("tr")}
         assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
 
 
 def test_reprs_are_one_short_line(source, dataset) -> None:
-    found = dataset_statistics(source, options=PackOptions(max_len=64)), packed_statistics(dataset.path)
+    found = dataset_figures(source, options=PackOptions(max_len=64)), packed_figures(dataset.path)
     for value in (dataset, dataset.manifest, *found):
         text = repr(value)
         assert text.startswith(f"{type(value).__name__}(")

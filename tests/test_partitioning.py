@@ -24,7 +24,7 @@ from packer.pipeline.planning.surveying import survey
 from packer.pipeline.segments.segment_reader import LengthsReader
 from packer.plan.cutting import cut_documents
 from packer.plan.partitions import BlockMarker
-from packer.stats.row_mixing import RowSums, shuffled_share
+from packer.stats.row_figures import RowSums, shuffled
 from tests import naive
 from tests.small import shrink
 from tests.test_pack import made_documents
@@ -150,10 +150,10 @@ def test_every_shard_is_a_sample_of_the_corpus(order):
 def test_rows_are_mixed_like_the_corpus():
     lengths = like_real(60_000)
     plan, shards = planned(lengths, 4096, rows_per_shard=1000)
-    sums = RowSums()
+    sums = RowSums(4096)
     for shard in shards:
         sums.add(shard.lengths, shard.row_starts)
-    assert sums.finish().within_row_share > 0.85 * shuffled_share(plan.segments.histogram)
+    assert sums.finish().within_row_share > 0.85 * shuffled(plan.segments.histogram).within_row_share
 
 
 @pytest.mark.parametrize("rows_per_shard", [10**9, 1_000])
@@ -165,11 +165,14 @@ def test_rows_are_mixed_in_shards_of_any_size_and_the_longest_documents_are_not_
     lengths = np.minimum(np.random.default_rng(2).lognormal(4.9, 1.0, 50_000) + 1, 4096).astype(np.int32)
     lengths = np.sort(lengths) if order == "sorted" else lengths
     plan, shards = planned(lengths, 1024, rows_per_shard)
-    sums = RowSums()
+    sums = RowSums(1024)
     for shard in shards:
         sums.add(shard.lengths, shard.row_starts)
     assert plan.packs <= plan.lower_bound + 1
-    assert sums.finish().within_row_share > 0.95 * shuffled_share(cut_documents(lengths, 1024, "split").histogram)
+    assert (
+        sums.finish().within_row_share
+        > 0.95 * shuffled(cut_documents(lengths, 1024, "split").histogram).within_row_share
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["bfd", "mixed"])

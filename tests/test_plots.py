@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.plots import Bar, DrawnRow, Line, bar_plot, histogram_plot, line_plot, row_plot
-from packer.plots.line_plot import HEIGHT, axis_top
-from packer.plots.palette import PALETTE, style_sheet
+from packer.plots.charts import HEIGHT, axis_top
 from packer.plots.row_plot import BAR, STEP
-from packer.plots.svg_elements import Plot, shortened
+from packer.plots.svg_elements import PALETTE, Plot, shortened, style_sheet
 from packer.report.plain_text import percent
 
 BOX = re.compile(r"M(\d+) (\d+)h(\d+)v(\d+)h-\d+z")

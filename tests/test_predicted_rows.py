@@ -14,10 +14,9 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
 from packer.pipeline.comparing import compare
-from packer.pipeline.measure_row_lengths import row_length_statistics
 from packer.pipeline.packing import pack as run_pack
-from packer.pipeline.statistics import dataset_statistics, packed_statistics
 from tests import test_kept
 from tests.chat_templates import save_tokenizer
 from tests.test_kept import write
@@ -28,7 +27,7 @@ GROUPED = [("together", "bfd"), ("apart", "bfd"), ("apart", "ffd")]
 
 
 def predicted_and_packed(source, out, options):
-    found = dataset_statistics(source, options=options)
+    found = dataset_figures(source, options=options)
     made = run_pack(source, out, options=options, sync=False).manifest
     return found, made
 
@@ -36,10 +35,10 @@ def predicted_and_packed(source, out, options):
 def assert_alike(found, made):
     totals = made.totals
     assert found.packs == totals.packs
-    assert found.lower_bound == totals.lower_bound
+    assert found.totals.lower_bound == totals.lower_bound
     assert (found.documents, found.tokens) == (totals.documents, totals.tokens)
-    assert found.documents_packed == totals.documents_packed
-    assert found.tokens_packed == totals.tokens_packed
+    assert found.totals.documents_packed == totals.documents_packed
+    assert found.totals.tokens_packed == totals.tokens_packed
     assert found.efficiency == totals.efficiency
 
 
@@ -118,11 +117,11 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds, mixed):
         out = tmp_path / f"out-{number}"
         found, made = predicted_and_packed(source, out, asked)
         assert_alike(found, made)
-        assert found.packs > dataset_statistics(source, options=replace(asked, limit=())).packs
-        lengths = row_length_statistics(source, options=asked, max_lens=[32, 48])
+        assert found.packs > dataset_figures(source, options=replace(asked, limit=())).packs
+        lengths = row_lengths(source, options=asked, max_lens=[32, 48])
         assert lengths.lengths[-1].packs == found.packs
         sums = [int(row["images"].sum()) for row in packer.load(out)]
-        [planned], [packed] = found.limits, packed_statistics(out).limits
+        [planned], [packed] = found.limits, packed_figures(out).limits
         assert (packed.column, packed.limit, packed.mean, packed.largest) == ("images", 7, np.mean(sums), max(sums))
         assert planned == packed
 
@@ -173,9 +172,9 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
         words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; use one type"
         options = PackOptions(max_len=8, group_by="group")
         with pytest.raises(PackerError, match=words):
-            dataset_statistics(paths, options=replace(options, weights=(1, 1)))
+            dataset_figures(paths, options=replace(options, weights=(1, 1)))
         with pytest.raises(PackerError, match=words):
-            dataset_statistics(str(tmp_path / f"o*.{kind}"), options=options)
+            dataset_figures(str(tmp_path / f"o*.{kind}"), options=options)
 
 
 # ---- compare ----
@@ -209,12 +208,12 @@ def test_compare_predicts_the_rows_of_a_mixture_and_of_groups(tmp_path, options)
         out = tmp_path / outcome.algorithm
         totals = run_pack(sources, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
         rows = attention_in(out)
-        assert (outcome.rows.packs, outcome.rows.segments) == (totals.packs, totals.segments)
-        assert outcome.rows.mixing.attention == sum(rows)
+        assert (outcome.figures.packs, outcome.figures.rows.segments) == (totals.packs, totals.segments)
+        assert outcome.figures.rows.attention == sum(rows)
         if options.group_by:  # its rows are those of the plan, whereas rows of patterns are dealt in another order
-            assert outcome.rows.mixing.attention_peak == pytest.approx(max(rows) / np.mean(rows))
+            assert outcome.figures.rows.attention_peak == pytest.approx(max(rows) / np.mean(rows))
         assert found.lower_bound >= totals.lower_bound
-        assert found.corpus.documents_packed == totals.documents_packed
+        assert found.account.documents_packed == totals.documents_packed
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -226,10 +225,10 @@ def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
     for outcome in found.outcomes:
         out = tmp_path / outcome.algorithm
         totals = run_pack(source, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
-        assert (outcome.rows.packs, outcome.rows.segments) == (totals.packs, totals.segments)
-        assert outcome.rows.mixing.attention == sum(attention_in(out))
-        assert outcome.rows.max_segments % 2 == 0
-        assert found.corpus.documents_packed == totals.documents_packed
+        assert (outcome.figures.packs, outcome.figures.rows.segments) == (totals.packs, totals.segments)
+        assert outcome.figures.rows.attention == sum(attention_in(out))
+        assert outcome.figures.rows.segments_per_row.max % 2 == 0
+        assert found.account.documents_packed == totals.documents_packed
 
 
 # ---- on the command line ----

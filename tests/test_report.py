@@ -11,30 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.options import PackOptions, byte_size
+from packer.pipeline.collect_figures import packed_figures, row_batches, sampled_rows
 from packer.pipeline.packing import pack
-from packer.pipeline.statistics import mixing_sample, packed_statistics, row_batches
-from packer.report.dataset_report import render_packed_stats, render_stats
+from packer.report.figure_tables import render_figures
 from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
 from packer.report.run_summary import render_manifest_summary
 from packer.shards.manifest import Manifest
-from packer.stats.dataset_figures import DatasetStats, dataset_stats
-from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
-from packer.stats.row_mixing import RowMixing
+from packer.stats.dataset_figures import Figures
+from packer.stats.row_figures import RowFigures
+from tests.made_figures import figures_of, rows_of
 from tests.small import shrink
-
-
-def stats_of(lengths: Any, *, max_len: int, packs: int, documents_per_step: int = 64) -> DatasetStats:
-    """Stats of lengths that are truncated to max_len."""
-    histogram = np.bincount(np.minimum(lengths, max_len), minlength=max_len + 1).astype(np.int64)
-    histogram[0] = 0
-    return dataset_stats(
-        lengths=np.asarray(lengths),
-        histogram=histogram,
-        packs=packs,
-        lower_bound=packs - 1,
-        algorithm="bfd",
-        documents_per_step=documents_per_step,
-    )
 
 
 def line_with(text: str, words: str) -> str:
@@ -74,12 +60,8 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def mixing_of(stats: PackedStats) -> RowMixing:
-    return RowMixing(rows=stats.packs, mixing=stats.mixing, shuffled_share=stats.shuffled_share)
-
-
 def summary_of(
-    content: dict[str, Any], rows: RowMixing | None = None, *, verbose: bool = False, compiling: float = 0
+    content: dict[str, Any], rows: RowFigures | None = None, *, verbose: bool = False, compiling: float = 0
 ) -> str:
     part = {"source": content["source"], "totals": content["totals"], "shards": len(content["shards"])}
     manifest = Manifest.from_dict({**content, "generations": [part]})
@@ -161,7 +143,7 @@ def test_blocks_are_drawn_only_where_the_encoding_has_them() -> None:
 
 def test_stats_show_padding_now_and_packed_and_the_batch_to_use() -> None:
     lengths = [100] * 900 + [300] * 100  # 120,000 tokens; 9.375 documents of the mean length fill a row
-    text = render_stats(stats_of(lengths, max_len=1125, packs=107))
+    text = render_figures(figures_of(lengths, max_len=1125, packs=107, lower_bound=106))
     assert text.startswith("1,000 documents, 120,000 tokens\n")
     assert "107 rows of 1,125 tokens, 99.7% full (lower bound 106)" in text
     padding, speedup = text.split("Speed-up over padding")
@@ -175,21 +157,23 @@ def test_stats_show_padding_now_and_packed_and_the_batch_to_use() -> None:
 
 
 def test_stats_name_what_does_not_fit_or_is_lost() -> None:
-    text = render_stats(stats_of([100, 1200, 1300, 50], max_len=1000, packs=3))
+    text = render_figures(figures_of([100, 1200, 1300, 50], max_len=1000, packs=3))
     assert (
         line_with(text, "Longer than a row") == "Longer than a row: 2 documents, 50.0%; 500 tokens cut off or dropped"
     )
-    assert "cut off" not in render_stats(stats_of([100, 50], max_len=1000, packs=1))
+    assert "cut off" not in render_figures(figures_of([100, 50], max_len=1000, packs=1))
 
 
 def test_advice_warns_where_one_row_holds_more_than_a_step() -> None:
-    text = render_stats(stats_of([10] * 1000, max_len=1000, packs=10, documents_per_step=8))
+    text = render_figures(figures_of([10] * 1000, max_len=1000, packs=10, documents_per_step=8))
     assert line_with(text, "documents per step").split()[3:] == ["8", "100.0"]
     assert "A single row holds more" in text
 
 
 def test_a_single_document_is_shown_too() -> None:
-    assert render_stats(stats_of([7], max_len=8, packs=1)).startswith("1 document, 7 tokens\nPacked: 1 row of 8 tokens")
+    assert render_figures(figures_of([7], max_len=8, packs=1)).startswith(
+        "1 document, 7 tokens\nPacked: 1 row of 8 tokens"
+    )
 
 
 @pytest.mark.parametrize("max_len", [512, 4096, 131072])
@@ -197,20 +181,21 @@ def test_stats_of_real_lengths_fit_a_screen(max_len: int, shared_data: Path) -> 
     for path in sorted((shared_data / "lengths").glob("*.npy")):
         lengths = np.load(path)
         packs = -(-int(np.minimum(lengths, max_len).sum()) // max_len)
-        text = render_stats(stats_of(lengths, max_len=max_len, packs=packs), unicode=False)
+        text = render_figures(figures_of(lengths, max_len=max_len, packs=packs), unicode=False)
         assert text.isascii(), path.name
         assert len(text.splitlines()) <= 40, text
         assert max(map(len, text.splitlines())) <= 80, text
 
 
+def packed_of(rows: list[list[int]], max_len: int, lower_bound: int) -> Figures:
+    """Figures of packed rows of these segments, a document each."""
+    lengths = [length for row in rows for length in row]
+    figures = figures_of(lengths, max_len=max_len, packs=len(rows), lower_bound=lower_bound)
+    return replace(figures, is_packed=True, measured_rows=rows_of(rows, max_len))
+
+
 def test_packed_stats_show_rows_padding_and_attention() -> None:
-    # [3, 1], [2, 2 of padding] and [4] in rows of 4.
-    rows = RowArrays(
-        row_offsets=np.array([0, 2, 4, 5]),
-        seq_lengths=np.array([3, 1, 2, 2, 4], np.int32),
-        doc_ids=np.array([7, 8, 9, -1, 3]),
-    )
-    text = render_packed_stats(packed_stats(documents=4, lower_bound=2, max_len=4, rows=[rows]), unicode=False)
+    text = render_figures(packed_of([[3, 1], [2], [4]], 4, 2), unicode=False)
     assert text.startswith("3 rows of 4 tokens\n")
     assert text.isascii()
     assert len(text.splitlines()) <= 40
@@ -218,24 +203,19 @@ def test_packed_stats_show_rows_padding_and_attention() -> None:
     assert "83.3% full" in line_with(text, "the rows are")
     assert line_with(text, "padding  ").split()[:3] == ["padding", "16.7%", "0.67"]
     assert line_with(text, "lower bound").split()[2] == "2"
-    assert line_with(text, "attention  ").split()[1] == "70.8%"
+    assert line_with(text, "attention  ").split()[1] == "62.5%"
 
 
 def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
-    rows = RowArrays(
-        row_offsets=np.array([0, 2, 3]),
-        seq_lengths=np.array([90_000, 110_000, 200_000], np.int32),
-        doc_ids=np.array([0, 1, 2]),
-    )
-    stats = packed_stats(documents=3, lower_bound=2, max_len=200_000, rows=[rows])
+    figures = packed_of([[90_000, 110_000], [200_000]], 200_000, 2)
     grouped = {"groups": 12_345, "packs_ungrouped": 3300, "documents_without": 1_234_567}
     many = {"documents": 1_255_190, "tokens": 999_999_999, "documents_untrained": 100, "documents_straddling": 100}
     totals = MANIFEST["totals"] | many | {"segments_untrained": 1_234_567, "groups": grouped}
     summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
     for text in (
-        render_packed_stats(stats, unicode=False),
+        render_figures(figures, unicode=False),
         summary_of(summary),
-        summary_of(summary, mixing_of(stats), verbose=True),
+        summary_of(summary, figures.rows, verbose=True),
     ):
         assert max(map(len, text.splitlines())) <= 80, text
 
@@ -284,8 +264,7 @@ def test_summary_accounts_for_every_document_and_token(verbose: bool) -> None:
 
 
 def test_a_summary_says_that_mixing_was_measured_in_a_sample() -> None:
-    rows = RowArrays(row_offsets=np.array([0, 1]), seq_lengths=np.array([4096], np.int32), doc_ids=np.array([0]))
-    sample = mixing_of(packed_stats(documents=1, lower_bound=1, max_len=4096, rows=[rows]))
+    sample = rows_of([[4096]], 4096)
     line = line_with(summary_of(MANIFEST, sample), "sampled")
     assert line.split() == ["sampled", "1", *["rows,", "for", "the", "two", "lines", "above"]]
     assert "sampled" not in summary_of(MANIFEST, replace(sample, rows=3304))
@@ -307,12 +286,12 @@ def test_a_sample_is_of_record_batches_from_all_shards(tmp_path: Path, monkeypat
     for step in (2, 7, batches - 1, batches + 1):
         assert [batch["doc_ids"].to_pylist() for batch in row_batches(folder, manifest, every=step)] == every[::step]
 
-    whole = packed_statistics(folder)
-    assert mixing_sample(folder, manifest) == mixing_of(whole)
+    whole = packed_figures(folder).rows
+    assert sampled_rows(folder, manifest) == whole
     shrink(monkeypatch, sampled_batches=20)
-    sample = mixing_sample(folder, manifest)
+    sample = sampled_rows(folder, manifest)
     assert sample.rows < manifest.packs / 2
-    assert sample.mixing.within_row_share == pytest.approx(whole.mixing.within_row_share, abs=0.05)
+    assert sample.within_row_share == pytest.approx(whole.within_row_share, abs=0.05)
 
 
 def test_summary_tells_repeated_tokens_where_there_are_any() -> None:

@@ -184,7 +184,7 @@ def test_text_stays_within_the_page_on_a_phone(browser, address) -> None:
 def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, packed) -> None:
     from packer.pipeline.collect_figures import packed_figures
 
-    rows = packed_figures(packed).rows
+    rows = packed_figures(packed, for_report=True).shown_rows
     sources = ["chats.parquet", "web & <code>.parquet"]
     browser.open(address)
     for index, segment in ((0, 0), (5, 1), (len(rows) - 1, 0)):

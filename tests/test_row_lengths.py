@@ -3,9 +3,9 @@
 import json
 import re
 from dataclasses import replace
-from itertools import accumulate
 
 import click.testing
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,21 +15,14 @@ from hypothesis import strategies as st
 
 from packer.cli import cli
 from packer.options import PackOptions
-from packer.pipeline.measure_row_lengths import DocumentLengths, describe_length, row_length_statistics
-from packer.report.row_length_table import render_row_lengths
-from packer.stats.model_work import KEYS_OF_MATRICES, RowWork, attention_share
-from packer.stats.row_lengths import RowLength, RowLengths
+from packer.pipeline.collect_figures import row_lengths
+from packer.report.figure_tables import render_row_lengths
+from packer.stats.dataset_figures import Figures, RowLengths
+from packer.stats.row_figures import KEYS_OF_MATRICES
 from tests import naive
+from tests.made_figures import figures_of, rows_of
 
 rows_of_lengths = st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=5), min_size=1, max_size=20)
-
-
-def work_of(rows: list[list[int]], *, parts: int = 1) -> RowWork:
-    work = RowWork()
-    for part in range(parts):
-        some = rows[part::parts]
-        work.add(np.array([length for row in some for length in row]), np.array([0, *accumulate(map(len, some))]))
-    return work
 
 
 def run(*arguments: object, fails: bool = False) -> str:
@@ -45,25 +38,32 @@ def test_the_keys_at_which_attention_costs_as_much_as_matrices_are_those_of_llam
     layers, width, hidden, words = 32, 4096, 11008, 32000
     weights = layers * (4 * width * width + 3 * width * hidden) + words * width
     assert 2 * weights / (4 * layers * width) == KEYS_OF_MATRICES
-    assert attention_share(KEYS_OF_MATRICES) == 0.5
 
 
 def test_work_of_known_rows() -> None:
-    work = work_of([[3, 1], [4]])
-    assert work.keys_per_token == (6 + 1 + 10) / 8
-    assert work.peak == pytest.approx((4 * KEYS_OF_MATRICES + 10) / (4 * KEYS_OF_MATRICES + 8.5))
+    rows = rows_of([[3, 1], [4]], 4)
+    assert rows.keys_per_token == (6 + 1 + 10) / 8
+    assert rows.work_peak == pytest.approx((4 * KEYS_OF_MATRICES + 10) / (4 * KEYS_OF_MATRICES + 8.5))
+    share = figures_of([3, 1, 4], max_len=4, packs=2, rows=rows).attention_share
+    assert share == 2.125 / (KEYS_OF_MATRICES + 2.125)
 
 
-@given(rows_of_lengths, st.integers(1, 3))
-def test_work_is_that_of_one_token_after_the_other(rows: list[list[int]], parts: int) -> None:
-    work = work_of(rows, parts=parts)
+@given(rows_of_lengths)
+def test_work_is_that_of_one_token_after_the_other(rows: list[list[int]]) -> None:
+    found = rows_of(rows, 45_000)
     keys, peak = naive.work_of_rows(rows, KEYS_OF_MATRICES)
-    assert work.keys_per_token == pytest.approx(keys)
-    assert work.peak == pytest.approx(peak)
-    assert work.peak >= 1
+    assert found.keys_per_token == pytest.approx(keys)
+    assert found.work_peak == pytest.approx(peak)
+    assert found.work_peak >= 1
 
 
 # Figures of a length
+
+
+def figures_at(lengths: list[int], options: PackOptions) -> Figures:
+    documents = datasets.Dataset.from_dict({"input_ids": [[1] * length for length in lengths]})
+    (found,) = row_lengths(documents, options=options, max_lens=[options.max_len]).lengths
+    return found
 
 
 @settings(deadline=None)
@@ -78,44 +78,34 @@ def test_documents_are_split_and_tokens_cut_as_counted_by_hand(lengths, max_len,
     placed = [min(length, max_len) for length in placed] if long == "truncate" else placed
     if not any(placed):
         return
-    options = PackOptions(max_len=max_len, long=long, algorithm=algorithm)
-    found = describe_length(DocumentLengths(np.array(lengths, np.int32)), options, documents_per_step=8)
-    assert found.tokens_lost == sum(lengths) - sum(placed)
+    found = figures_at(lengths, PackOptions(max_len=max_len, long=long, algorithm=algorithm))
+    assert found.totals.tokens_lost == sum(lengths) - sum(placed)
     if algorithm == "wrapped":
         pieces = [segment for row in naive.wrapped(placed, max_len) for segment in row]
     else:
         pieces = naive.cut_documents(placed, max_len, "split")
     documents = [document for document, _, _ in pieces]
-    assert found.documents_split == sum(documents.count(document) > 1 for document in set(documents))
+    assert found.totals.documents_split == sum(documents.count(document) > 1 for document in set(documents))
     assert found.tokens_without_context == sum(length for _, start, length in pieces if start > 0)
-    assert found.keys_per_token * sum(placed) == pytest.approx(sum(n * (n + 1) // 2 for _, _, n in pieces))
+    assert found.rows.keys_per_token * sum(placed) == pytest.approx(sum(n * (n + 1) // 2 for _, _, n in pieces))
 
 
 def test_repeated_tokens_and_left_truncation_do_not_count_as_cut() -> None:
-    lengths = np.array([10, 4, 4], np.int32)
     overlapping = PackOptions(max_len=4, overlap=1)  # 0-3, 3-6, 6-9
-    assert describe_length(DocumentLengths(lengths), overlapping, documents_per_step=1).tokens_without_context == 6
-    left = PackOptions(max_len=4, long="truncate", truncate_side="left")
-    found = describe_length(DocumentLengths(lengths), left, documents_per_step=1)
-    assert (found.tokens_without_context, found.tokens_lost) == (0, 6)
+    assert figures_at([10, 4, 4], overlapping).tokens_without_context == 6
+    found = figures_at([10, 4, 4], PackOptions(max_len=4, long="truncate", truncate_side="left"))
+    assert (found.tokens_without_context, found.totals.tokens_lost) == (0, 6)
 
 
 # The table
 
 
-def length_of(max_len: int, cut: int, *, lost: int = 0, full: float = 0.99) -> RowLength:
-    return RowLength(
-        max_len=max_len,
-        packs=10,
-        efficiency=full,
-        tokens=1000,
-        documents_split=3,
-        tokens_without_context=cut,
-        tokens_lost=lost,
-        keys_per_token=100.0,
-        work_peak=1.5,
-        packed_rows_per_step=4,
-    )
+def length_of(max_len: int, cut: int, *, lost: int = 0, split: int = 3, packs: int = 10, full: float = 0.99) -> Figures:
+    """Figures of documents of 1,000 tokens, of which some are without context or lost."""
+    totals = {"documents": 100, "tokens": 1000, "tokens_truncated": lost, "documents_split": split}
+    totals["tokens_packed"] = round(full * packs * max_len)
+    rows = replace(rows_of([[4]], max_len), tokens_after_start=cut)
+    return figures_of([1] * 100, max_len=max_len, packs=packs, rows=rows, totals=totals)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +122,7 @@ def length_of(max_len: int, cut: int, *, lost: int = 0, full: float = 0.99) -> R
     ],
 )
 def test_one_sentence_recommends_a_length(lengths, sentence) -> None:
-    found = RowLengths(
-        documents=100,
-        tokens=1000,
-        algorithm="auto",
-        documents_per_step=64,
-        lengths=tuple(length_of(max_len, cut, lost=lost) for max_len, cut, lost in lengths),
-    )
+    found = RowLengths(lengths=tuple(length_of(max_len, cut, lost=lost) for max_len, cut, lost in lengths))
     lines = render_row_lengths(found).splitlines()
     assert " ".join(" ".join(lines).split()).endswith(sentence.format("without context"))
     assert max(map(len, lines)) <= 80
@@ -148,13 +132,13 @@ def test_one_sentence_recommends_a_length(lengths, sentence) -> None:
 
 @pytest.mark.parametrize("lost", [0, 432])
 def test_rows_that_are_not_full_have_a_column_that_says_so(lost) -> None:
-    length = replace(length_of(131_072, 0, lost=lost, full=0.875), packs=99_999, documents_split=0)
-    for full in (length, replace(length, efficiency=0.95)):
-        found = RowLengths(documents=9, tokens=1000, algorithm="auto", documents_per_step=64, lengths=(full,))
+    for share in (0.875, 0.95):
+        length = length_of(131_072, 0, lost=lost, split=0, packs=99_999, full=share)
+        found = RowLengths(lengths=(length,))
         _, head, line, *_ = lines = render_row_lengths(found).splitlines()
         assert max(map(len, lines)) <= 80
         shown = dict(zip(*(re.split("  +", words.strip()) for words in (head, line)), strict=True))
-        assert shown.get("full") == ("87.5%" if full is length else None)
+        assert shown.get("full") == ("87.5%" if share == 0.875 else None)
         assert ("lost" in shown) == bool(lost)
 
 
@@ -184,7 +168,7 @@ def test_a_mixture_is_drawn_anew_where_it_depends_on_the_length(source, tmp_path
     other.write_bytes(source.read_bytes())
     options = PackOptions(max_len=64, weights=(1, 1), long="drop")
     sources = [source, other]
-    lengths = row_length_statistics(sources, options=options, max_lens=(32, 64)).lengths
+    lengths = row_lengths(sources, options=options, max_lens=(32, 64)).lengths
     for found in lengths:
         alone = json.loads(
             run("--source", source, "--source", other, "--long", "drop", "--max-len", found.max_len, "--json")

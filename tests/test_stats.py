@@ -1,20 +1,28 @@
 """Ratios, totals and quantiles, against enumeration on tiny sets and simulation on real lengths."""
 
 import json
+import statistics
+from dataclasses import asdict
 from itertools import chain, pairwise, permutations
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.stats.dataset_figures import dataset_stats, epoch_steps
+import packer
+from packer.cli import cli
 from packer.stats.distribution import MAX_BINS, distribution
-from packer.stats.packed_figures import RowArrays, packed_stats
 from packer.stats.padding import BATCH_SIZES, expected_longest, grouped_total, padding_ratios
+from packer.stats.row_figures import RowSums
+from tests import naive
+from tests.made_figures import figures_of, rows_of
+from tests.test_pack import made_documents, save_arrow
 
 MAX_LEN = 32
 
@@ -182,156 +190,96 @@ def test_bins_are_of_one_width_or_double_when_the_tail_is_long() -> None:
 
 
 def test_packed_rows_per_step_keep_the_documents_per_step() -> None:
-    epoch = epoch_steps(documents=1000, segments=1010, packs=100, documents_per_step=64)
-    assert (epoch.rows, epoch.rows_per_step, epoch.steps) == (1010, 64 * 1.01, 16)
+    epoch = figures_of([5] * 1000, max_len=100, packs=100).epoch
+    assert (epoch.rows, epoch.rows_per_step, epoch.steps) == (1000, 64, 16)
     assert (epoch.packed_rows, epoch.packed_rows_per_step, epoch.packed_steps) == (100, 6, 17)
     assert epoch.packed_documents_per_step == 60
 
 
 def test_a_step_has_one_row_where_a_row_has_more_documents_than_the_step() -> None:
-    epoch = epoch_steps(documents=1000, segments=1000, packs=10, documents_per_step=8)
+    epoch = figures_of([1] * 1000, max_len=100, packs=10, documents_per_step=8).epoch
     assert (epoch.packed_rows_per_step, epoch.packed_steps, epoch.packed_documents_per_step) == (1, 10, 100)
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 1000))
-def test_documents_per_step_are_missed_by_half_a_row_at_most(documents: int, packs: int, per_step: int) -> None:
-    epoch = epoch_steps(documents=documents, segments=documents, packs=packs, documents_per_step=per_step)
+@given(st.integers(1, 10**6), st.integers(1, 1000))
+def test_documents_per_step_are_missed_by_half_a_row_at_most(packs: int, per_step: int) -> None:
+    epoch = figures_of([1] * 500, max_len=500, packs=packs, documents_per_step=per_step).epoch
     if epoch.packed_rows_per_step > 1:
-        assert abs(epoch.packed_documents_per_step - per_step) <= documents / packs / 2 * (1 + 1e-9)
+        assert abs(epoch.packed_documents_per_step - per_step) <= 500 / packs / 2 * (1 + 1e-9)
 
 
 # Datasets
 
 
-def test_stats_of_a_tiny_dataset_are_known() -> None:
-    # Documents of 0, 3, 5 and 10 tokens; the last is split into 8 and 2, and [8] and [5, 3] and [2] are the packs.
-    stats = dataset_stats(
-        lengths=np.array([3, 0, 10, 5]),
-        histogram=histogram_of([3, 5, 8, 2], max_len=8),
-        packs=3,
-        lower_bound=3,
-        algorithm="bfd",
-        documents_per_step=2,
-    )
-    assert (stats.documents, stats.tokens, stats.documents_packed, stats.tokens_packed) == (4, 18, 3, 18)
-    assert (stats.segments, stats.documents_over_max_len, stats.max_len, stats.packs) == (4, 1, 8, 3)
-    assert stats.efficiency == 18 / 24
-    assert stats.packing_factor == 1
-    assert (stats.lengths.min, stats.lengths.max) == (0, 10)
-    assert (stats.epoch.steps, stats.epoch.packed_rows_per_step) == (2, 2)
+def stats(*arguments: object) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, ["stats", *map(str, arguments), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("segments", "documents_packed"), [([3, 5, 8, 2], 3), ([3, 5, 8], 3), ([3, 5], 2)])
-def test_documents_packed_follows_from_the_segments(segments: list[int], documents_packed: int) -> None:
-    """Of documents of 0, 3, 5 and 10 tokens the longest is split, truncated, dropped."""
-    stats = dataset_stats(
-        lengths=(np.array([0, 3, 5, 10]), np.ones(4, np.int64)),
-        histogram=histogram_of(segments, max_len=8),
-        packs=3,
-        lower_bound=2,
-        algorithm="bfd",
-    )
-    assert stats.documents_packed == documents_packed
-    assert stats.tokens == 18
-    assert stats.tokens_packed == sum(segments)
-    assert stats.efficiency == sum(segments) / 24
-    assert stats.efficiency == pytest.approx(1 - stats.padding.packed)
-
-
-def test_json_has_the_keys_that_scripts_read() -> None:
-    stats = dataset_stats(
-        lengths=np.array([1, 2, 4]), histogram=histogram_of([1, 2, 4], 4), packs=2, lower_bound=2, algorithm="bfd"
-    )
-    read = json.loads(json.dumps(stats.to_json()))
-    expected = {"documents": 3, "tokens": 7, "max_len": 4, "packs": 2, "lower_bound": 2, "efficiency": 7 / 8}
+def test_stats_of_a_tiny_dataset_are_known(tmp_path: Path) -> None:
+    """Documents of 3, 0, 10 and 5 tokens; the last but one is split into 8 and 2: rows are [8], [5, 3] and [2]."""
+    source = save_arrow(tmp_path / "tiny.arrow", [[1] * length for length in (3, 0, 10, 5)])
+    read = stats(source, "--max-len", 8, "--batch-size", 2, "--algorithm", "bfd")
+    expected = {"documents": 4, "tokens": 18, "documents_packed": 3, "tokens_packed": 18, "segments": 4}
+    expected |= {"documents_over_max_len": 1, "max_len": 8, "packs": 3, "lower_bound": 3, "efficiency": 18 / 24}
     assert {key: read[key] for key in expected} == expected
-    assert read["packing_factor"] == 1.5
+    assert read["packing_factor"] == 1
+    assert (read["lengths"]["min"], read["lengths"]["p50"], read["lengths"]["max"]) == (0, 3, 10)
+    assert (read["epoch"]["rows"], read["epoch"]["rows_per_step"]) == (4, 2 * 4 / 3)
+    assert (read["epoch"]["steps"], read["epoch"]["packed_rows_per_step"]) == (2, 2)
     assert set(read["padding"]) == {"max_len", "batch_longest", "group_by_length", "packed"}
     for mode in ("batch_longest", "group_by_length"):
         assert list(read["padding"][mode]) == ["1", "2", "4", "8", "16", "32", "64"]
-    assert read["padding"]["packed"] == 1 / 8
-    assert read["lengths"]["p50"] == 2
-    assert read["epoch"]["packed_rows_per_step"] == 43
+    assert read["padding"]["packed"] == pytest.approx(1 / 4)
 
 
-def test_real_lengths_are_described_as_numpy_counts_them(shared_data: Path) -> None:
-    for path in sorted((shared_data / "lengths").glob("*.npy")):
-        lengths = np.load(path)
-        histogram = histogram_of(np.minimum(lengths, 4096), max_len=4096)
-        packs = ceil(np.minimum(lengths, 4096).sum() / 4096)
-        stats = dataset_stats(lengths=lengths, histogram=histogram, packs=packs, lower_bound=packs, algorithm="bfd")
-        assert stats.tokens == lengths.sum(dtype=np.int64), path.name
-        assert stats.documents_over_max_len == (lengths > 4096).sum()
-        assert stats.lengths.p50 == np.sort(lengths)[(len(lengths) - 1) // 2]
-        assert stats.padding.max_len == pytest.approx(1 - np.minimum(lengths, 4096).mean() / 4096)
-        assert 0 <= stats.padding.packed < 4096 / stats.tokens_packed
+@pytest.mark.parametrize(("long", "documents", "tokens"), [("split", 3, 18), ("truncate", 3, 16), ("drop", 2, 8)])
+def test_documents_packed_follow_from_the_policy(tmp_path: Path, long: str, documents: int, tokens: int) -> None:
+    source = save_arrow(tmp_path / "tiny.arrow", [[1] * length for length in (3, 0, 10, 5)])
+    read = stats(source, "--max-len", 8, "--long", long)
+    assert (read["documents_packed"], read["tokens_packed"], read["tokens"]) == (documents, tokens, 18)
+    assert read["efficiency"] == pytest.approx(1 - read["padding"]["packed"])
 
 
 # Packed datasets
 
-# [3, 1], [2, 2 of padding] and [4] in rows of 4.
-ROWS = RowArrays(
-    row_offsets=np.array([0, 2, 4, 5]),
-    seq_lengths=np.array([3, 1, 2, 2, 4], np.int32),
-    doc_ids=np.array([7, 8, 9, -1, 3]),
-)
 
-
-def test_stats_of_tiny_rows_are_known() -> None:
-    stats = packed_stats(documents=4, lower_bound=3, max_len=4, rows=[ROWS])
-    assert (stats.documents, stats.segments, stats.tokens, stats.packs) == (4, 4, 10, 3)
-    assert stats.efficiency == 10 / 12
-    assert stats.packing_factor == 4 / 3
-    assert stats.mean_padding == pytest.approx(2 / 3)
-    assert stats.attention_share == (9 + 1 + 4 + 4 + 16) / (3 * 16)
-    assert (stats.segments_per_row.min, stats.segments_per_row.mean, stats.segments_per_row.max) == (1, 4 / 3, 2)
-    assert stats.padding == padding_ratios(histogram_of([3, 1, 2, 4], 4), packs=3)
-
-
-def test_rows_in_parts_give_what_they_give_at_once() -> None:
-    parts = [
-        RowArrays(row_offsets=ROWS.row_offsets[first : last + 1], seq_lengths=ROWS.seq_lengths, doc_ids=ROWS.doc_ids)
-        for first, last in ((0, 1), (1, 1), (1, 3))
+@pytest.mark.parametrize("options", [{}, {"overlap": 5}, {"align": 8}, {"algorithm": "wrapped"}], ids=str)
+def test_figures_of_packed_rows_are_those_counted_row_by_row(tmp_path: Path, options: dict[str, Any]) -> None:
+    source = save_arrow(tmp_path / "rows.arrow", made_documents(300))
+    packer.pack(source, tmp_path / "out", max_len=40, **options)
+    read, dataset = stats(tmp_path / "out"), packer.load(tmp_path / "out")
+    segments = [row["doc_ids"] >= 0 for row in dataset]
+    rows = [
+        row.get("seq_tokens", row["seq_lengths"])[used].tolist() for row, used in zip(dataset, segments, strict=True)
     ]
-    at_once = packed_stats(documents=4, lower_bound=3, max_len=4, rows=[ROWS])
-    assert packed_stats(documents=4, lower_bound=3, max_len=4, rows=iter(parts)) == at_once
+    attended = sum(int(extent) ** 2 for row in dataset for extent in row["seq_lengths"])
+    tokens, squares = sum(map(sum, rows)), [sum(length**2 for length in row) for row in rows]
+    expected = {"packs": len(rows), "segments": sum(map(len, rows)), "tokens": tokens, "max_len": 40}
+    expected |= {"documents": len({int(i) for row in dataset for i in row["doc_ids"] if i >= 0})}
+    expected |= {"efficiency": tokens / (len(rows) * 40), "attention_share": attended / (len(rows) * 40**2)}
+    assert {name: read[name] for name in expected} == expected
+    assert read["mean_padding"] == pytest.approx(40 - tokens / len(rows))
+    assert read["segments_per_row"] == json.loads(json.dumps(asdict(distribution(np.array(list(map(len, rows)))))))
+    assert read["mixing"] == {
+        "within_row_share": pytest.approx(naive.within_row_share(rows), abs=1e-6),
+        "attention": sum(squares),
+        "attention_spread": pytest.approx(statistics.pstdev(squares) / statistics.mean(squares), abs=1e-6),
+        "attention_peak": pytest.approx(max(squares) / statistics.mean(squares)),
+    }
+    assert read["padding"] == padding_ratios(histogram_of(list(chain(*rows)), 40), len(rows)).to_json()
 
 
-def test_alignment_is_padding_but_is_attended() -> None:
-    aligned = RowArrays(
-        row_offsets=np.array([0, 2]),
-        seq_lengths=np.array([4, 4], np.int32),
-        doc_ids=np.array([0, 1]),
-        seq_tokens=np.array([3, 1], np.int32),
-    )
-    stats = packed_stats(documents=2, lower_bound=1, max_len=8, rows=[aligned])
-    assert stats.tokens == 4
-    assert stats.efficiency == 0.5
-    assert stats.mean_padding == 4
-    assert stats.attention_share == 0.5
-    assert stats.padding.max_len == 1 - 4 / 16
-
-
-def test_json_of_a_packed_dataset_has_the_same_keys() -> None:
-    read = json.loads(json.dumps(packed_stats(documents=4, lower_bound=3, max_len=4, rows=[ROWS]).to_json()))
-    expected = {"documents": 4, "tokens": 10, "max_len": 4, "packs": 3, "lower_bound": 3, "efficiency": 10 / 12}
-    assert {key: read[key] for key in expected} == expected
-    assert set(read["padding"]) == {"max_len", "batch_longest", "group_by_length", "packed"}
-
-
-@given(st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=4), min_size=1, max_size=30))
-def test_rows_of_any_shape_are_counted_as_one_by_one(rows: list[list[int]]) -> None:
-    """The rows hold segments of up to 8 tokens; a tail fills those below 32."""
-    seq_lengths = [[*row, MAX_LEN - sum(row)] if sum(row) < MAX_LEN else row for row in rows]
-    doc_ids = [[5] * len(row) + [-1] * (sum(row) < MAX_LEN) for row in rows]
-    arrays = RowArrays(
-        row_offsets=np.cumsum([0, *map(len, seq_lengths)]),
-        seq_lengths=np.array(list(chain(*seq_lengths)), np.int32),
-        doc_ids=np.array(list(chain(*doc_ids))),
-    )
-    stats = packed_stats(documents=1, lower_bound=1, max_len=MAX_LEN, rows=[arrays])
-    assert stats.packs == len(rows)
-    assert stats.tokens == sum(map(sum, rows))
-    assert stats.segments == sum(map(len, rows))
-    assert stats.segments_per_row == distribution(np.array([len(row) for row in rows]))
-    assert 0 < stats.attention_share <= 1
+@given(st.lists(st.lists(st.integers(1, MAX_LEN), min_size=1, max_size=5), min_size=1, max_size=20), st.integers(1, 3))
+def test_rows_in_parts_and_counted_rows_give_what_rows_give_at_once(rows: list[list[int]], parts: int) -> None:
+    whole, in_parts, counted = rows_of(rows * 3, 5 * MAX_LEN), RowSums(5 * MAX_LEN), RowSums(5 * MAX_LEN)
+    for part in range(parts):
+        some = (rows * 3)[part::parts]
+        in_parts.add(np.array(list(chain(*some)), int), np.cumsum([0, *map(len, some)]))
+    counted.add(np.array(list(chain(*rows))), np.cumsum([0, *map(len, rows)]), np.full(len(rows), 3))
+    for found in (in_parts.finish(), counted.finish()):
+        for name in ("rows", "tokens", "segments_per_row", "attention", "segments"):
+            assert getattr(found, name) == getattr(whole, name)
+        for name in ("within_row_share", "attention_spread", "attention_peak", "work_peak", "keys_per_token"):
+            assert getattr(found, name) == pytest.approx(getattr(whole, name), abs=1e-6)

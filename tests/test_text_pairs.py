@@ -16,7 +16,7 @@ import packer
 from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
-from packer.pipeline import packing, statistics, tokenizing
+from packer.pipeline import collect_figures, packing, tokenizing
 from packer.sources.text.text_source import open_text
 from packer.sources.tokenized_source import open_source
 from packer.text import PairEncoder, TextOptions, recognize_pairs
@@ -366,7 +366,7 @@ def test_each_answer_has_the_values_and_the_group_of_its_record(tmp_path, tokeni
     (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, made), tokenizer=tokenizer)
     assert fault.startswith("document 8 (pairs.jsonl line 5)")
     chosen = options(tokenizer, max_len=256, group_by="topic", keep=("score",))
-    predicted = statistics.dataset_statistics(source, options=chosen)
+    predicted = collect_figures.dataset_figures(source, options=chosen)
     assert predicted.packs == packer.load(tmp_path / "out").manifest.packs
 
 
@@ -490,7 +490,7 @@ def test_an_invalid_record_is_named_with_its_file_and_line(tmp_path, tokenizer, 
     assert message.startswith("document 62 (pairs.jsonl line 33): ")
     assert words.replace("--text-column", "text_column") in message
     with pytest.raises(packer.SourceError, match=r"^document 62 \(pairs.jsonl line 33\)"):
-        statistics.dataset_statistics(tmp_path / "pairs.jsonl", options=options(tokenizer))
+        collect_figures.dataset_figures(tmp_path / "pairs.jsonl", options=options(tokenizer))
 
 
 @pytest.mark.parametrize(
@@ -579,5 +579,5 @@ def test_records_that_cannot_be_used_are_left_out_with_both_answers(tmp_path, to
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     pack(tmp_path / "pairs-tokenized", tmp_path / "once", None)
     assert documents(tmp_path / "once") == documents(out)
-    predicted = statistics.dataset_statistics(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
+    predicted = collect_figures.dataset_figures(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
     assert predicted.packs == made[0].packs

@@ -32,7 +32,7 @@ def compare(
     DATASET is a source as for `pack`, or a histogram: a file NAME.csv with the header length,count.
     """
     from packer.pipeline import comparing
-    from packer.report import comparison_tables
+    from packer.report.figure_tables import render_comparison
 
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
@@ -40,5 +40,5 @@ def compare(
         found = comparing.compare(
             source, options=pack_options, algorithms=algorithm, documents_per_step=batch_size, progress=progress
         )
-        text = json.dumps(found.to_json(), indent=1) if as_json else comparison_tables.render_comparison(found)
+        text = json.dumps(found.to_json(), indent=1) if as_json else render_comparison(found)
     click.echo(text)

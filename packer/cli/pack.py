@@ -91,16 +91,17 @@ def pack(
         from packer.pipeline.collect_figures import packed_figures
 
         with progress_bars() as progress:
-            lines = write_report_files(packed_figures(result.output, decode=decode, progress=progress), report=report)
+            figures = packed_figures(result.output, for_report=True, decode=decode, progress=progress)
+            lines = write_report_files(figures, report=report)
 
     def summary() -> str:
         from packer.report.run_summary import render_manifest_summary
 
         rows = None
         if verbose and isinstance(result.output, Path):  # in object storage, `packer stats` reads the boundaries
-            from packer.pipeline.statistics import mixing_sample
+            from packer.pipeline.collect_figures import sampled_rows
 
-            rows = mixing_sample(result.output, result.manifest)
+            rows = sampled_rows(result.output, result.manifest)
         output = str(result.output)
         return render_manifest_summary(result.manifest, rows=rows, output=output, **took, verbose=verbose)
 

@@ -20,7 +20,7 @@ from packer.options.option import OUTPUT
 from packer.stores import RemotePath
 
 if TYPE_CHECKING:
-    from packer.stats.report_figures import ReportFigures
+    from packer.stats.dataset_figures import Figures
 
 
 Report = Annotated[
@@ -75,7 +75,7 @@ def text_decoder(*, with_text: bool, tokenizer: str | None) -> Callable[[Any], s
 
 
 def write_report_files(
-    figures: ReportFigures, *, report: Path | None, plot: Path | None = None, plot_of: str = "rows"
+    figures: Figures, *, report: Path | None, plot: Path | None = None, plot_of: str = "rows"
 ) -> list[str]:
     """Write the requested report and plot, and return a line about each.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -26,7 +26,7 @@ from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
     from packer.progress import Progress
-    from packer.stats.report_figures import ReportFigures
+    from packer.stats.dataset_figures import Figures, RowLengths
 
 
 def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
@@ -81,35 +81,75 @@ def stats(
     It predicts the number of rows that `pack` makes with the same options, also for mixtures, groups, pairs and
     limits. Several row lengths are compared in a table.
     """
+    from packer.pipeline.collect_figures import packed_figures
+    from packer.report.figure_tables import render_figures, render_row_lengths
+    from packer.report.plain_text import can_draw_blocks
+    from packer.stats.dataset_figures import Figures
+
     source, weights = sources_and_weights(dataset, sources)
     tokenizer = values["tokenizer"]
     check_report_files(report=report, plot=plot, with_text=with_text, tokenizer=tokenizer)
     wants_files = report is not None or plot is not None
     with progress_bars() as progress:
         if isinstance(source, str) and _is_packed(source):
-            decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
-            found = _of_packed(source, max_len, batch_size, decode, progress, wants_files=wants_files)
+            if len(max_len) > 1:
+                raise PackerError(
+                    f"--max-len {','.join(map(str, max_len))}: {source} is packed, into rows of one length; "
+                    "compare lengths on the dataset that it was packed from"
+                )
+            found: Figures | RowLengths = packed_figures(
+                source,
+                documents_per_step=batch_size,
+                for_report=wants_files,
+                decode=text_decoder(with_text=with_text, tokenizer=tokenizer),
+                progress=progress,
+            )
         else:
             if with_text:
                 raise PackerError(
                     "--with-text is for a packed dataset: pack first, as in packer pack DATASET --report F"
                 )
             pack_options = PackOptions(weights=weights, max_len=max_len[-1], **values)
-            found = _of_dataset(source, pack_options, max_len, batch_size, progress, wants_files=wants_files)
-        lines = (
-            []
-            if found.figures is None
-            else write_report_files(found.figures, report=report, plot=plot, plot_of=plot_of)
+            asked = max_len if len(max_len) > 1 else ()
+            found = _of_dataset(source, pack_options, asked, batch_size, progress, for_report=wants_files)
+        lines = []
+        if wants_files and isinstance(found, Figures):
+            lines = write_report_files(found, report=report, plot=plot, plot_of=plot_of)
+            if len(max_len) > 1 and found.row_lengths is not None:
+                found = found.row_lengths  # what is printed; everything else is in the report
+    if as_json:
+        text = json.dumps(found.to_json(), indent=1)
+    elif isinstance(found, Figures):
+        text = render_figures(found, unicode=can_draw_blocks(sys.stdout.encoding))
+    else:
+        text = render_row_lengths(found)
+    click.echo(text if as_json else "\n".join([text, *lines]))
+
+
+def _of_dataset(
+    source: str | PathList | list[str],
+    pack_options: PackOptions,
+    max_lens: tuple[int, ...],
+    batch_size: int,
+    progress: Progress,
+    *,
+    for_report: bool,
+) -> Figures | RowLengths:
+    """Collect the figures of a dataset at one row length, or only what tells several lengths apart."""
+    from packer.pipeline.collect_figures import dataset_figures, row_lengths
+
+    if max_lens and not for_report:
+        return row_lengths(
+            source, options=pack_options, max_lens=max_lens, documents_per_step=batch_size, progress=progress
         )
-    click.echo(json.dumps(found.content, indent=1) if as_json else "\n".join([found.text, *lines]))
-
-
-class _Found(NamedTuple):
-    """Output as JSON and as text, and the figures of a report; None if no report is requested."""
-
-    content: dict[str, object]
-    text: str
-    figures: ReportFigures | None
+    return dataset_figures(
+        source,
+        options=pack_options,
+        max_lens=max_lens,
+        documents_per_step=batch_size,
+        for_report=for_report,
+        progress=progress,
+    )
 
 
 def _is_packed(source: str) -> bool:
@@ -123,79 +163,3 @@ def _is_packed(source: str) -> bool:
     path = any_path(expanded(source))
     with system_errors(path, resumes=False):
         return is_packed(path)
-
-
-def _of_packed(
-    packed: str,
-    max_lens: tuple[int, ...],
-    batch_size: int,
-    decode: Callable[[Any], str] | None,
-    progress: Progress,
-    *,
-    wants_files: bool,
-) -> _Found:
-    """Describe a packed dataset.
-
-    Raises:
-        PackerError: it cannot be read, or there are several lengths.
-    """
-    from packer.pipeline import statistics
-    from packer.report import dataset_report, plain_text
-
-    if len(max_lens) > 1:
-        raise PackerError(
-            f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; "
-            "compare lengths on the dataset that it was packed from"
-        )
-    found = statistics.packed_statistics(packed)
-    text = dataset_report.render_packed_stats(found, unicode=plain_text.can_draw_blocks(sys.stdout.encoding))
-    figures = None
-    if wants_files:
-        from packer.pipeline.collect_figures import packed_figures
-
-        figures = packed_figures(packed, documents_per_step=batch_size, decode=decode, progress=progress)
-    return _Found(found.to_json(), text, figures)
-
-
-def _of_dataset(
-    source: str | PathList | list[str],
-    pack_options: PackOptions,
-    max_lens: tuple[int, ...],
-    batch_size: int,
-    progress: Progress,
-    *,
-    wants_files: bool,
-) -> _Found:
-    """Describe a dataset or a mixture, at one row length or at several.
-
-    Raises:
-        PackerError: it cannot be read, or there is nothing in it to pack.
-    """
-    from packer.pipeline import measure_row_lengths, statistics
-    from packer.report import dataset_report, plain_text, row_length_table
-
-    is_choice = len(max_lens) > 1
-    figures = None
-    if wants_files:
-        from packer.pipeline.collect_figures import dataset_figures
-
-        figures = dataset_figures(
-            source,
-            options=pack_options,
-            max_lens=max_lens if is_choice else (),
-            documents_per_step=batch_size,
-            progress=progress,
-        )
-    if is_choice:
-        lengths = figures.row_lengths if figures is not None else None
-        lengths = lengths or measure_row_lengths.row_length_statistics(
-            source, options=pack_options, max_lens=max_lens, documents_per_step=batch_size, progress=progress
-        )
-        return _Found(lengths.to_json(), row_length_table.render_row_lengths(lengths), figures)
-    stats = figures.stats if figures is not None else None
-    stats = stats or statistics.dataset_statistics(
-        source, options=pack_options, documents_per_step=batch_size, progress=progress
-    )
-    unicode = plain_text.can_draw_blocks(sys.stdout.encoding)
-    text = dataset_report.render_stats(stats, unicode=unicode, mix_unit=pack_options.mix_unit)
-    return _Found(stats.to_json(), text, figures)

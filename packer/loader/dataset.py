@@ -21,7 +21,7 @@ from packer.loader.open_dataset import OpenDataset, Opening
 from packer.loader.open_shards import ColumnViews, Row
 from packer.paths import expanded
 from packer.plots import DrawnRow, row_plot
-from packer.plots.notebook_facts import notebook_facts
+from packer.plots.svg_elements import notebook_facts
 from packer.progress import silent
 from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of

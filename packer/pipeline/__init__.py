@@ -10,7 +10,8 @@
 - `materializing`: writes the rows of an index with their tokens; `packed_source`: opens the source of a packed dataset
 - `complete_output`: checks whether an existing output is intact and is what was requested
 - `watch_source`, `disk_space`: check that source files do not change, and that rows fit
-- `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
-- `collect_figures`: collects everything that a report shows
+- `measure_source`: reads the lengths of documents without tokens, and plans rows for `collect_figures` and `comparing`
+- `collect_figures`: collects the figures that `stats` and reports show; `shown_rows`: the rows of a report
+- `comparing`: runs every algorithm on the same lengths
 - `verifying`: checks a packed dataset; `verification/`: compares it with its source
 """

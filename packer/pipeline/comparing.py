@@ -7,27 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import compile_from_now_on
 from packer.algorithms.prepare_numba import compile_seconds
 from packer.errors import PackerError, SourceError
+from packer.facts import Account, PlanTotals
 from packer.options import PackOptions
-from packer.options.choices import LongPolicy
 from packer.paths import expanded
 from packer.pipeline.measure_source import Measured, measure
-from packer.pipeline.planning.make_plan import needs_documents, plan_lengths
+from packer.pipeline.planning.make_plan import needs_documents
 from packer.pipeline.read_documents import SourceLike
-from packer.pipeline.segments.packable_segments import cut_by_policy, items_and_groups, least_rows
-from packer.plan.segments import Segments
+from packer.pipeline.segments.packable_segments import account_of, cut_by_policy, items_and_groups, least_rows
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
-from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes
-from packer.stats.row_figures import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
+from packer.stats.algorithm_comparison import Comparison, Failure, Outcome
+from packer.stats.dataset_figures import Figures
+from packer.stats.padding import tokens_of
+from packer.stats.row_figures import RowSums
 from packer.stores import is_remote
 
 QUICK = 2.0
@@ -62,7 +64,7 @@ def compare(
     Raises:
         PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
     """
-    source, planned = expanded(source), None
+    source, measured = expanded(source), None
     if (
         isinstance(source, str | Path)
         and not is_remote(source)
@@ -71,14 +73,15 @@ def compare(
     ):
         if options.pairs or options.group_by is not None:
             raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
-        corpus = _corpus_of_counts(Path(source), options.max_len, options.long)
+        corpus = _corpus_of_counts(Path(source), options)
         known_bound = lower_bound(corpus.histogram, options.max_segments)
     else:
         measured = measure(source, options, progress)
         segments = cut_by_policy(measured.lengths, options)
-        corpus = _corpus_of_segments(segments)
+        corpus = _Corpus(
+            account=account_of(segments, options), histogram=segments.histogram, long_tokens=segments.long_tokens
+        )
         known_bound = least_rows(*items_and_groups(segments, measured.groups, options), options)
-        planned = measured
         del segments
     slow = [
         name for name, known in ALGORITHMS.items() if isinstance(known, Algorithm) and known.is_slow(options.max_len)
@@ -90,11 +93,12 @@ def compare(
     compile_from_now_on()
     for done, name in enumerate(chosen):
         progress(f"solve {name}", done, len(chosen))
+        algorithm = get_algorithm(name)
         try:
-            if planned is not None and needs_documents(get_algorithm(name), options):
-                outcomes.append(_planned_outcome(name, corpus, planned, options))
+            if measured is not None and needs_documents(algorithm, options):
+                outcomes.append(_planned_outcome(algorithm, corpus, measured, options, documents_per_step))
             else:
-                outcomes.append(_outcome(get_algorithm(name), corpus, options.max_segments))
+                outcomes.append(_solved_outcome(algorithm, corpus, options, documents_per_step))
         except (PackerError, MemoryError) as error:
             reason = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
             failures.append(Failure(algorithm=name, error=" ".join(reason.split())))
@@ -102,39 +106,39 @@ def compare(
     if not outcomes:
         reasons = "; ".join(f"{failure.algorithm}: {failure.error}" for failure in failures)
         raise PackerError(f"no algorithm could run; {reasons}")
-    return compare_outcomes(
-        corpus,
-        outcomes,
-        failures,
-        max_segments=options.max_segments,
+    return Comparison(
+        account=corpus.account,
         known_bound=known_bound,
-        documents_per_step=documents_per_step,
-        left_out=left_out,
+        outcomes=tuple(sorted(outcomes, key=lambda outcome: (outcome.figures.packs, outcome.seconds))),
+        failures=tuple(failures),
+        left_out=tuple(left_out),
     )
 
 
-def _corpus_of_segments(segments: Segments) -> Corpus:
-    return Corpus(
-        histogram=segments.histogram,
-        documents=segments.documents,
-        tokens=int(segments.lengths.sum(dtype=np.int64)),
-        empty_documents=segments.empty_documents,
-        long=segments.long,
-        long_documents=segments.long_documents,
-        long_tokens=segments.long_tokens,
-        unpaired_documents=segments.unpaired_documents,
-    )
+class _Corpus(NamedTuple):
+    """Documents to pack, cut only if they are longer than max_len."""
+
+    account: Account  # what becomes of every document and token
+    histogram: NDArray[np.int64]  # (max_len + 1,) segments by length
+    long_tokens: int  # tokens in documents longer than max_len
+
+    @property
+    def tokens_after_start(self) -> int:
+        """Tokens in segments that do not begin their document."""
+        split = self.account.documents_split
+        return self.long_tokens - split * (len(self.histogram) - 1) if split else 0
 
 
-def _corpus_of_counts(path: Path, max_len: int, long: LongPolicy) -> Corpus:
+def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
     """Apply the long-document policy to a histogram: with max_len 4, 2 documents of 9 tokens -> 4 of 4 and 2 of 1.
 
     Raises:
         SourceError: `long` is "error" and a document is longer than max_len, or no document is left.
     """
+    max_len, long = options.max_len, options.long
     lengths, counts = read_length_counts(path)
     is_long = lengths > max_len
-    long_documents = int(counts[is_long].sum())
+    long_documents, long_tokens = int(counts[is_long].sum()), int(lengths[is_long] @ counts[is_long])
     if long == "error" and long_documents:
         raise SourceError(
             f"{path} has {long_documents:,} documents longer than max_len {max_len:,} "
@@ -153,51 +157,66 @@ def _corpus_of_counts(path: Path, max_len: int, long: LongPolicy) -> Corpus:
             f"nothing to pack: of {counts.sum():,} documents in {path}, {empty_documents:,} are empty and "
             f"{long_documents:,} longer than max_len {max_len:,} (--long {long})"
         )
-    return Corpus(
-        histogram=histogram,
+    account = Account(
         documents=int(counts.sum()),
+        documents_split=long_documents if long == "split" else 0,
+        documents_truncated=long_documents if long == "truncate" else 0,
+        documents_dropped={"empty": empty_documents, "too_long": long_documents if long == "drop" else 0},
         tokens=int(lengths @ counts),
-        empty_documents=empty_documents,
-        long=long,
-        long_documents=long_documents,
-        long_tokens=int(lengths[is_long] @ counts[is_long]),
+        tokens_packed=tokens_of(histogram),
+        tokens_repeated=0,
+        tokens_truncated=long_tokens - long_documents * max_len if long == "truncate" else 0,
+        tokens_dropped={"too_long": long_tokens if long == "drop" else 0},
     )
+    return _Corpus(account=account, histogram=histogram, long_tokens=long_tokens)
 
 
-def _outcome(algorithm: AnyAlgorithm, corpus: Corpus, max_segments: int | None) -> Outcome:
-    """Pack a histogram.
-
-    Raises:
-        PackerError: the algorithm needs the documents themselves.
-    """
+def _solved_outcome(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptions, documents_per_step: int) -> Outcome:
+    """Pack a histogram; an algorithm that needs the documents themselves is a PackerError."""
     if isinstance(algorithm, OrderAlgorithm):
         raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
     if algorithm.always_draws:
         raise PackerError("needs a dataset: it draws rows from documents, and a histogram has none")
     limits = {"seconds": PATIENCE} if algorithm.limited else {}
-    patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, max_segments, **limits))
-    rows = rows_of_patterns(patterns, corpus)
-    return Outcome(algorithm=algorithm.name, rows=rows, seconds=seconds, proved_bound=patterns.lower_bound)
+    patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, options.max_segments, **limits))
+    sums = RowSums(options.max_len)
+    sums.add(patterns.extents, patterns.offsets, patterns.counts)
+    rows = replace(sums.finish(), tokens_after_start=corpus.tokens_after_start)
+    totals = PlanTotals.of(
+        corpus.account,
+        max_len=options.max_len,
+        segments=rows.segments,
+        packs=patterns.packs,
+        pool_packs=0,
+        lower_bound=patterns.lower_bound,
+    )
+    figures = Figures(
+        options=replace(options, algorithm=algorithm.name, gap=None, time_limit=None),
+        totals=totals,
+        histogram=corpus.histogram,
+        documents_per_step=documents_per_step,
+        measured_rows=rows,
+    )
+    return Outcome(algorithm=algorithm.name, figures=figures, seconds=seconds, proved_bound=patterns.lower_bound)
 
 
-def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: PackOptions) -> Outcome:
-    """Plan the rows of documents, pairs or groups with an algorithm.
-
-    Raises:
-        PackerError: the algorithm does not support these options.
-    """
-    algorithm = get_algorithm(name)
+def _planned_outcome(
+    algorithm: AnyAlgorithm, corpus: _Corpus, measured: Measured, options: PackOptions, documents_per_step: int
+) -> Outcome:
+    """Plan the rows of documents, pairs or groups; options that the algorithm does not support are a PackerError."""
     limited = isinstance(algorithm, Algorithm) and algorithm.limited
-    options = replace(options, algorithm=name, gap=None, time_limit=PATIENCE if limited else None)
-    lengths = measured.lengths_for(options)
-    planned, seconds = _timed(partial(plan_lengths, lengths, options, groups=measured.groups))
-    shards = (planned.shards.shard(number) for number in range(len(planned.shards.shard_rows)))
-    located = (shard.located(0, len(shard)) for shard in shards)
+    options = replace(options, algorithm=algorithm.name, gap=None, time_limit=PATIENCE if limited else None)
+    planned, seconds = _timed(partial(measured.plan, options))
+    figures = Figures(
+        options=options,
+        totals=planned.totals,
+        histogram=corpus.histogram,
+        documents_per_step=documents_per_step,
+        measured_rows=measured.follow(planned, options),
+    )
     if isinstance(algorithm, OrderAlgorithm):
-        rows, keeps_whole = rows_in_order(located), algorithm.keeps_whole
-        return Outcome(algorithm=name, rows=rows, seconds=seconds, keeps_whole=keeps_whole)
-    rows = rows_of_shards(located, corpus)
-    return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=planned.lower_bound)
+        return Outcome(algorithm=algorithm.name, figures=figures, seconds=seconds, keeps_whole=algorithm.keeps_whole)
+    return Outcome(algorithm=algorithm.name, figures=figures, seconds=seconds, proved_bound=planned.totals.lower_bound)
 
 
 def _timed(run: Callable[[], Result]) -> tuple[Result, float]:

@@ -1,8 +1,8 @@
-"""Measure a source without its tokens: the length of every document, its group, and its values of limited columns."""
+"""Measure a source without its tokens, and plan its rows: the length, group and limited values of every document."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,14 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.planning.grouping import document_groups
 from packer.pipeline.planning.limit_plan import limit_values
-from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows
+from packer.pipeline.planning.make_plan import PlannedLengths, is_planned_whole, makes_own_rows, plan_lengths
 from packer.pipeline.read_documents import Documents, SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
+from packer.plan.pieces import Located, Shards
 from packer.progress import Progress, silent
 from packer.sources.mixtures.origins import Origins
 from packer.sources.open_documents import Survey
+from packer.stats.row_figures import RowFigures, RowSums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,17 +32,8 @@ class Measured:
     """(documents,) tokens of each document. Without groups and limits, a mixture is in the order for histogram
     algorithms; see `lengths_for`."""
 
-    groups: NDArray[np.int32] | None
+    groups: NDArray[np.int32] | None = None
     """(documents,) group of each document, NO_GROUP for none; None without groups."""
-
-    mixture: tuple[MixturePart, ...]
-    """Sources of a mixture and what is taken of each; empty for a single source."""
-
-    survey: Survey
-    """Survey of the source."""
-
-    order: NDArray[Any] | None = None
-    """(documents,) position of each document in the own order of a mixture; None if they are in it."""
 
     limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
     """(documents,) what each document takes of each limit, by column."""
@@ -48,17 +41,43 @@ class Measured:
     describe: Callable[[int], str] = "document {:,}".format
     """Function that names a document in messages, if there are limits."""
 
+    mixture: tuple[MixturePart, ...] = ()
+    """Sources of a mixture and what is taken of each; empty for a single source."""
+
+    survey: Survey | None = None
+    """Survey of the source; None if the lengths are from packed rows."""
+
+    order: NDArray[Any] | None = None
+    """(documents,) position of each document in the own order of a mixture; None if they are in it."""
+
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
         """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
-        if is_planned_whole(options) or makes_own_rows(options):
+        if self.survey is None or is_planned_whole(options) or makes_own_rows(options):
             return self.lengths
         return _in_order(self.lengths, self.survey.order(self.lengths))
 
     def origins_for(self, options: PackOptions) -> Origins | None:
         """Return the source behind each document, in the order of `lengths_for`; None for a single source."""
+        if self.survey is None:
+            return None
         if is_planned_whole(options) or makes_own_rows(options):
             return self.survey.origins(self.order)
         return self.survey.origins(self.survey.order(self.lengths))
+
+    def plan(self, options: PackOptions, progress: Progress = silent) -> PlannedLengths:
+        """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
+        lengths = self.lengths_for(options)
+        return plan_lengths(
+            lengths, options, groups=self.groups, limits=self.limits, describe=self.describe, progress=progress
+        )
+
+    def follow(self, planned: PlannedLengths, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
+        """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
+        sums = RowSums(options.max_len, limits=options.limits, keeps_rows=keeps_rows)
+        for rows in located_rows(planned.shards):
+            limited = {name: self.limits[name][rows.documents] for name in options.limits}
+            sums.add(rows.lengths, rows.row_starts, starts=rows.starts, limited=limited)
+        return sums.finish()
 
 
 def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress = silent) -> Measured:
@@ -79,7 +98,7 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     lengths, mixture = survey.lengths(), survey.identity.mixture
     warn_of_unused_sources(mixture)
     if not is_planned_whole(options):
-        return Measured(lengths=lengths, groups=None, mixture=mixture, survey=survey)
+        return Measured(lengths=lengths, mixture=mixture, survey=survey)
     order = survey.order(lengths)
     lengths = _in_order(lengths, order)
     documents = Documents(
@@ -96,6 +115,33 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
         survey=survey,
         order=order,
     )
+
+
+def measure_at_lengths(
+    source: SourceLike | Sequence[SourceLike], progress: Progress = silent
+) -> Callable[[PackOptions], Measured]:
+    """Return a function that measures a source at several `max_len`, other options being the same at every call.
+
+    The source is read once, unless documents of a mixture are truncated or dropped: then what the mixture takes of each
+    source depends on max_len.
+    """
+    held: dict[int, Measured] = {}
+
+    def measure_at(options: PackOptions) -> Measured:
+        read_at = options.max_len if options.weights and options.long != "split" else 0
+        if read_at not in held:
+            held.clear()
+            held[read_at] = measure(source, options, progress)
+        return held[read_at]
+
+    return measure_at
+
+
+def located_rows(shards: Shards) -> Iterator[Located]:
+    """Yield the rows of a plan, one shard after the other."""
+    for number in range(len(shards.shard_rows)):
+        shard = shards.shard(number)
+        yield shard.located(0, len(shard))
 
 
 def _in_order(lengths: NDArray[np.int32], order: NDArray[Any] | None) -> NDArray[np.int32]:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from packer.plots.palette import SERIES, fill, stroke
-from packer.plots.svg_elements import Plot, element, label, legend, shortened
+from packer.plots.svg_elements import SERIES, Plot, element, fill, label, legend, shortened, stroke
 
 STEP = 22
 """Distance of rows in pixels."""

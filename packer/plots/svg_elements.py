@@ -1,14 +1,53 @@
-"""SVG elements as text, and plots made of them."""
+"""SVG elements as text, their colors, and plots made of them, in a page, in a file or in a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from packer.plots.palette import fill, style_sheet
-
 FONT = "system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+
+PALETTE = {
+    "ink": ("#1f2933", "#e6e9ee"),
+    "muted": ("#5d6673", "#a3adba"),
+    "grid": ("#dfe3e8", "#343c47"),
+    "paper": ("#ffffff", "#14181d"),
+    "empty": ("#dde2e7", "#2b333d"),
+    "blue": ("#2563a8", "#6ea8e8"),
+    "sky": ("#8bb4dc", "#3d6a9c"),
+    "orange": ("#c2590c", "#f0a060"),
+    "green": ("#1a7f5a", "#58c49a"),
+    "purple": ("#7548b5", "#b597ee"),
+    "rose": ("#b0305c", "#ee8bab"),
+    "gray": ("#7d8590", "#8d96a1"),
+}
+"""Color of each role on a light and on a dark page."""
+
+SERIES = ("blue", "orange", "green", "purple", "rose", "gray")
+"""Colors of series, in order; further series repeat them."""
+
+
+def fill(color: str) -> dict[str, str]:
+    """Return the attributes of an element that is filled with a color of the palette."""
+    # Without a style sheet, text has the color of the text around the plot, as in a notebook with a dark theme.
+    return {"class": f"f-{color}", "fill": "currentColor" if color in ("ink", "muted") else PALETTE[color][0]}
+
+
+def stroke(color: str) -> dict[str, str]:
+    """Return the attributes of an element that is drawn with a color of the palette."""
+    return {"class": f"s-{color}", "stroke": PALETTE[color][0]}
+
+
+def style_sheet() -> str:
+    """Return the CSS of all colors, with the dark ones on dark screens; paper is light."""
+    dark = "".join(_rules(name, colors[1]) for name, colors in PALETTE.items())
+    light = "".join(_rules(name, colors[0]) for name, colors in PALETTE.items())
+    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+def _rules(name: str, color: str) -> str:
+    return f".f-{name}{{fill:{color}}}.s-{name}{{stroke:{color}}}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,3 +128,10 @@ def legend(entries: Mapping[str, str]) -> tuple[str, int]:
 def _short(value: object) -> str:
     """Format a value; floats with two decimals at most, so that files are small: 1.50 -> 1.5."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def notebook_facts(title: str, facts: Sequence[tuple[str, str]], plot: Plot | None = None) -> str:
+    """Return HTML with a title, a table of facts (name, value) and a plot; everything but the plot is escaped."""
+    lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in facts)
+    table = f"<table>{lines}</table>"
+    return f"<div><strong>{escape(title)}</strong>{table}{'' if plot is None else plot.inline()}</div>"

@@ -88,6 +88,11 @@ def percent(ratio: float, *, decimals: int = 4) -> str:
     return f"<{10**-decimals:.{decimals}f}%" if ratio < 0.5 else f">{100 - 10**-decimals:.{decimals}f}%"
 
 
+def share(ratio: float) -> str:
+    """Format a ratio for a plot, a narrow column or a sentence: 0.0312 -> 3.1%."""
+    return percent(ratio, decimals=2)
+
+
 def duration_and_compiling(seconds: float, compiling: float) -> str:
     """Format a time, and how much of it went into compiling kernels: 23.1 s, 20.2 s of it compiling."""
     share = f", {duration(compiling)} of it compiling" if compiling > 0.05 * seconds else ""

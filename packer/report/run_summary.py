@@ -6,10 +6,10 @@ from typing import Any
 from packer.facts import REJECTED, TextIdentity, Totals
 from packer.options import PackOptions, byte_size
 from packer.output.tokenize_report import TokenizeReport
-from packer.report.dataset_report import mixing_facts, render_mixture
+from packer.report.figure_tables import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, duration_and_compiling, folded, number, percent, render_table
 from packer.shards.manifest import Manifest
-from packer.stats.row_mixing import RowMixing
+from packer.stats.row_figures import RowFigures
 from packer.stores import AnyPath, any_path
 
 Fact = list[str]
@@ -27,7 +27,7 @@ _EXPLAINED = (
 def render_manifest_summary(
     manifest: Manifest,
     *,
-    rows: RowMixing | None = None,
+    rows: RowFigures | None = None,
     output: str,
     seconds: float,
     compiling: float = 0,
@@ -76,7 +76,7 @@ def render_append_summary(
     return "\n".join(lines)
 
 
-def _rows_summary(done: str, manifest: Manifest, rows: RowMixing | None, took: str, *, verbose: bool) -> list[str]:
+def _rows_summary(done: str, manifest: Manifest, rows: RowFigures | None, took: str, *, verbose: bool) -> list[str]:
     options, totals = manifest.options, manifest.totals
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
     facts = [
@@ -238,7 +238,7 @@ def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[s
     return [f"Rejected records are listed in {path}"] if rejected else []
 
 
-def _row_facts(manifest: Manifest, rows: RowMixing | None, *, verbose: bool) -> list[Fact]:
+def _row_facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> list[Fact]:
     totals, shards = manifest.totals, manifest.shards
     packs, bound, pool = totals.packs, totals.lower_bound, totals.pool_packs
     note = f"{percent(totals.efficiency)} full; lower bound {bound:,}"
@@ -248,7 +248,7 @@ def _row_facts(manifest: Manifest, rows: RowMixing | None, *, verbose: bool) -> 
     if verbose:
         facts.append(["  pool", f"{pool:,}", f"{percent(pool / packs)} of the rows"])
     if rows is not None:
-        mixed = mixing_facts(rows.mixing, rows.shuffled_share)
+        mixed = mixing_facts(rows)
         if rows.rows < packs:
             mixed.append(["sampled", f"{rows.rows:,}", "rows, for the two lines above"])
         facts += [[f"  {name.strip()}", value, note] for name, value, note in mixed]

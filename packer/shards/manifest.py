@@ -118,7 +118,7 @@ class Manifest:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from packer.plots.notebook_facts import notebook_facts
+        from packer.plots.svg_elements import notebook_facts
 
         return notebook_facts("Manifest of a packed dataset", self.facts())
 

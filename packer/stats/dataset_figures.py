@@ -1,16 +1,25 @@
-"""Figures of a dataset before packing: lengths, padding, and the effect of packing on both."""
+"""Figures of a dataset and of the rows that it is packed into: one value that tables, JSON and pages show."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.facts import MixturePart
-from packer.stats.distribution import Distribution, Tally, distribution, tally
-from packer.stats.padding import Padding, padding_ratios, tokens_of
-from packer.stats.row_limits import LimitUse
+from packer.algorithms import get_algorithm
+from packer.facts import MixturePart, PlanTotals
+from packer.options import PackOptions
+from packer.stats.distribution import Distribution, Tally, distribution
+from packer.stats.padding import Padding, grouped_total, padding_ratios
+from packer.stats.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures
+
+TOLERATED = 0.01
+"""Share of the tokens without context, or lost, below which a row length is long enough."""
+
+FULL = 0.95
+"""Share of tokens in all rows from which on they count as full; `--limit` and few documents leave more padding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,171 +52,300 @@ class Epoch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DatasetStats:
-    """Figures of a dataset, before packing and packed."""
+class ShownRow:
+    """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
 
-    documents: int
-    """Documents of the source."""
+    row: int
+    """Number of the row in the dataset."""
 
-    tokens: int
-    """Tokens of the source."""
+    chosen: str = "at random"
+    """Why it is shown: drawn at random, or because it is one of the "least full" or has the "most segments"."""
 
-    documents_packed: int
-    """Documents with at least one segment: those that are neither empty nor dropped."""
+    lengths: tuple[int, ...]
+    """Tokens of each segment."""
 
-    tokens_packed: int
-    """Tokens in segments."""
+    extents: tuple[int, ...]
+    """Places that each segment takes in the row: its tokens, and padding by `--align`."""
 
-    segments: int
-    """Segments after the long-document policy."""
+    documents: tuple[int, ...]
+    """Index of each document in its source."""
 
-    documents_over_max_len: int
-    """Documents longer than max_len."""
+    starts: tuple[int, ...]
+    """Offset of each segment in its document."""
 
-    max_len: int
-    """Tokens per row."""
+    rest: int = 0
+    """Places of further segments, if the row has too many to show them all."""
 
-    max_segments: int | None
-    """Largest number of segments in a row; None for no limit."""
+    sources: tuple[int, ...] | None = None
+    """Source of each document in a mixture; None if it is not known, or there is one source."""
 
-    algorithm: str
-    """Name of the packing algorithm."""
+    trained: tuple[int, ...] | None = None
+    """Trained tokens of each segment; None if labels were not read."""
 
-    packs: int
-    """Number of packed rows."""
+    trained_runs: tuple[tuple[int, int], ...] = ()
+    """Ranges (first, end) of trained tokens, as offsets in the row; short gaps may be left out."""
 
-    lower_bound: int
-    """Rows that no packing can go below."""
+    texts: tuple[str, ...] | None = None
+    """Beginning of each segment as text; None to show no text."""
 
-    lengths: Distribution
-    """Tokens per document of the source, before any is split."""
 
-    padding: Padding
-    """Padding ratios, unpacked and packed."""
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Figures of documents, and of the rows that they are packed into or would be packed into."""
 
-    epoch: Epoch
-    """Rows and steps per epoch, unpacked and packed."""
+    options: PackOptions
+    """Options of the pack."""
+
+    totals: PlanTotals
+    """What became of every document and token; `Totals` if the rows exist."""
+
+    histogram: NDArray[np.int64]
+    """Shape (max_len + 1,): number of segments by tokens, before an order algorithm cuts more; of a packed dataset,
+    those of its rows."""
+
+    documents_per_step: int = 64
+    """Documents per optimizer step in unpacked training."""
+
+    is_packed: bool = False
+    """Whether the rows exist; otherwise they are those that packing would make."""
 
     mixture: tuple[MixturePart, ...] = ()
     """Sources of a mixture and what is taken of each; empty for a single source."""
 
-    limits: tuple[LimitUse, ...] = ()
-    """What the packed rows hold of each column that is limited."""
+    document_lengths: Tally | None = None
+    """Distinct ascending document lengths, and the number of documents of each; None if they were not read."""
+
+    measured_rows: RowFigures | None = None
+    """Figures of the rows; None if the plan was not followed row by row."""
+
+    name: str = ""
+    """Name of the dataset in a report, without its path."""
+
+    row_lengths: RowLengths | None = None
+    """Rows of several lengths, for a report; None if they cannot be derived from the rows that exist."""
+
+    shown_rows: tuple[ShownRow, ...] = ()
+    """Rows for a report: some drawn at random, in their order, then the least full and those with most segments."""
+
+    @property
+    def max_len(self) -> int:
+        """Tokens per row."""
+        return self.options.max_len
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the packing algorithm."""
+        return get_algorithm(self.options.algorithm).name
+
+    @property
+    def documents(self) -> int:
+        """Documents of the source; of a packed dataset, those in its rows."""
+        return self.totals.documents_packed if self.is_packed else self.totals.documents
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the source; of a packed dataset, those in its rows."""
+        return self.totals.tokens_packed if self.is_packed else self.totals.tokens
+
+    @property
+    def packs(self) -> int:
+        """Number of rows."""
+        return self.totals.packs
+
+    @property
+    def segments(self) -> int:
+        """Segments in `histogram`."""
+        return int(self.histogram.sum())
 
     @property
     def efficiency(self) -> float:
         """Real tokens divided by all tokens of the rows."""
-        return self.tokens_packed / (self.packs * self.max_len)
+        return self.totals.tokens_packed / (self.packs * self.max_len)
 
     @property
     def packing_factor(self) -> float:
         """Documents per row."""
-        return self.documents_packed / self.packs
+        return self.totals.documents_packed / self.packs
+
+    @property
+    def speedup(self) -> float:
+        """Rows without packing over packed rows, an upper limit of the speed-up of training.
+
+        Without packing, each segment is padded to max_len; the cost of attention is not taken into account.
+        """
+        return self.segments / self.packs
+
+    @property
+    def padding_tokens(self) -> int:
+        """Tokens of padding in all rows, including those for alignment."""
+        return self.packs * self.max_len - self.totals.tokens_packed
+
+    @property
+    def documents_over_max_len(self) -> int:
+        """Documents longer than a row, if the lengths of documents are known."""
+        assert self.document_lengths is not None
+        values, counts = self.document_lengths
+        return int(counts[values > self.max_len].sum())
+
+    @property
+    def limits(self) -> tuple[LimitUse, ...]:
+        """What the rows hold of each column that is limited."""
+        return () if self.measured_rows is None else self.measured_rows.limits
+
+    @cached_property
+    def lengths(self) -> Distribution:
+        """Tokens per document before any is split, if they are known."""
+        assert self.document_lengths is not None
+        return distribution(self.document_lengths)
+
+    @cached_property
+    def padding(self) -> Padding:
+        """Padding ratios, unpacked and packed."""
+        return padding_ratios(self.histogram, self.packs)
+
+    @cached_property
+    def epoch(self) -> Epoch:
+        """Rows and steps per epoch, with as close to `documents_per_step` as whole packed rows allow."""
+        documents, per_step = self.totals.documents_packed, self.documents_per_step
+        packed_per_step = max(1, round(per_step / self.packing_factor))
+        return Epoch(
+            documents_per_step=per_step,
+            rows=self.segments,
+            rows_per_step=per_step * self.segments / documents,
+            steps=-(-documents // per_step),
+            packed_rows=self.packs,
+            packed_rows_per_step=packed_per_step,
+            packed_documents_per_step=packed_per_step * self.packing_factor,
+            packed_steps=-(-self.packs // packed_per_step),
+        )
+
+    @property
+    def rows(self) -> RowFigures:
+        """Figures of the rows, if they were measured."""
+        assert self.measured_rows is not None
+        return self.measured_rows
+
+    @property
+    def tokens_without_context(self) -> int:
+        """Tokens in segments that do not begin their document, without those that `--overlap` repeats."""
+        # A document that is truncated on the left has a segment that does not begin it, and is not split.
+        totals = self.totals
+        return self.rows.tokens_after_start - totals.tokens_repeated if totals.documents_split else 0
+
+    @property
+    def cut_share(self) -> float:
+        """Share of the tokens that are without context or lost."""
+        return (self.tokens_without_context + self.totals.tokens_lost) / self.totals.tokens
+
+    @property
+    def attention_share(self) -> float:
+        """Share of attention in the work of a 7B model; see `packer.stats.row_figures`."""
+        keys = self.rows.keys_per_token
+        return keys / (KEYS_OF_MATRICES + keys)
+
+    def largest_grouped_batch(self, size: int) -> float:
+        """Return the tokens of the largest batch of `size` grouped by length, divided by the mean."""
+        longest = int(np.flatnonzero(self.histogram)[-1])
+        batches = -(-self.segments // size)
+        return longest * min(size, self.segments) * batches / grouped_total(self.histogram, size)
 
     def __repr__(self) -> str:
         return (
-            f"DatasetStats(documents={self.documents}, tokens={self.tokens}, packs={self.packs}, "
-            f"max_len={self.max_len}, efficiency={self.efficiency:.6f})"
+            f"Figures(documents={self.documents}, tokens={self.tokens}, packs={self.packs}, max_len={self.max_len}, "
+            f"efficiency={self.efficiency:.6f})"
         )
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from packer.plots.notebook_facts import notebook_facts
+        from packer.plots.svg_elements import notebook_facts
 
         facts = [
             ("documents", f"{self.documents:,}"),
             ("tokens", f"{self.tokens:,}"),
             ("rows", f"{self.packs:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
-            ("longer than a row", f"{self.documents_over_max_len:,} documents"),
             ("padding to max_len", f"{self.padding.max_len:.1%}"),
             ("padding in batches of 8", f"{self.padding.batch_longest[8]:.1%}"),
         ]
-        return notebook_facts("Statistics of a dataset", facts)
+        return notebook_facts(f"Figures of a {'packed ' * self.is_packed}dataset", facts)
 
     def to_json(self) -> dict[str, object]:
-        """Return all fields and ratios as values for JSON."""
-        content = asdict(self)
-        content.update(padding=self.padding.to_json(), efficiency=self.efficiency, packing_factor=self.packing_factor)
+        """Return all figures of `packer stats` as values for JSON."""
+        content: dict[str, object] = {
+            "documents": self.documents,
+            "tokens": self.tokens,
+            "documents_packed": self.totals.documents_packed,
+            "tokens_packed": self.totals.tokens_packed,
+            "segments": self.segments,
+            "max_len": self.max_len,
+            "max_segments": self.options.max_segments,
+            "algorithm": self.algorithm,
+            "packs": self.packs,
+            "lower_bound": self.totals.lower_bound,
+            "efficiency": self.efficiency,
+            "packing_factor": self.packing_factor,
+            "mean_padding": self.padding_tokens / self.packs,
+            "padding": self.padding.to_json(),
+            "epoch": asdict(self.epoch),
+            "limits": [asdict(use) for use in self.limits],
+        }
         if self.mixture:
             content["mixture"] = [part.to_dict() for part in self.mixture]
-        else:
-            del content["mixture"]
-        return content
+        if not self.is_packed:
+            return content | {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
+        rows = self.rows
+        mixing = ("within_row_share", "attention", "attention_spread", "attention_peak")
+        return content | {
+            "segments_per_row": asdict(rows.segments_per_row),
+            "attention_share": rows.attention_share,
+            "mixing": {name: getattr(rows, name) for name in mixing},
+            "shuffled_share": rows.shuffled.within_row_share,
+        }
 
 
-def dataset_stats(
-    *,
-    lengths: NDArray[np.integer[Any]] | Tally,
-    histogram: NDArray[np.int64],
-    packs: int,
-    lower_bound: int,
-    algorithm: str,
-    max_segments: int | None = None,
-    documents_per_step: int = 64,
-    mixture: Sequence[MixturePart] = (),
-    limits: Sequence[LimitUse] = (),
-) -> DatasetStats:
-    """Return the figures of a dataset and of its packed rows.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowLengths:
+    """The choice of max_len: figures of the same documents in rows of several lengths."""
 
-    Args:
-        lengths: tokens of every document of the source, including empty and long ones; or distinct ascending values,
-            and how many documents have each.
-        histogram: (max_len + 1,) number of segments by real tokens after the long-document policy, at least one. With
-            aligned extents, `packs` and `lower_bound` refer to the extents, and this to the tokens.
-        packs: number of packed rows.
-        lower_bound: rows that no packing can go below.
-        algorithm: name of the packing algorithm.
-        max_segments: largest number of segments in a row; None for no limit.
-        documents_per_step: documents per optimizer step in unpacked training, at least 1.
-        mixture: sources of a mixture and what is taken of each.
-        limits: what the packed rows hold of each column that is limited.
-    """
-    values, counts = tally(lengths)
-    max_len = len(histogram) - 1
-    segments = int(histogram.sum())
-    # If long documents are split or truncated, all documents that are not empty are packed, each in one segment or
-    # more. If they are dropped, every segment is a document.
-    documents_packed = min(int(counts[values > 0].sum()), segments)
-    return DatasetStats(
-        documents=int(counts.sum()),
-        tokens=int(values @ counts),
-        documents_packed=documents_packed,
-        tokens_packed=tokens_of(histogram),
-        segments=segments,
-        documents_over_max_len=int(counts[values > max_len].sum()),
-        max_len=max_len,
-        max_segments=max_segments,
-        algorithm=algorithm,
-        packs=packs,
-        lower_bound=lower_bound,
-        lengths=distribution((values, counts)),
-        padding=padding_ratios(histogram, packs),
-        epoch=epoch_steps(
-            documents=documents_packed, segments=segments, packs=packs, documents_per_step=documents_per_step
-        ),
-        mixture=tuple(mixture),
-        limits=tuple(limits),
-    )
+    lengths: tuple[Figures, ...]
+    """Figures of each length, in ascending order, at least one, with their rows."""
 
+    asked: bool = True
+    """Whether these lengths were asked for, rather than chosen around one."""
 
-def epoch_steps(*, documents: int, segments: int, packs: int, documents_per_step: int) -> Epoch:
-    """Return the rows and steps of an epoch, with as close to `documents_per_step` as whole packed rows allow.
+    @property
+    def smallest(self) -> Figures | None:
+        """The smallest with less than TOLERATED of the tokens without context or lost; None if there is none."""
+        return next((figures for figures in self.lengths if figures.cut_share < TOLERATED), None)
 
-    Args:
-        documents: documents that are packed, at least one.
-        segments: segments that they are cut into.
-        packs: packed rows.
-        documents_per_step: documents per optimizer step in unpacked training, at least 1.
-    """
-    packing_factor = documents / packs
-    rows_per_step = max(1, round(documents_per_step / packing_factor))
-    return Epoch(
-        documents_per_step=documents_per_step,
-        rows=segments,
-        rows_per_step=documents_per_step * segments / documents,
-        steps=-(-documents // documents_per_step),
-        packed_rows=packs,
-        packed_rows_per_step=rows_per_step,
-        packed_documents_per_step=rows_per_step * packing_factor,
-        packed_steps=-(-packs // rows_per_step),
-    )
+    @property
+    def are_full(self) -> bool:
+        """Whether the rows of every length are full, so that padding is no criterion."""
+        return all(figures.efficiency >= FULL for figures in self.lengths)
+
+    def to_json(self) -> dict[str, object]:
+        """Return all figures as values for JSON; `smallest` is a max_len or None."""
+        last, smallest = self.lengths[-1], self.smallest
+        return {
+            "documents": last.documents,
+            "tokens": last.tokens,
+            "algorithm": last.algorithm,
+            "documents_per_step": last.documents_per_step,
+            "lengths": [
+                {
+                    "max_len": figures.max_len,
+                    "packs": figures.packs,
+                    "efficiency": figures.efficiency,
+                    "tokens": figures.tokens,
+                    "documents_split": figures.totals.documents_split,
+                    "tokens_without_context": figures.tokens_without_context,
+                    "tokens_lost": figures.totals.tokens_lost,
+                    "keys_per_token": figures.rows.keys_per_token,
+                    "work_peak": figures.rows.work_peak,
+                    "packed_rows_per_step": figures.epoch.packed_rows_per_step,
+                    "cut_share": figures.cut_share,
+                    "attention_share": figures.attention_share,
+                }
+                for figures in self.lengths
+            ],
+            "smallest": None if smallest is None else smallest.max_len,
+        }

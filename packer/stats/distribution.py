@@ -1,6 +1,7 @@
-"""Distributions of integers: exact quantiles, and bins for a plot."""
+"""Distributions of integers: exact quantiles, and bins for a plot; lengths weighted by their tokens."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,3 +102,18 @@ def tally(numbers: NDArray[np.integer[Any]] | Tally) -> tuple[NDArray[np.int64],
     assert (np.diff(values) > 0).all()
     occurs = counts > 0
     return values[occurs].astype(np.int64), counts[occurs].astype(np.int64)
+
+
+def weighted_median(lengths: Tally) -> int:
+    """Return the smallest length such that documents up to it hold at least half of the tokens."""
+    values, counts = lengths
+    tokens = np.cumsum(values * counts)
+    return int(values[np.searchsorted(tokens, (int(tokens[-1]) + 1) // 2)])
+
+
+def binned(lengths: Tally, edges: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return (documents, tokens) in each bin: those of lengths from edges[i] to below edges[i + 1]."""
+    values, counts = lengths
+    places = np.searchsorted(values, np.array(edges))
+    documents, tokens = (np.concatenate([[0], np.cumsum(each)]) for each in (counts, values * counts))
+    return np.diff(documents[places]).tolist(), np.diff(tokens[places]).tolist()

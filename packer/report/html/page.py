@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -16,30 +15,9 @@ from markupsafe import Markup, escape
 
 from packer.errors import PackerError
 from packer.plots import style_sheet
-from packer.report.html.account_sections import mixture_section, tokens_section
-from packer.report.html.corpus_sections import (
-    BATCHES,
-    computed_tokens,
-    lengths_section,
-    max_len_section,
-    padding_section,
-)
-from packer.report.html.row_sections import attention_section, mixing_section, rows_section
-from packer.report.html.section import Section
-from packer.report.plain_text import count_of, duration, number, percent
-from packer.stats.report_figures import ReportFigures, ShownRow
-
-SECTIONS: dict[str, Callable[[ReportFigures], Section | None]] = {
-    "rows": rows_section,
-    "padding": padding_section,
-    "lengths": lengths_section,
-    "max-len": max_len_section,
-    "mixing": mixing_section,
-    "attention": attention_section,
-    "tokens": tokens_section,
-    "mixture": mixture_section,
-}
-"""Function that makes each section, in the order of the page."""
+from packer.report.html.sections import BATCHES, SECTIONS, computed_tokens
+from packer.report.plain_text import count_of, duration, number, percent, share
+from packer.stats.dataset_figures import Figures, ShownRow
 
 TOKENS_A_SECOND = 10_000
 """Tokens per second and GPU, until the reader enters another number."""
@@ -48,7 +26,7 @@ _LISTED = 40
 """Segments that are listed in the table below the rows."""
 
 
-def render_page(figures: ReportFigures, *, made_by: str = "") -> str:
+def render_page(figures: Figures, *, made_by: str = "") -> str:
     """Return the report as a page of HTML. The same arguments give the same text.
 
     Args:
@@ -78,7 +56,7 @@ def render_page(figures: ReportFigures, *, made_by: str = "") -> str:
     return page + "\n"
 
 
-def render_plot(figures: ReportFigures, name: str) -> str:
+def render_plot(figures: Figures, name: str) -> str:
     """Return the plot of a section as an SVG file.
 
     Raises:
@@ -91,9 +69,9 @@ def render_plot(figures: ReportFigures, name: str) -> str:
     return section.plot.file()
 
 
-def _opening(figures: ReportFigures) -> list[str]:
+def _opening(figures: Figures) -> list[str]:
     """Return the sentences that a reader sees first: what packing saves, and which row length the page is about."""
-    stats, padding = figures.stats, figures.stats.padding
+    padding = figures.padding
     packed = "are packed into" if figures.is_packed else "would be packed into"
     times = padding.speedup(padding.batch_longest[BATCHES[0]])
     if times >= 1.05:
@@ -101,45 +79,44 @@ def _opening(figures: ReportFigures) -> list[str]:
     else:
         saves = f"no fewer tokens than padding in random batches of {BATCHES[0]}"
     sentences = [
-        f"{count_of(stats.documents, 'document')} {packed} {count_of(stats.packs, 'row')} of {stats.max_len:,} tokens: "
-        f"{saves}."
+        f"{count_of(figures.documents, 'document')} {packed} {count_of(figures.packs, 'row')} of {figures.max_len:,} "
+        f"tokens: {saves}."
     ]
-    if figures.asked_lengths and figures.row_lengths is not None:
+    if figures.row_lengths is not None and figures.row_lengths.asked:
         lengths = [f"{length.max_len:,}" for length in figures.row_lengths.lengths]
         reason = "the smallest that suffices" if figures.row_lengths.smallest is not None else "the longest of them"
         sentences.append(
             f"Row lengths {', '.join(lengths[:-1])} and {lengths[-1]} are compared under "
-            f"\u201cWhich max_len?\u201d; everything else is for {stats.max_len:,}, {reason}."
+            f"\u201cWhich max_len?\u201d; everything else is for {figures.max_len:,}, {reason}."
         )
     return sentences
 
 
-def _facts(figures: ReportFigures) -> list[tuple[str, float, str, str]]:
+def _facts(figures: Figures) -> list[tuple[str, float, str, str]]:
     """Return (name in `packer stats --json`, value, value in words, what it counts)."""
-    stats = figures.stats
     return [
-        ("documents", stats.documents, f"{stats.documents:,}", "documents"),
-        ("tokens", stats.tokens, f"{stats.tokens:,}", "tokens"),
-        ("packs", stats.packs, f"{stats.packs:,}", f"rows of {stats.max_len:,}"),
-        ("efficiency", stats.efficiency, percent(stats.efficiency), "filled"),
-        ("packing_factor", stats.packing_factor, number(stats.packing_factor), "documents a row"),
-        ("lower_bound", stats.lower_bound, f"{stats.lower_bound:,}", "rows at least"),
+        ("documents", figures.documents, f"{figures.documents:,}", "documents"),
+        ("tokens", figures.tokens, f"{figures.tokens:,}", "tokens"),
+        ("packs", figures.packs, f"{figures.packs:,}", f"rows of {figures.max_len:,}"),
+        ("efficiency", figures.efficiency, percent(figures.efficiency), "filled"),
+        ("packing_factor", figures.packing_factor, number(figures.packing_factor), "documents a row"),
+        ("lower_bound", figures.totals.lower_bound, f"{figures.totals.lower_bound:,}", "rows at least"),
     ]
 
 
-def _ways(figures: ReportFigures) -> list[tuple[str, str, float, int, str]]:
+def _ways(figures: Figures) -> list[tuple[str, str, float, int, str]]:
     """Return (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
     return [
-        (name, percent(ratio, decimals=2), ratio, tokens, duration(tokens / TOKENS_A_SECOND))
+        (name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND))
         for name, ratio, tokens in computed_tokens(figures)
     ]
 
 
-def _row_data(figures: ReportFigures) -> dict[str, Any]:
+def _row_data(figures: Figures) -> dict[str, Any]:
     """Return what the script shows of segments: for each row, values of all segments one after the other."""
     return {
-        "maxLen": figures.stats.max_len,
-        "sources": [part.name for part in figures.stats.mixture],
+        "maxLen": figures.max_len,
+        "sources": [part.name for part in figures.mixture],
         "rows": [
             {
                 "row": row.row,
@@ -153,17 +130,17 @@ def _row_data(figures: ReportFigures) -> dict[str, Any]:
                 "trained": row.trained,
                 "texts": row.texts,
             }
-            for row in figures.rows
+            for row in figures.shown_rows
         ],
     }
 
 
-def _listed(figures: ReportFigures) -> list[list[str]]:
+def _listed(figures: Figures) -> list[list[str]]:
     """Return a table of the first segments that are drawn, the header first, for readers without script."""
-    first = figures.rows[0]
+    first = figures.shown_rows[0]
     head = ["row", "document", *(["source"] if first.sources else []), "tokens", "from"]
     table = [[*head, *(["trained"] if first.trained else []), *(["text"] if first.texts else [])]]
-    for row in figures.rows:
+    for row in figures.shown_rows:
         for index in range(len(row.lengths)):
             if len(table) > _LISTED:
                 return table
@@ -171,10 +148,10 @@ def _listed(figures: ReportFigures) -> list[list[str]]:
     return table
 
 
-def _listed_segment(row: ShownRow, index: int, figures: ReportFigures) -> list[str]:
+def _listed_segment(row: ShownRow, index: int, figures: Figures) -> list[str]:
     cells = [f"{row.row:,}", f"{row.documents[index]:,}"]
     if row.sources:
-        cells.append(figures.stats.mixture[row.sources[index]].name)
+        cells.append(figures.mixture[row.sources[index]].name)
     cells += [f"{row.lengths[index]:,}", f"{row.starts[index]:,}"]
     if row.trained:
         cells.append(f"{row.trained[index]:,}")

@@ -1,0 +1,165 @@
+"""Choose rows for a report, and describe them segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.loader.dataset import PackedDataset
+from packer.loader.draws import draws, stream_key
+from packer.loader.open_shards import Row
+from packer.plan.pieces import Located
+from packer.random_purposes import SHOWN_ROWS
+from packer.sources.mixtures.origins import Origins
+from packer.stats.dataset_figures import ShownRow
+from packer.stats.row_figures import RowProfile
+
+SAMPLED_ROWS = 32
+"""Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
+
+EXTREME_ROWS = 4
+"""Further rows that are shown: so many of the least full, and of those with the most segments."""
+
+SAMPLED_SEGMENTS = 4000
+"""Segments in all rows that are shown, which bounds the size of a page."""
+
+TRAINED_RUNS = 200
+"""Ranges of trained tokens that are shown of a row."""
+
+SHOWN_TEXT = 50_000
+"""Characters of text that are shown at most, divided equally among the segments."""
+
+
+def chosen_rows(profile: RowProfile) -> list[tuple[int, str]]:
+    """Return the numbers of the rows to show, each with the reason: see `ShownRow.chosen`.
+
+    Those at random depend on the number of rows alone, and are ascending. If all rows are shown, none is shown twice.
+    """
+    rows = len(profile.keys)
+    if rows <= SAMPLED_ROWS:
+        return [(row, "at random") for row in range(rows)]
+    drawn = draws(stream_key(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
+    at_random = sorted(list(dict.fromkeys(drawn.tolist()))[:SAMPLED_ROWS])
+    emptiest = np.argsort(profile.tokens, kind="stable")[:EXTREME_ROWS].tolist()
+    busiest = np.argsort(-profile.segments, kind="stable")[:EXTREME_ROWS].tolist()
+    reasons = (("at random", at_random), ("least full", emptiest), ("most segments", busiest))
+    return [(row, reason) for reason, numbers in reasons for row in numbers]
+
+
+def within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
+    """Return the first rows, with up to SAMPLED_SEGMENTS segments in total, or else a part of the first row."""
+    ends = np.cumsum([len(row.lengths) for row in rows])
+    within = int(np.searchsorted(ends, SAMPLED_SEGMENTS, side="right"))
+    if within:
+        return tuple(rows[:within])
+    first, shown = rows[0], slice(SAMPLED_SEGMENTS)
+    end = sum(first.extents[shown])
+    return (
+        replace(
+            first,
+            lengths=first.lengths[shown],
+            extents=first.extents[shown],
+            documents=first.documents[shown],
+            starts=first.starts[shown],
+            rest=sum(first.extents) - end,
+            sources=None if first.sources is None else first.sources[shown],
+            trained=None if first.trained is None else first.trained[shown],
+            trained_runs=tuple((begin, min(last, end)) for begin, last in first.trained_runs if begin < end),
+        ),
+    )
+
+
+def planned_rows(
+    parts: Iterable[Located], chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
+) -> tuple[ShownRow, ...]:
+    """Return the chosen rows of a plan, whose parts are read once; arguments as for `planned_row`."""
+    found: dict[int, ShownRow] = {}
+    first_row = 0
+    for located in parts:
+        end = first_row + len(located.row_starts) - 1
+        for row in {row for row, _ in chosen if first_row <= row < end}:
+            found[row] = planned_row(located, row, row - first_row, align, origins)
+        first_row = end
+    return within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
+
+
+def planned_row(located: Located, row: int, index: int, align: int, origins: Origins | None) -> ShownRow:
+    """Return a row of a plan.
+
+    Args:
+        located: part of the plan.
+        row: number of the row.
+        index: number of the row in this part.
+        align: number of which the extents are multiples.
+        origins: source behind each document of a mixture; None for a single source.
+    """
+    segments = slice(located.row_starts[index], located.row_starts[index + 1])
+    lengths, documents = located.lengths[segments], located.documents[segments]
+    sources = None
+    if origins is not None:
+        sources, documents, _ = origins.of(documents)
+    return ShownRow(
+        row=row,
+        lengths=tuple(lengths.tolist()),
+        extents=tuple((-(-lengths // align) * align).tolist()),
+        documents=tuple(documents.tolist()),
+        starts=tuple(located.starts[segments].tolist()),
+        sources=None if sources is None else tuple(sources.tolist()),
+    )
+
+
+def packed_rows(
+    dataset: PackedDataset, chosen: Sequence[tuple[int, str]], decode: Callable[[Any], str] | None
+) -> tuple[ShownRow, ...]:
+    """Return rows of a packed dataset, with the text of their segments if `decode` turns token ids into text."""
+    rows = within_limit([replace(_packed_row(row, dataset[row]), chosen=reason) for row, reason in chosen])
+    if decode is None:
+        return rows
+    shown = SHOWN_TEXT // sum(len(row.lengths) for row in rows)
+    return tuple(replace(row, texts=tuple(_texts(row, dataset[row.row], decode, shown))) for row in rows)
+
+
+def _packed_row(number: int, row: Row) -> ShownRow:
+    segments = int(np.count_nonzero(row["doc_ids"] >= 0))
+    extents = row["seq_lengths"][:segments]
+    starts = np.cumsum(extents) - extents
+    is_trained = row["labels"] >= 0 if "labels" in row else None
+    trained = None if is_trained is None else np.add.reduceat(is_trained.astype(np.int64), starts)
+    if trained is not None and is_trained is not None:  # the last segment of `reduceat` has the padding tail
+        trained[-1] = np.count_nonzero(is_trained[starts[-1] : starts[-1] + extents[-1]])
+    return ShownRow(
+        row=number,
+        lengths=tuple(row.get("seq_tokens", row["seq_lengths"])[:segments].tolist()),
+        extents=tuple(extents.tolist()),
+        documents=tuple(row["doc_ids"][:segments].tolist()),
+        starts=tuple(row["doc_starts"][:segments].tolist()),
+        sources=tuple(row["source_ids"][:segments].tolist()) if "source_ids" in row else None,
+        trained=None if trained is None else tuple(trained.tolist()),
+        trained_runs=() if is_trained is None else runs_of(is_trained, TRAINED_RUNS),
+    )
+
+
+def _texts(row: ShownRow, tokens: Row, decode: Callable[[Any], str], shown: int) -> Iterator[str]:
+    """Yield the beginning of each segment as text, of up to `shown` characters."""
+    place = 0
+    for length, extent in zip(row.lengths, row.extents, strict=True):
+        yield decode(tokens["input_ids"][place : place + min(length, shown)])[:shown]
+        place += extent
+
+
+def runs_of(mask: NDArray[np.bool_], most: int) -> tuple[tuple[int, int], ...]:
+    """Return the ranges (first, end) of consecutive true values: [0, 1, 1, 0, 1] -> (1, 3), (4, 5).
+
+    If there are more than `most`, those that are closest to each other are joined.
+    """
+    borders = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
+    firsts, ends = borders[::2], borders[1::2]
+    if len(firsts) > most:
+        gaps = firsts[1:] - ends[:-1]
+        widest = np.sort(np.argsort(-gaps, kind="stable")[: most - 1])
+        firsts, ends = firsts[[0, *(widest + 1)]], ends[[*widest, -1]]
+    return tuple(zip(firsts.tolist(), ends.tolist(), strict=True))
