@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.plots import Bar, DrawnRow, Line, bar_plot, histogram_plot, line_plot, row_plot
+from packer.plots import Bar, DrawnRow, bar_plot, histogram_plot, line_plot, row_plot
 from packer.plots.charts import HEIGHT, axis_top
 from packer.plots.row_plot import BAR, STEP
 from packer.plots.svg_elements import PALETTE, Plot, shortened, style_sheet
@@ -69,7 +69,7 @@ def test_bars_are_as_long_as_their_values(values: list[float]) -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=7))
 def test_points_of_a_line_are_at_the_height_of_their_values(values: list[float]) -> None:
     ticks = list(map(str, range(len(values))))
-    plot = line_plot("Line", [Line(name="one", values=values, color="green")], ticks, shown=percent)
+    plot = line_plot("Line", {"one": ("green", values)}, ticks, shown=percent)
     points = [float(point.get("cy")) for point in parsed(plot).iter("circle")]
     top = axis_top(max(values))
     assert points == pytest.approx([HEIGHT * (1 - value / top) for value in values], abs=0.01)
@@ -103,7 +103,7 @@ def test_whatever_stands_in_names_is_escaped() -> None:
     bar = Bar(name=MARKUP, value=1, text=MARKUP, color="blue")
     for plot in (
         bar_plot(MARKUP, [bar], name=MARKUP),
-        line_plot(MARKUP, [Line(name=MARKUP, values=[1], color="blue")], [MARKUP], shown=percent),
+        line_plot(MARKUP, {MARKUP: ("blue", [1])}, [MARKUP], shown=percent),
         histogram_plot(MARKUP, [MARKUP], {MARKUP: ("blue", [1.0])}, ticks=[MARKUP, MARKUP], shown=percent),
         row_plot(MARKUP, [DrawnRow(name=MARKUP, extents=[1])], max_len=1, sources=[MARKUP]),
     ):

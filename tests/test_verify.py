@@ -184,11 +184,11 @@ def test_segments_of_a_mixture_have_a_source_and_a_copy(tmp_path, name, value):
 @pytest.mark.parametrize(
     ("total", "words"),
     [
-        ("packs", "rows, the manifest says"),
-        ("tokens_packed", "tokens, the manifest says"),
-        ("tokens_trained", "trained tokens, the manifest says"),
-        ("tokens", "tokens are accounted for, the source had 53"),
-        ("tokens_truncated", "53 tokens are accounted for, the source had 52"),
+        ("packs", "computed from the shards"),
+        ("tokens_packed", "tokens_packed is 53 in the manifest, 52 computed from the shards"),
+        ("tokens_trained", "computed from the shards"),
+        ("tokens", "tokens is 53 in the manifest, 52 computed from the source"),
+        ("tokens_truncated", "tokens is 52 in the manifest, 53 computed from those packed, truncated and dropped"),
     ],
 )
 def test_totals_agree_with_the_shards_and_account_for_every_token(tmp_path, total, words):

@@ -21,7 +21,7 @@ from packer.pipeline.verification.against_source import compare_with_source
 from packer.pipeline.verification.recounting import identity_faults
 from packer.progress import Progress, silent
 from packer.shards.check_shards import verify_packed
-from packer.shards.figures import differences
+from packer.shards.check_totals import differences
 from packer.shards.generations import in_generation
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest

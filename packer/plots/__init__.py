@@ -8,14 +8,13 @@ are attributes, which hold without any style sheet, and classes, which `style_sh
 - `row_plot`: packed rows
 """
 
-from packer.plots.charts import Bar, Line, bar_plot, histogram_plot, line_plot
+from packer.plots.charts import Bar, bar_plot, histogram_plot, line_plot
 from packer.plots.row_plot import DrawnRow, row_plot
 from packer.plots.svg_elements import Plot, shortened, style_sheet
 
 __all__ = [
     "Bar",
     "DrawnRow",
-    "Line",
     "Plot",
     "bar_plot",
     "histogram_plot",

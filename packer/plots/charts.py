@@ -18,6 +18,9 @@ _LEFT, _RIGHT = 0.12, 0.97  # shares of the width
 
 _MOST_TICKS = 7
 
+Series = Mapping[str, tuple[str, Sequence[float]]]
+"""(color, shares) by name; the color is one of the palette."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
@@ -59,45 +62,31 @@ def bar_plot(title: str, bars: Sequence[Bar], *, name: str = "", largest: float 
     return Plot(title=title, name=name, height=_BAR_STEP * len(bars), body="".join(parts))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """A line."""
-
-    name: str
-    """Name in the legend."""
-
-    values: Sequence[float]
-    """Share at each position, 0 or more."""
-
-    color: str
-    """Color, one of the palette."""
-
-
 def line_plot(
-    title: str, lines: Sequence[Line], ticks: Sequence[str], *, shown: Callable[[float], str], name: str = ""
+    title: str, series: Series, ticks: Sequence[str], *, shown: Callable[[float], str], name: str = ""
 ) -> Plot:
     """Draw shares as lines over equally spaced positions, from 0 to the largest.
 
     Args:
         title: what the plot shows.
-        lines: lines with one value for each position, at least one position.
+        series: color and share at each position, at least one, by name; shares are 0 or more.
         ticks: label of each position.
         shown: function that formats a share.
         name: name of the plot in a page.
     """
-    entries, top = legend({line.name: line.color for line in lines})
-    largest = max(max(line.values) for line in lines)
+    entries, top = legend({each: color for each, (color, _) in series.items()})
+    largest = max(max(shares) for _, shares in series.values())
     parts = [grid(largest)]
     places = [_LEFT + (_RIGHT - _LEFT) * index / max(1, len(ticks) - 1) for index in range(len(ticks))]
     scale = HEIGHT / axis_top(largest)
-    for line in lines:
-        heights = [HEIGHT - value * scale for value in line.values]
+    for each, (color, shares) in series.items():
+        heights = [HEIGHT - share * scale for share in shares]
         for (x1, y1), (x2, y2) in pairwise(zip(places, heights, strict=True)):
             ends = {"x1": percentage(x1), "y1": y1, "x2": percentage(x2), "y2": y2}
-            parts.append(element("line", ends | stroke(line.color) | {"stroke-width": 2}))
-        for tick, x, y, value in zip(ticks, places, heights, line.values, strict=True):
-            said = tooltip(f"{line.name}, {tick}: {shown(value)}")
-            parts.append(element("circle", {"cx": percentage(x), "cy": y, "r": 4} | fill(line.color), said))
+            parts.append(element("line", ends | stroke(color) | {"stroke-width": 2}))
+        for tick, x, y, share in zip(ticks, places, heights, shares, strict=True):
+            said = tooltip(f"{each}, {tick}: {shown(share)}")
+            parts.append(element("circle", {"cx": percentage(x), "cy": y, "r": 4} | fill(color), said))
     for tick, x in zip(ticks, places, strict=True):
         middle = {"text-anchor": "middle"}
         parts.append(label(tick, x=percentage(x), y=HEIGHT + 18, color="muted", attributes=middle))
@@ -108,7 +97,7 @@ def line_plot(
 def histogram_plot(
     title: str,
     bins: Sequence[str],
-    series: Mapping[str, tuple[str, Sequence[float]]],
+    series: Series,
     *,
     ticks: Sequence[str],
     shown: Callable[[float], str],

@@ -4,7 +4,7 @@
 `generations.py` describes appended generations, and `file_names.py` names the files. `manifest_fields.py`
 and `packer.facts` declare the type of each field. `row_format.py` defines the columns of a shard,
 `writer.py` writes a shard, `reader.py` maps it into memory, and `files.py` hashes it. `structure.py` checks that the
-lists of a shard form rows, `sharing.py` that their segments may share a row, `figures.py` that the counts in the
+lists of a shard form rows, `sharing.py` that their segments may share a row, `check_totals.py` that the counts in the
 manifest are true, and `check_shards.py` every byte.
 Reading needs only numpy and pyarrow.
 """

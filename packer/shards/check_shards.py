@@ -21,7 +21,7 @@ from packer.errors import PackerError
 from packer.gather import count_trained
 from packer.labels import NO_LOSS
 from packer.progress import Progress
-from packer.shards.figures import SegmentCounts, manifest_faults, totals_faults
+from packer.shards.check_totals import SegmentCounts, manifest_faults, totals_faults
 from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work
 from packer.shards.files import hash_file
 from packer.shards.generations import documents_of_shard, in_generation, parts_of

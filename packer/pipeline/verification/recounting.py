@@ -19,7 +19,7 @@ from packer.pipeline.segments.segment_reader import lists_of
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments
-from packer.shards.figures import differences
+from packer.shards.check_totals import differences
 from packer.shards.kept_columns import KeptValues
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import Totals
-from packer.plots import Bar, DrawnRow, Line, Plot, bar_plot, histogram_plot, line_plot, row_plot, shortened
+from packer.plots import Bar, DrawnRow, Plot, bar_plot, histogram_plot, line_plot, row_plot, shortened
 from packer.report.figure_tables import length_table, recommend_length
 from packer.report.plain_text import count_of, number, share
 from packer.stats.dataset_figures import Figures
@@ -173,12 +173,12 @@ def padding_section(figures: Figures) -> Section:
     """Say what padding costs in tokens, by the way batches are formed."""
     padding, max_len = figures.padding, figures.max_len
     sizes = list(padding.batch_longest)
-    lines = [
-        Line(name=f"to {max_len:,} tokens", values=[padding.max_len] * len(sizes), color="gray"),
-        Line(name="to longest in batch", values=list(padding.batch_longest.values()), color="orange"),
-        Line(name="grouped by length", values=list(padding.group_by_length.values()), color="purple"),
-        Line(name="packed", values=[padding.packed] * len(sizes), color="blue"),
-    ]
+    ways = {
+        f"to {max_len:,} tokens": ("gray", [padding.max_len] * len(sizes)),
+        "to longest in batch": ("orange", list(padding.batch_longest.values())),
+        "grouped by length": ("purple", list(padding.group_by_length.values())),
+        "packed": ("blue", [padding.packed] * len(sizes)),
+    }
     middle = BATCHES[0]
     verdict = (
         f"Padded to {max_len:,} tokens, {share(padding.max_len)} of what is computed is padding; in random batches of "
@@ -195,7 +195,7 @@ def padding_section(figures: Figures) -> Section:
         "which memory must hold."
     )
     limit = "Tokens are counted, and the work of attention is left out: the factors are upper limits."
-    plot = line_plot("Share of padding, by batch size", lines, list(map(str, sizes)), shown=share, name="padding")
+    plot = line_plot("Share of padding, by batch size", ways, list(map(str, sizes)), shown=share, name="padding")
     return Section(name="padding", question="What does padding cost?", verdict=verdict, plot=plot, notes=[note, limit])
 
 
@@ -269,10 +269,10 @@ def max_len_section(figures: Figures) -> Section:
         )
     loses = any(length.totals.tokens_lost for length in found.lengths)
     cut = "without context or lost" if loses else "without context"
-    lines = [
-        Line(name=f"tokens {cut}", values=[length.cut_share for length in found.lengths], color="orange"),
-        Line(name="attention's share", values=[length.attention_share for length in found.lengths], color="blue"),
-    ]
+    shares = {
+        f"tokens {cut}": ("orange", [length.cut_share for length in found.lengths]),
+        "attention's share": ("blue", [length.attention_share for length in found.lengths]),
+    }
     ticks = [compact(length.max_len) for length in found.lengths]
     notes = [
         "Split: documents in several segments. No context: their tokens in all segments but the first, which do not "
@@ -284,7 +284,7 @@ def max_len_section(figures: Figures) -> Section:
         notes[0] += " Packed rows are full at every length, so padding does not decide."
     else:
         notes[0] += " Full: share of the rows that holds tokens."
-    plot = line_plot("Tokens cut and work of attention, by max_len", lines, ticks, shown=share, name="max-len")
+    plot = line_plot("Tokens cut and work of attention, by max_len", shares, ticks, shown=share, name="max-len")
     return Section(
         name="max-len",
         question=question,

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.errors import PackerError
 from packer.facts import MixturePart, Totals
@@ -46,11 +46,11 @@ class SegmentCounts:
 
 
 def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
-    """Yield a sentence for each total of a manifest that differs from a new count.
+    """Yield a sentence for each total of a manifest that differs from a new count; other totals are not compared.
 
     Args:
         totals: totals of the manifest.
-        counted: correct totals by name, as in the file; others are not compared.
+        counted: correct totals by name, as in the file.
         origin: what was counted, as in "the rows".
     """
     return _compare(totals.to_dict(), counted, origin, "")
@@ -85,23 +85,20 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 def _part_faults(manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each contradiction within the description of a generation."""
     totals, shards = manifest.totals, manifest.shards
-    rows, tokens, trained = (_total(shards, name) for name in ("rows", "tokens", "trained"))
-    if trained != totals.tokens_trained:
-        yield f"the shards have {trained:,} trained tokens, the manifest says {totals.tokens_trained:,}"
-    if rows != totals.packs:
-        yield f"the shards have {rows:,} rows, the manifest says {totals.packs:,}"
-    if tokens != totals.tokens_packed:
-        yield f"the shards have {tokens:,} tokens, the manifest says {totals.tokens_packed:,}"
-    yield from _source_faults(manifest)
-    counted = totals.tokens_packed - totals.tokens_repeated + totals.tokens_lost
-    if counted != totals.tokens:
-        yield f"{counted:,} tokens are accounted for, the source had {totals.tokens:,}"
-    untrained = _total(shards, "untrained_segments")
-    yield from differences(totals, {"segments_untrained": untrained}, "the shards")
+    rows, tokens = _total(shards, "rows"), _total(shards, "tokens")
+    counted: dict[str, object] = {
+        "packs": rows,
+        "tokens_packed": tokens,
+        "tokens_trained": _total(shards, "trained"),
+        "segments_untrained": _total(shards, "untrained_segments"),
+    }
     if rows:
-        yield from differences(totals, {"efficiency": tokens / (rows * manifest.max_len)}, "the shards")
-    if totals.pool_packs > rows:
-        yield f"pool_packs is {totals.pool_packs:,} in the manifest, and there are {rows:,} rows"
+        counted["efficiency"] = tokens / (rows * manifest.max_len)
+    yield from differences(totals, counted, "the shards")
+    yield from _outside("pool_packs", totals.pool_packs, 0, rows, origin="the shards")
+    yield from _source_faults(manifest)
+    accounted = totals.tokens_packed - totals.tokens_repeated + totals.tokens_lost
+    yield from differences(totals, {"tokens": accounted}, "those packed, truncated and dropped")
     if totals.documents_rejected is not None:
         rejected = {"rejected": sum(totals.documents_rejected.values())}
         yield from differences(totals, {"documents_dropped": rejected}, "documents_rejected")
@@ -127,12 +124,9 @@ def _source_faults(manifest: Manifest) -> Iterator[str]:
     for part in source.mixture or (source,):
         own = list(islice(files, part.files) if isinstance(part, MixturePart) else files)
         of = f"the source {part.name}" if isinstance(part, MixturePart) else "the source"
-        for name, found, recorded in (
-            ("documents", sum(file.rows for file in own), part.documents),
-            ("tokens", sum(file.tokens for file in own), part.tokens),
-        ):
-            if found != recorded:
-                yield f"the files of {of} have {found:,} {name}, the manifest says {recorded:,}"
+        in_files = {"documents": sum(file.rows for file in own), "tokens": sum(file.tokens for file in own)}
+        for name, found in in_files.items():
+            yield from _outside(f"{name} of {of}", getattr(part, name), found, found, origin="its files")
         if isinstance(part, MixturePart):
             yield from _outside(f"tokens_kept of {of}", part.tokens_kept, 0, part.tokens, origin="its tokens")
             for name in ("documents", "tokens", "tokens_kept"):
@@ -187,39 +181,28 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
         most = options.overlap * pieces
         yield from _outside("tokens_repeated", totals.tokens_repeated, 0 if drops else most, most, origin="the rows")
 
-    recorded, packs = totals.lower_bound, manifest.packs
-    if recorded > packs:
-        yield f"lower_bound is {recorded:,} in the manifest, and there are {packs:,} rows"
     try:
-        least, is_exact = bound_of_rows(options, items)
+        least, is_exact = _bound_of_rows(options, items)
     except PackerError as error:
         yield str(error)
         return
-    if recorded < least or (is_exact and recorded != least):
-        yield f"lower_bound is {recorded:,} in the manifest, {least:,} computed from the rows"
+    most = least if is_exact else max(least, manifest.packs)
+    yield from _outside("lower_bound", totals.lower_bound, least, most, origin="the rows")
     if totals.groups is not None:
         least = lower_bound(items, options.max_items)
         yield from _outside("groups.packs_ungrouped", totals.groups.packs_ungrouped, least, count, origin="the rows")
 
 
-def bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, bool]:
+def _bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, bool]:
     """Return the fewest rows that segments need, and whether the manifest must record exactly this lower bound.
 
     It may record a higher one where an algorithm proves it or groups need more rows.
-
-    Args:
-        options: options in the manifest.
-        items: (max_len + 1,) segments of each extent, as in `SegmentCounts`.
-
-    Raises:
-        PackerError: the algorithm is unknown.
     """
     algorithm = get_algorithm(options.algorithm)
-    if isinstance(algorithm, OrderAlgorithm):
-        keeps_whole, proves = algorithm.keeps_whole, False
-    else:
-        keeps_whole, proves = True, algorithm.proves
     is_grouped = options.group_by is not None
-    if not keeps_whole or (is_grouped and options.group_mode != "apart"):
+    if isinstance(algorithm, OrderAlgorithm) and not algorithm.keeps_whole:
         return token_bound(items), False
+    if is_grouped and options.group_mode != "apart":
+        return token_bound(items), False
+    proves = isinstance(algorithm, Algorithm) and algorithm.proves
     return lower_bound(items, options.max_items), not is_grouped and not proves
