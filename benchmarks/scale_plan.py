@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.engine import Result, Threads, Watched
-from packer.notes import Note, Notes, NotesInMemory, read_note
+from packer.notes import Note, Notes, NotesInMemory, note_of
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.partitions.partition_plan import PartitionPlan
@@ -78,7 +78,7 @@ class StandIns(Notes):
 
     def __init__(self, folder: Path, most: int, *, rereads: bool = True) -> None:
         self._folder, self._most = folder, most
-        self._read = read_note if rereads else cache(read_note)
+        self._read = self._note if rereads else cache(self._note)
         self.bytes: dict[str, list[int]] = defaultdict(list)
         self.pieces: dict[str, list[int]] = defaultdict(list)
         self.left: dict[str, list[int]] = defaultdict(list)
@@ -87,6 +87,10 @@ class StandIns(Notes):
         """Read the note that stands in for this one."""
         stage, _, number = name.rpartition("-")
         return self._read(self._folder / (f"{stage}-{int(number) % self._most}" if number.isdecimal() else name))
+
+    @staticmethod
+    def _note(path: Path) -> Note | None:
+        return note_of(path.read_bytes()) if path.is_file() else None
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
         """Write a note, and count its bytes and the segments that it has in rows."""

@@ -55,7 +55,7 @@ def pack(
         rank: number of this process, from 0, if several pack into the same folder. They need not be on one machine.
         ranks: number of these processes, or "env" to read both numbers from the variables of torchrun, Slurm or
             SkyPilot.
-        rank_timeout: seconds without a sign of life after which other ranks take over.
+        rank_timeout: seconds without a heartbeat after which other ranks take over.
         progress: callback, called as `progress(stage, done, total)`.
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
             `help(packer.PackOptions)` and docs/reference/commands.md list them.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,13 +18,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.engine import Engine, run_once
-from packer.output.packed_output import PackedOutput, names_in
-from packer.output.stored_pack import StoredPack
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.progress import Progress, silent
-from packer.stores import RemotePath
-from packer.stores.listing import folder_sizes
-from packer.stores.requests import AT_ONCE, in_parallel
+from packer.stores.requests import AT_ONCE
 
 _ALIGNED = 64  # bytes
 _HEAD = 16 << 10  # bytes of a large note that are read for its facts
@@ -63,22 +59,12 @@ def _digest(head: dict[str, Any], body: bytes | memoryview) -> str:
     return hashed.hexdigest()
 
 
-def read_note(path: Path) -> Note | None:
-    """Read a note; return None if it is missing or damaged, so that the task must run again."""
+def note_of(content: bytes | mmap.mmap) -> Note | None:
+    """Return the note that a file holds; None if it is damaged."""
+    end = content.find(b"\n") + 1
+    body = np.frombuffer(content, np.uint8, offset=end) if len(content) > end else np.zeros(0, np.uint8)
     try:
-        with path.open("rb") as file:
-            line = file.readline()
-        size = path.stat().st_size
-        body = np.memmap(path, np.uint8, "r", offset=len(line)) if size > len(line) else np.zeros(0, np.uint8)
-    except (FileNotFoundError, IsADirectoryError):
-        return None
-    return note_of(line, body)
-
-
-def note_of(line: bytes, body: NDArray[np.uint8]) -> Note | None:
-    """Return the note that consists of this line of JSON and these bytes of arrays; None if it is damaged."""
-    try:
-        head = json.loads(line)
+        head = json.loads(content[:end])
         digest = head.pop("xxh3_64")
         if len(body) != head["bytes"] or _digest(head, body.data) != digest:
             return None
@@ -86,14 +72,14 @@ def note_of(line: bytes, body: NDArray[np.uint8]) -> Note | None:
         for one in head["arrays"]:
             dtype = np.dtype([tuple(each) for each in one["dtype"]] if isinstance(one["dtype"], list) else one["dtype"])
             part = body[one["place"] : one["place"] + one["count"] * dtype.itemsize]
-            arrays[one["name"]] = part.view(np.ndarray).view(dtype)
+            arrays[one["name"]] = part.view(dtype)
         return Note(facts=head["facts"], arrays=arrays)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 
 class Notes(Protocol):
-    """A store of notes by name."""
+    """Notes by name."""
 
     def load(self, name: str) -> Note | None:
         """Return a note, or None."""
@@ -137,65 +123,37 @@ class NotesInMemory(Notes):
         self._notes[name] = note
 
 
-class NotesInFolder(Notes):
-    """Notes in the work folder of an unfinished packed dataset."""
-
-    def __init__(self, claimed: PackedOutput) -> None:
-        self._claimed = claimed
-        self._folder = claimed.notes
-
-    def load(self, name: str) -> Note | None:
-        """Return a note, or None."""
-        return read_note(self._folder / name)
-
-    def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the facts of the notes that exist, by number; the folder is listed once."""
-        there = names_in(self._folder)
-        return super().facts_of(stage, [number for number in numbers if f"{stage}-{number}" in there])
-
-    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Store a note. It is synced only if `lasting`: other notes are made again if a crash damages them.
-
-        A lasting note that another process has stored meanwhile is kept, because its content may differ.
-        """
-        if lasting:
-            if self.load(name) is not None:
-                return
-            (self._folder / name).unlink(missing_ok=True)  # damaged
-        self._claimed.write_note(name, note.to_bytes(), lasting=lasting)
-
-
+@dataclass(frozen=True, slots=True)
 class NotesInStore(Notes):
-    """Notes of an unfinished packed dataset in object storage. The note "STAGE-NUMBER" is the object STAGE/NUMBER."""
+    """Notes of an unfinished packed dataset. The note "STAGE-NUMBER" is the file STAGE/NUMBER."""
 
-    def __init__(self, claimed: StoredPack) -> None:
-        self._claimed = claimed
+    claimed: UnfinishedPack
+    """The dataset."""
 
     def load(self, name: str) -> Note | None:
-        """Return a note, or None."""
+        """Return a note, or None if it is missing or damaged, so that the task must run again."""
         try:
-            content = self._path(name).read_bytes()
+            return note_of(self.claimed.store.get(self._file(name)))
         except FileNotFoundError:
             return None
-        end = content.find(b"\n") + 1
-        return note_of(content[:end], np.frombuffer(content, np.uint8, offset=end))
 
     def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
-        """Yield several notes in order, read at the same time."""
+        """Yield several notes in order; in object storage, some are read at the same time."""
         for first in range(0, len(names), AT_ONCE):
-            yield from in_parallel(self.load, names[first : first + AT_ONCE])
+            yield from self.claimed.store.each(self.load, names[first : first + AT_ONCE])
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the facts of the notes that exist, by number; of large notes, only the first bytes are read."""
-        sizes = folder_sizes(self._path(f"{stage}-0").parent) if numbers else {}
-        there = [number for number in numbers if str(number) in sizes]
-        facts = in_parallel(lambda number: self._facts(f"{stage}-{number}", sizes[str(number)]), there)
-        return {number: each for number, each in zip(there, facts, strict=True) if each is not None}
+        """Return the facts of the notes that exist, by number; their folder is listed once."""
+        store, folder = self.claimed.store, self._file(f"{stage}-0").rpartition("/")[0]
+        sizes = store.sizes(folder, among=[str(number) for number in numbers])
+        facts = store.each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
+        return {int(name): each for name, each in zip(sizes, facts, strict=True) if each is not None}
 
     def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
-        if size > _HEAD:
+        """Return the facts of a note; of a large one in object storage, which checks it, only the head is read."""
+        if self.claimed.store.is_remote and size > _HEAD:
             with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
-                line, newline, _ = bytes(self._path(name).read_range(0, _HEAD)).partition(b"\n")
+                line, newline, _ = bytes(self.claimed.store.get(self._file(name), _HEAD)).partition(b"\n")
                 if newline:
                     facts: Mapping[str, Any] = json.loads(line)["facts"]
                     return facts
@@ -203,27 +161,26 @@ class NotesInStore(Notes):
         return None if note is None else note.facts
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Store a note; a lasting one that another process has stored meanwhile is kept."""
-        if lasting and self.load(name) is None:
-            self._path(name).unlink(missing_ok=True)  # damaged
-        path = self._path(name).relative_to(self._claimed.notes)
-        self._claimed.write_note(str(path), note.to_bytes(), lasting=lasting)
+        """Store a note. It is synced only if `lasting`: other notes are made again if a crash damages them.
+
+        A lasting note that another process has stored meanwhile is kept, because its content may differ.
+        """
+        store, file, content = self.claimed.store, self._file(name), note.to_bytes()
+        if lasting and self.load(name) is not None:
+            return
+        if lasting and self.claimed.is_shared:
+            store.delete(file)  # damaged
+            store.put_if_absent(file, content)
+        else:
+            store.put(file, content, lasting=lasting)
 
     def save_all(self, notes: Mapping[str, Note]) -> None:
-        """Store several notes by name, at the same time."""
-        in_parallel(lambda each: self.save(*each), list(notes.items()))
+        """Store several notes by name, in object storage at the same time."""
+        self.claimed.store.each(lambda each: self.save(*each), list(notes.items()))
 
-    def _path(self, name: str) -> RemotePath:
+    def _file(self, name: str) -> str:
         stage, _, number = name.rpartition("-")
-        return self._claimed.notes / stage / number if stage else self._claimed.notes / number
-
-
-def notes_in(claimed: UnfinishedPack) -> Notes:
-    """Return the notes of an unfinished packed dataset."""
-    if isinstance(claimed, PackedOutput):
-        return NotesInFolder(claimed)
-    assert isinstance(claimed, StoredPack)
-    return NotesInStore(claimed)
+        return f"{self.claimed.notes}/{stage}/{number}" if stage else f"{self.claimed.notes}/{number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

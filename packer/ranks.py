@@ -1,8 +1,8 @@
 """Several processes, on one machine or many, that pack into the same folder: ranks 0 to N - 1 of N.
 
 Every rank runs the same program, with the same stages. It runs the tasks whose number modulo N is its own, and waits
-for those of the others by looking for the files that they leave. The others share the tasks of a rank that shows no
-sign of life.
+for those of the others by looking for the files that they leave. The others share the tasks of a rank without a
+heartbeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from packer.engine import Done, Threads, without
 from packer.errors import OptionError, PackerError
-from packer.signs_of_life import SignsOfLife
+from packer.heartbeats import Heartbeats
 
 FIRST_WAIT = 0.02
 """Initial seconds between two checks of what others have done."""
@@ -93,8 +93,8 @@ class Ranks(Threads):
     ranks: int
     """Number of ranks."""
 
-    signs: SignsOfLife
-    """Signs of life of all ranks."""
+    heartbeats: Heartbeats
+    """Heartbeats of all ranks."""
 
     is_complete: Callable[[], bool]
     """Whether the output is complete."""
@@ -105,8 +105,8 @@ class Ranks(Threads):
         return True
 
     def present(self) -> contextlib.AbstractContextManager[None]:
-        """Show signs of life; see `SignsOfLife.shown`."""
-        return self.signs.shown(self.rank, self.is_complete)
+        """Show the heartbeat of this rank; see `Heartbeats.shown`."""
+        return self.heartbeats.shown(self.rank, self.is_complete)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield this rank's own tasks and then, while it waits for the others, tasks of ranks that have died.
@@ -133,18 +133,18 @@ class Ranks(Threads):
                 continue
             # Looking may be slow where files are far away: it must not keep others from their work.
             time.sleep(max(wait, 4 * (time.monotonic() - begun)))
-            wait = min(2 * wait, self.signs.longest_wait)
+            wait = min(2 * wait, self.heartbeats.longest_wait)
 
     def _adopted(self, pending: Sequence[int]) -> list[int]:
         """Return this rank's share of the tasks of ranks that have died."""
         owners = {task % self.ranks for task in pending} - {self.rank}
-        self.signs.look(sorted(owners))
-        gone = {rank for rank in owners if not self.signs.is_alive(rank)}
+        self.heartbeats.look(sorted(owners))
+        gone = {rank for rank in owners if not self.heartbeats.is_alive(rank)}
         if not gone:
             # Its own tasks are done, unless a file was removed since.
             return [task for task in pending if task % self.ranks == self.rank]
-        self.signs.look(range(self.ranks))
-        left = [rank for rank in range(self.ranks) if rank == self.rank or self.signs.is_alive(rank)]
+        self.heartbeats.look(range(self.ranks))
+        left = [rank for rank in range(self.ranks) if rank == self.rank or self.heartbeats.is_alive(rank)]
         mine = [
             task
             for task in pending

@@ -17,9 +17,8 @@ def run(tasks, surveyor, write, folder):
         for task, numbers in tasks
         for number in numbers
     }
-    entries = folder / ".packer" / "committed"
-    entries.mkdir(parents=True)
-    write = replace(write, claimed=replace(write.claimed, building=folder, entries=entries))
+    (folder / ".packer" / "committed").mkdir(parents=True)
+    write = replace(write, claimed=replace(write.claimed, store=replace(write.claimed.store, root=folder)))
     shards = {}
     for number in range(write.ends[-1]):
         file = write(number).file

@@ -31,7 +31,7 @@ PLACES = {
     "compared_segments": "packer.pipeline.verification.segment_differences._SEGMENTS_TOGETHER",
     "sampled_batches": "packer.pipeline.collect_figures.SAMPLED_BATCHES",
     # ranks and stores
-    "sign_of_life": "packer.signs_of_life.INTERVAL",
+    "heartbeat": "packer.heartbeats.INTERVAL",
     "first_pause": "packer.stores.requests._FIRST_PAUSE",
     "retries": "packer.stores.requests._RETRIES",
     "timeout": "packer.stores.requests._TIMEOUT",

@@ -18,12 +18,11 @@ import xxhash
 from click.testing import CliRunner
 
 import packer
-from packer import signs_of_life
+from packer import heartbeats
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.output import join_generation
 from packer.output.claim_append import claim_append
-from packer.output.packed_output import PackedOutput
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline import appending
 from packer.pipeline.collect_figures import packed_figures
 from packer.pipeline.write_shards import ShardTask
@@ -31,6 +30,7 @@ from packer.shards import shard_table
 from packer.shards.manifest import checksum
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
+from packer.stores import store as store_module
 from tests import test_index_only
 from tests.small import shrink
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
@@ -343,7 +343,7 @@ def test_a_complete_copy_of_a_grown_index_is_compared_with_all_sources(tmp_path,
 
 
 def test_a_grown_index_in_a_store_is_materialized_in_a_store(tmp_path, files, bucket, grown_twice, monkeypatch):
-    shrink(monkeypatch, sign_of_life=0.05)
+    shrink(monkeypatch, heartbeat=0.05)
     copy, index = grown_twice(files)
     for path in index.iterdir():
         (bucket / "index" / path.name).upload(path)
@@ -413,7 +413,7 @@ def test_a_kill_at_any_instant_leaves_the_old_set_or_the_new_one(tmp_path):
 
 def stopped(monkeypatch, packed, source, commits=2):
     """Append until some shards are committed, and stop like a kill."""
-    commit, done = PackedOutput.commit, []
+    commit, done = UnfinishedPack.commit, []
 
     def stop(self, *arguments):
         if len(done) == commits:
@@ -421,7 +421,7 @@ def stopped(monkeypatch, packed, source, commits=2):
         done.append(commit(self, *arguments))
 
     with monkeypatch.context() as patched:
-        patched.setattr(PackedOutput, "commit", stop)
+        patched.setattr(UnfinishedPack, "commit", stop)
         with pytest.raises(KeyboardInterrupt):
             packer.append(packed, source, workers=1)
 
@@ -488,7 +488,7 @@ def by_ranks(packed, source, count, *, only=None, **options):
 
 @pytest.fixture
 def quickly(monkeypatch):
-    shrink(monkeypatch, sign_of_life=0.05)
+    shrink(monkeypatch, heartbeat=0.05)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -934,7 +934,7 @@ def local(folder):
 @pytest.fixture
 def in_store(packed, files, bucket, monkeypatch):
     """The same dataset in object storage."""
-    shrink(monkeypatch, sign_of_life=0.05)
+    shrink(monkeypatch, heartbeat=0.05)
     packer.pack(files[0], str(bucket / "set"), **OPTIONS)
     return bucket / "set"
 
@@ -972,11 +972,11 @@ def killing(usual, number):
 def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, files, monkeypatch, name, tmp_path):
     packer.append(packed, files[1], sync=False)
     before, expected = stored(in_store), local(packed)
-    home = join_generation if name == "copy_object" else RemotePath
+    home = store_module if name == "copy_object" else RemotePath
     for number in (0, 2):
         with monkeypatch.context() as struck:
             struck.setattr(home, name, killing(getattr(home, name), number))
-            struck.setattr(signs_of_life.SignsOfLife, "end", lambda self, word: self._ended.set())
+            struck.setattr(heartbeats.Heartbeats, "end", lambda self, word: self._ended.set())
             with contextlib.suppress(Killed):
                 packer.append(str(in_store), files[1])
         found = {

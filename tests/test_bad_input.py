@@ -19,10 +19,11 @@ from click.testing import CliRunner, Result
 
 import packer
 from packer.cli import cli
-from packer.notes import NotesInFolder
-from packer.output.output_folder import OutputFolder
-from packer.output.packed_output import PackedOutput
+from packer.notes import NotesInStore
+from packer.output.unfinished_output import Output
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.shards.files import HashingFile
+from packer.stores.store import Folder
 from tests.test_pack import hashes, made_documents, save_arrow
 
 
@@ -96,14 +97,14 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
     """Make the next pack stop when so many shards are committed."""
-    commit, count = PackedOutput.commit, iter(range(10**6))
+    commit, count = UnfinishedPack.commit, iter(range(10**6))
 
     def limited(self, temporary, entry):
         if next(count) >= shards:
             raise KeyboardInterrupt
         commit(self, temporary, entry)
 
-    monkeypatch.setattr(PackedOutput, "commit", limited)
+    monkeypatch.setattr(UnfinishedPack, "commit", limited)
 
 
 @contextlib.contextmanager
@@ -328,11 +329,11 @@ REFUSALS = {
 SEAMS = {
     "a shard": (HashingFile, "write", 5),
     "a shard's sync": (HashingFile, "sync", 2),
-    "a small file": (OutputFolder, "write_file", 3),
-    "the request": (OutputFolder, "write_file", 0),
-    "a note": (NotesInFolder, "save", 2),
-    "a commit": (PackedOutput, "commit", 2),
-    "the end": (OutputFolder, "finish", 0),
+    "a small file": (Folder, "put", 8),
+    "the request": (Folder, "put", 0),
+    "a note": (NotesInStore, "save", 2),
+    "a commit": (UnfinishedPack, "commit", 2),
+    "the end": (Output, "finish", 0),
 }
 
 

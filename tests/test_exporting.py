@@ -24,8 +24,8 @@ from packer.cli.export import export as command
 from packer.exporting.targets import TARGETS, Target
 from packer.exporting.write_export import COMPRESSIONS, EXPORT, RECORD, convert
 from packer.output.claim_folder import claim
-from packer.output.output_folder import OutputFolder
 from packer.output.replace_folder import sibling
+from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
@@ -427,7 +427,7 @@ def test_the_record_is_written_last(packed, tmp_path, monkeypatch):
         seen.extend(sorted(each.name for each in folder.building.iterdir() if each != folder.work))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(OutputFolder, "finish", noted)
+    monkeypatch.setattr(Output, "finish", noted)
     with pytest.raises(KeyboardInterrupt):
         packer.export(packed, tmp_path / "out", to="parquet")
     assert seen == sorted(path.stem + ".parquet" for path in packed.glob("*.arrow"))

@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.output.packed_output import PackedOutput
+from packer.output.unfinished_pack import UnfinishedPack
 from tests.fuzzing_kept import make_manifest_fit
 
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2, 0, 25] * 7
@@ -173,9 +173,9 @@ def test_materializing_is_resumed_with_the_same_rows_only(tmp_path, monkeypatch)
             raise KeyboardInterrupt
         written.append(commit(self, *arguments))
 
-    commit = PackedOutput.commit
+    commit = UnfinishedPack.commit
     with monkeypatch.context() as patched:
-        patched.setattr(PackedOutput, "commit", stop_at_third)
+        patched.setattr(UnfinishedPack, "commit", stop_at_third)
         with pytest.raises(KeyboardInterrupt):
             packer.materialize(index, source, made, workers=1)
     with pytest.raises(PackerError, match=r"is an unfinished pack with index [0-9a-f]{32}, not None"):
@@ -339,9 +339,9 @@ def test_an_interrupted_index_is_resumed(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         written.append(commit(self, *arguments))
 
-    commit = PackedOutput.commit
+    commit = UnfinishedPack.commit
     with monkeypatch.context() as patched:
-        patched.setattr(PackedOutput, "commit", stop_at_third)
+        patched.setattr(UnfinishedPack, "commit", stop_at_third)
         with pytest.raises(KeyboardInterrupt):
             packer.pack(source, tmp_path / "again", workers=1, **options)
     packer.pack(source, tmp_path / "again", **options)

@@ -46,7 +46,7 @@ FLOORS = {
     "demo_corpus": 4,
     "cli": 4,
     "signals": 4,
-    "signs_of_life": 1,
+    "heartbeats": 1,
     "__main__": 4,
     "__init__": 5,
     "functions": 5,

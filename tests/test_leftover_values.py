@@ -19,7 +19,7 @@ OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd
 @pytest.fixture(autouse=True)
 def few_partitions_in_a_region(monkeypatch):
     """Regions of four partitions, so that a small corpus has several levels."""
-    shrink(monkeypatch, region=4, sign_of_life=0.05)
+    shrink(monkeypatch, region=4, heartbeat=0.05)
 
 
 def lists_of(count, longest, seed=0):

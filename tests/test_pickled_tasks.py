@@ -10,7 +10,7 @@ import xxhash
 from test_pack import save_arrow
 
 import packer
-from packer.notes import NotedTask
+from packer.notes import NotedTask, NotesInStore
 from packer.pipeline import packing
 from packer.pipeline.planning.surveying import Surveyor
 from packer.pipeline.segments.segment_reader import MappedDocuments
@@ -77,7 +77,8 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(another
         surveyor = Surveyor(reader=reader, options=maker.shards.job.options) if reader is not None else None
         found["child"] = another_process(run, tasks, surveyor, write, tmp_path / "child")
         names = [f"{task.stage}-{number}" for task, numbers in tasks for number in numbers]
-        found["notes"] = {name: xxhash.xxh3_128_hexdigest((claimed.notes / name).read_bytes()) for name in names}
+        saved = NotesInStore(claimed)
+        found["notes"] = {name: xxhash.xxh3_128_hexdigest(saved.load(name).to_bytes()) for name in names}
         found["surveyor"] = surveyor
         return write_shards(claimed, makers, watch, engine, progress)
 

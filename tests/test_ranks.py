@@ -20,9 +20,9 @@ from packer import ranks as ranks_module
 from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
-from packer.output.output_folder import OutputFolder
+from packer.heartbeats import Heartbeats
+from packer.output.unfinished_output import Output
 from packer.ranks import RankOf, Ranks, rank_of
-from packer.signs_of_life import SignsOfLife
 from tests.small import shrink
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    shrink(monkeypatch, sign_of_life=0.05)
+    shrink(monkeypatch, heartbeat=0.05)
 
 
 def write_lines(path, count=600):
@@ -207,7 +207,7 @@ def engine(folder, rank, count, patience):
         rank=rank,
         ranks=count,
         workers=2,
-        signs=SignsOfLife(folder=folder, patience=patience),
+        heartbeats=Heartbeats(folder=folder, patience=patience),
         is_complete=lambda: False,
     )
 
@@ -260,7 +260,7 @@ def test_clocks_of_other_machines_do_not_matter(tmp_path, monkeypatch):
         for shift in (-3600, 3600):
             monkeypatch.setattr(time, "time", lambda shift=shift: 1e9 + shift)
             os.utime(tmp_path / "0", (1e9 + shift, 1e9 + shift))
-            watching = SignsOfLife(folder=tmp_path, patience=0.3)
+            watching = Heartbeats(folder=tmp_path, patience=0.3)
             watching.begin(1)
             until = time.monotonic() + 0.6
             while time.monotonic() < until:
@@ -281,12 +281,12 @@ def command(source, out, rank, count, *more):
 
 
 def test_of_two_ranks_that_finish_at_the_same_time_one_prints_the_summary(tmp_path, monkeypatch):
-    finish = OutputFolder.finish
+    finish = Output.finish
 
     def finish_late(self, record, files):
         return finish(self, record, files) and finish(self, record, files)  # the first is that of the other rank
 
-    monkeypatch.setattr(OutputFolder, "finish", finish_late)
+    monkeypatch.setattr(Output, "finish", finish_late)
     arguments = ["pack", str(as_arrow(tmp_path)), "-o", str(tmp_path / "out"), "--max-len", "64"]
     done = CliRunner().invoke(cli, [*arguments, "--rank", "0", "--ranks", "1"])
     assert (done.exit_code, done.stdout) == (0, ""), done.stderr

@@ -20,12 +20,12 @@ import packer
 from packer import PackerError
 from packer.loader.cache import shard_cache
 from packer.loader.cache.cache_space import CacheSpace
-from packer.loader.cache.file_locks import try_lock
 from packer.loader.cache.shard_providers import DownloadedShards
 from packer.shards import shard_table
 from packer.shards.file_names import SHARDS
 from packer.shards.generations import keys_of
 from packer.stores import RemotePath
+from packer.stores.file_locks import try_lock
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk, write_source
 from tests.small import shrink
 

@@ -403,7 +403,7 @@ def test_an_interrupted_command_is_resumed(packed, tmp_path, few_bytes, stage):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_write_the_bytes_of_one_process(packed, tmp_path, few_bytes, monkeypatch, count):
-    shrink(monkeypatch, sign_of_life=0.05)
+    shrink(monkeypatch, heartbeat=0.05)
     options = {"max_len": 64, "shard_size": 20_000, **KEPT}
     expected = packer.pack(packed, tmp_path / "expected", **options)
     assert run_ranks(packed, tmp_path / "out", count, options=options) == [expected] * count

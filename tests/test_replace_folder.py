@@ -13,9 +13,9 @@ import packer
 from packer.exporting.write_export import EXPORT
 from packer.options import PackOptions
 from packer.output import replace_folder
-from packer.output.output_kind import Kind
-from packer.output.packed_output import PACKED
 from packer.output.replace_folder import refuse_mount_point
+from packer.output.unfinished_output import Kind
+from packer.output.unfinished_pack import PACKED
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_pack import made_documents, save_arrow

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.cli import cli
-from packer.output.output_folder import OutputFolder
 from packer.shards import shard_table
 from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names, shard_name
 from packer.shards.manifest import checksum
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable, column_of, kept_shards
+from packer.stores.store import Folder
 from tests.packed_rows import make, rows_on_disk
 from tests.small import shrink
 from tests.test_output_folder import Killed
@@ -169,15 +169,15 @@ def test_a_dataset_with_a_table_is_replaced_by_one_without_and_files_of_users_st
 
 def kill_at(monkeypatch, name: str, *, after: bool) -> None:
     """Raise `Killed` before or after a small file of the output is written."""
-    usual = OutputFolder.write_file
+    usual = Folder.put
 
-    def write(self, path, content, **how):
-        if path.name != name or after:
+    def put(self, path, content, **how):
+        if path != name or after:
             usual(self, path, content, **how)
-        if path.name == name:
+        if path == name:
             raise Killed
 
-    monkeypatch.setattr(OutputFolder, "write_file", write)
+    monkeypatch.setattr(Folder, "put", put)
 
 
 @pytest.mark.parametrize("name", ["state.json", SHARDS, MANIFEST])

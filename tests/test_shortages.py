@@ -16,7 +16,7 @@ import pytest
 import packer
 from packer.algorithms.jit import jit
 from packer.options import PackOptions
-from packer.output.output_folder import OutputFolder
+from packer.output.unfinished_output import Output
 from packer.pipeline.tokenizing import tokenize
 from packer.sources.mapped import ipc
 from packer.system_errors import shortage, shortage_behind
@@ -109,7 +109,7 @@ def test_what_is_missing_is_not_called_corrupt_and_what_was_begun_stays(tmp_path
     assert not isinstance(told.value, packer.SourceError)
     spilled = {path: path.stat().st_ino for path in (out / ".packer" / "spill").iterdir()}
     assert len(spilled) == 2
-    monkeypatch.setattr(OutputFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(Output, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         pack(source, out)
     assert {path: path.stat().st_ino for path in spilled} == spilled  # taken up, not decoded again

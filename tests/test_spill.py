@@ -25,7 +25,7 @@ from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.output.packed_output import PackedOutput
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline import disk_space
 from packer.pipeline.packing import pack
 from packer.sources.decoding.decode_pool import DecodePool
@@ -383,7 +383,7 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
     with pytest.raises(PackerError, match=r"/out: the rows to be written need 51\.2 kB, 51\.2 kB are free: free some"):
         pack(path, tmp_path / "out", options=options)
     assert not list((tmp_path / "out").glob("data-*"))
-    commit = PackedOutput.commit
+    commit = UnfinishedPack.commit
     with monkeypatch.context() as patch:  # six shards, then the process dies
         committed = []
 
@@ -393,7 +393,7 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
             committed.append(entry)
             commit(self, temporary, entry)
 
-        patch.setattr(PackedOutput, "commit", dies)
+        patch.setattr(UnfinishedPack, "commit", dies)
         with_free(patch, 51_200)
         with pytest.raises(KeyboardInterrupt):
             pack(path, tmp_path / "out", options=options, workers=1)

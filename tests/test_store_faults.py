@@ -19,9 +19,9 @@ from test_ranks import ROOT, run_ranks
 from test_stored_outputs import OPTIONS, expected, quickly, refusal, source, stored  # noqa: F401 (fixtures among them)
 
 import packer
-from packer.output.stored_pack import StoredPack
+from packer.heartbeats import Heartbeats
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.shards import read_manifest
-from packer.signs_of_life import SignsOfLife
 from packer.stores import RemotePath
 from tests.small import shrink
 
@@ -59,7 +59,7 @@ def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(source, bucke
 
 def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, expected, uploads, monkeypatch):  # noqa: F811
     """Signs of rank 0 do not arrive any more, so rank 1 does its tasks, while rank 0 still does them, too."""
-    both, met, commit, write = threading.Barrier(2), set(), StoredPack.commit, SignsOfLife._write
+    both, met, commit, write = threading.Barrier(2), set(), UnfinishedPack.commit, Heartbeats._write
 
     def silent(self, word):
         if self._rank == 1 or not word.isdecimal() or word == "0":
@@ -71,8 +71,8 @@ def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, exp
             met.add(entry.file)
         commit(self, file, entry)
 
-    monkeypatch.setattr(SignsOfLife, "_write", silent)
-    monkeypatch.setattr(StoredPack, "commit", together)
+    monkeypatch.setattr(Heartbeats, "_write", silent)
+    monkeypatch.setattr(UnfinishedPack, "commit", together)
     results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS, timeout=0.5)
     assert results[0] == results[1]
     assert uploads.count("data-00000-of-00006.arrow") == 2

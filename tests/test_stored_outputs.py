@@ -19,13 +19,14 @@ from test_ranks import CASES, ROOT, options_of, run_ranks
 import packer
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
-from packer.notes import Note, notes_in
+from packer.heartbeats import Heartbeats
+from packer.notes import Note, NotesInStore
 from packer.output import claim_pack
-from packer.output.stored_pack import StoredPack
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.shards.files import HashingFile
-from packer.signs_of_life import SignsOfLife
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.stores import RemotePath
+from packer.stores.store import store_at
 from packer.stores.temporary_files import temporary_folder
 from tests.small import shrink
 
@@ -34,7 +35,7 @@ OPTIONS = {"max_len": 64, "shard_size": "12KB", "algorithm": "mixed"}
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    shrink(monkeypatch, sign_of_life=0.05, first_pause=0.01)
+    shrink(monkeypatch, heartbeat=0.05, first_pause=0.01)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def kill(monkeypatch, stage, *, after=False):
 
     for name in ("upload", "write_bytes"):
         monkeypatch.setattr(RemotePath, name, killing(getattr(RemotePath, name)))
-    monkeypatch.setattr(SignsOfLife, "end", lambda self, word: self._ended.set())
+    monkeypatch.setattr(Heartbeats, "end", lambda self, word: self._ended.set())
 
 
 @pytest.mark.parametrize("name", ["decoded", "by patterns", "in order", "mixture", "groups"])
@@ -133,7 +134,7 @@ def test_a_killed_process_is_replaced_by_one_on_another_machine(
 
 
 def test_a_shard_takes_two_writes_and_one_read(bucket, tmp_path, store_server, monkeypatch):
-    shrink(monkeypatch, sign_of_life=60)
+    shrink(monkeypatch, heartbeat=60)
     source = save_arrow(tmp_path / "rows.arrow", made_documents(900))
     store_server.faults()
     manifest = packer.pack(source, str(bucket / "set"), workers=2, **{**OPTIONS, "algorithm": "sequential"})
@@ -260,17 +261,17 @@ def test_an_unfinished_pack_of_another_request_is_refused_or_replaced(source, bu
     assert not list(packer.verify(str(out)))
 
 
-def test_a_pack_that_shows_signs_of_life_is_not_replaced(source, bucket, monkeypatch):
+def test_a_pack_that_shows_heartbeats_is_not_replaced(source, bucket, monkeypatch):
     out = bucket / "set"
     begin(source, out, monkeypatch)
-    signs = SignsOfLife(folder=out / ".packer" / "ranks", patience=9)
+    signs = Heartbeats(folder=out / ".packer" / "ranks", patience=9)
     with signs.shown(3, lambda: False):
         assert refusal(source, str(out), seed=5, overwrite=True) == (
             f"{out} is being written by another packer: wait for it, or choose another output"
         )
 
 
-def test_a_dataset_that_is_finished_while_signs_of_life_are_looked_for_is_not_removed(
+def test_a_dataset_that_is_finished_while_heartbeats_are_looked_for_is_not_removed(
     source, bucket, expected, monkeypatch
 ):
     out, is_alive = bucket / "set", claim_pack._is_alive
@@ -289,7 +290,7 @@ def test_a_dataset_that_is_finished_while_signs_of_life_are_looked_for_is_not_re
 
 def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_path, monkeypatch):
     """A process that was taken for dead when it was about to finish comes back after another command has finished."""
-    out, options, check, begun = bucket / "set", {**OPTIONS, "max_len": 32}, StoredPack.check_request, []
+    out, options, check, begun = bucket / "set", {**OPTIONS, "max_len": 32}, UnfinishedPack.check_request, []
     expected = packer.pack(source, tmp_path / "expected", **options)
 
     def sleeping(self):
@@ -300,7 +301,7 @@ def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_pat
             self.clear()
             begun.append(packer.pack(source, str(out), **options))
 
-    monkeypatch.setattr(StoredPack, "check_request", sleeping)
+    monkeypatch.setattr(UnfinishedPack, "check_request", sleeping)
     told = refusal(source, str(out), workers=1)
     removed = f"{out} was finished, removed or started again by another packer"
     assert told == f"{removed}: repeat the command, or choose another output"
@@ -311,17 +312,19 @@ def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_pat
 
 def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source, bucket, tmp_path, monkeypatch):
     """A process that was taken for dead comes back after another command has begun anew."""
-    out, options, commit, begun = bucket / "set", {**OPTIONS, "seed": 5}, StoredPack.commit, []
+    out, options, commit, begun = bucket / "set", {**OPTIONS, "seed": 5}, UnfinishedPack.commit, []
     expected = packer.pack(source, tmp_path / "expected", **options)
 
     def sleeping(self, file, entry):
         if not begun:
             begun.append(True)
-            self.request_path.unlink()  # what was written for it may appear at any time, so it stays here
+            (
+                out / ".packer" / "request.json"
+            ).unlink()  # what was written for it may appear at any time, so it stays here
             begun.append(packer.pack(source, str(out), **options))
         commit(self, file, entry)
 
-    monkeypatch.setattr(StoredPack, "commit", sleeping)
+    monkeypatch.setattr(UnfinishedPack, "commit", sleeping)
     told = refusal(source, str(out), workers=1)
     removed = f"{out} was finished, removed or started again by another packer"
     assert told == f"{removed}: repeat the command, or choose another output"
@@ -482,8 +485,8 @@ def test_wrong_addresses_are_refused(source, out, message):
 
 
 def test_notes_are_the_same_in_a_store(bucket):
-    claimed = StoredPack(out=bucket / "set", request=b"{}")
-    notes = notes_in(claimed)
+    claimed = UnfinishedPack(out=bucket / "set", store=store_at(bucket / "set"), is_shared=True, request=b"{}")
+    notes = NotesInStore(claimed)
     made = {
         "small-0": Note(facts={"rows": 1}),
         "small-10": Note(facts={"rows": 2}, arrays={"left": np.arange(5)}),
@@ -503,7 +506,7 @@ def test_notes_are_the_same_in_a_store(bucket):
     assert notes.facts_of("none", range(3)) == {}
     notes.save("solved", Note(facts={"other": 1}), lasting=True)
     assert notes.load("solved").facts == {}
-    (claimed.notes / "solved").write_bytes(b"damaged")
+    (claimed.out / claimed.notes / "solved").write_bytes(b"damaged")
     assert notes.load("solved") is None
     notes.save("solved", Note(facts={"other": 1}), lasting=True)
     assert notes.load("solved").facts == {"other": 1}

@@ -25,8 +25,8 @@ from packer.loader.dataset import load
 from packer.loader.open_shards import rows_of
 from packer.options.choices import Compression
 from packer.output.claim_folder import claim
-from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
+from packer.output.unfinished_output import Kind
 from packer.paths import local_output
 from packer.pipeline.complete_output import check_files
 from packer.progress import Progress, silent

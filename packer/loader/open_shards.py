@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy, is_numeric
 from packer.column_names import SEGMENT_COLUMNS
 from packer.errors import PackerError
-from packer.loader.cache.file_locks import FileLock
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard
+from packer.stores.file_locks import FileLock
 
 Row = dict[str, NDArray[Any]]
 

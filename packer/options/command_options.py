@@ -66,5 +66,5 @@ class EngineOptions:
     ] = None
     rank_timeout: Annotated[
         float,
-        About("Seconds without a sign of life after which other ranks take over.", RANKS, least=0.1, metavar="SECONDS"),
+        About("Seconds without a heartbeat after which other ranks take over.", RANKS, least=0.1, metavar="SECONDS"),
     ] = 30.0

@@ -12,22 +12,16 @@ only if it is still the one that was read.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import IO
 
 from packer.errors import PackerError
 from packer.output import replace_folder
-from packer.output.output_kind import LOCK
-from packer.output.packed_output import PACKED
+from packer.output.unfinished_output import LOCK
+from packer.output.unfinished_pack import PACKED
+from packer.output.work_lock import in_use, lock_work
 from packer.shards.file_names import WORK, is_appended_to, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
-
-_PREPARED_WITHIN = 10.0  # seconds; what another process that shares the dataset needs to prepare it
 
 
 @contextlib.contextmanager
@@ -50,53 +44,15 @@ def claim_append(out: AnyPath, *, prepare: Callable[[], None], shared: bool = Fa
         return
     refuse_foreign_work(out, other_owners=False)
     busy = f"{out} is in use by another packer: wait for it, and repeat the command"
-    if replace_folder.in_use(replace_folder.sibling(out, PACKED.building)):
+    if in_use(replace_folder.sibling(out, PACKED.building)):
         raise PackerError(busy)
-    deadline = time.monotonic() + _PREPARED_WITHIN
-    while (lock := _lock(out / WORK, prepare, shared=shared)) is None:
-        if not shared or time.monotonic() > deadline:
-            raise PackerError(busy)
-        time.sleep(0.05)
+    lock = lock_work(out / WORK, prepare, shared=shared)
+    if lock is None:
+        raise PackerError(busy)
     with lock:
         try:
             yield
         finally:
-            is_last = _locked(lock, fcntl.LOCK_EX) and _is_in_place(lock, out / WORK)
+            is_last = lock.change(shared=False) and lock.is_at(out / WORK / LOCK)
             if is_last and not is_appended_to(out):
                 shutil.rmtree(out / WORK, ignore_errors=True)
-
-
-def _lock(work: Path, prepare: Callable[[], None], *, shared: bool) -> IO[str] | None:
-    """Lock a dataset, and return the lock file; None if another process has it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            work.mkdir(exist_ok=True)
-            lock = stack.enter_context((work / LOCK).open("a"))
-            is_alone = _locked(lock, fcntl.LOCK_EX)
-            if not (is_alone or (shared and _locked(lock, fcntl.LOCK_SH))) or not _is_in_place(lock, work):
-                return None
-        except FileNotFoundError:  # removed by the process that held it until now
-            return None
-        if is_alone:
-            prepare()
-        if shared and not _locked(lock, fcntl.LOCK_SH):
-            return None
-        stack.pop_all()
-    return lock
-
-
-def _locked(lock: IO[str], kind: int) -> bool:
-    """Take or change a lock if no other process is in the way."""
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_in_place(lock: IO[str], work: Path) -> bool:
-    """Whether a lock file has not been removed, so that no other process can have a newer one."""
-    try:
-        return (work / LOCK).stat().st_ino == os.fstat(lock.fileno()).st_ino
-    except FileNotFoundError:
-        return False

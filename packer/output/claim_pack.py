@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from packer.errors import PackerError, SourceError
+from packer.heartbeats import Heartbeats
 from packer.output.claim_folder import begun_in, claim, refused
-from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference
-from packer.output.stored_pack import StoredPack
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.output.unfinished_output import REQUEST
+from packer.output.unfinished_pack import PACKED, UnfinishedPack
 from packer.shards.file_names import WORK, is_appended_to, or_other_output
-from packer.signs_of_life import SignsOfLife
 from packer.stores import AnyPath, RemotePath
+from packer.stores.store import store_at
 
 
 @contextlib.contextmanager
@@ -31,7 +33,7 @@ def claim_pack(
         overwrite: replace a complete dataset in a folder, and discard an unfinished one that is damaged or has another
             request.
         shared: claim a folder together with other processes; what lies in object storage always is.
-        patience: seconds without a sign of life after which a process is considered dead.
+        patience: seconds without a heartbeat after which a process is considered dead.
 
     Raises:
         PackerError: the dataset is in use, damaged, of another request, complete, or not made by packer.
@@ -41,7 +43,11 @@ def claim_pack(
             yield stored
         return
     with claim(out, PACKED, request, sync=sync, overwrite=overwrite, shared=shared) as folder:
-        yield PackedOutput.of(folder)
+        claimed = UnfinishedPack(out=out, store=folder.store, is_shared=shared)
+        claimed.scratch("spill")
+        claimed.folder("notes")
+        claimed.folder("committed")
+        yield claimed
 
 
 def way_to_replace(out: AnyPath) -> str:
@@ -54,7 +60,10 @@ def way_to_replace(out: AnyPath) -> str:
 def refuse_replacing(out: AnyPath) -> None:
     """Raise a PackerError for a complete dataset in object storage, which cannot be replaced in one step."""
     if isinstance(out, RemotePath):
-        refuse_replacing_stored(out)
+        raise PackerError(
+            f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
+            f"mixture of both: choose another --output, or remove it first (`{removal_of(out)}`)"
+        )
 
 
 def finish_interrupted(out: AnyPath) -> None:
@@ -69,7 +78,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience: float) -> Iterator[StoredPack]:
+def claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience: float) -> Iterator[UnfinishedPack]:
     """Claim a dataset in object storage together with all processes that have the same request.
 
     If the block raises, the unfinished dataset is kept and can be resumed. The last process removes it if the source is
@@ -79,7 +88,7 @@ def claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience
         out: path of the dataset.
         request: request for it; an unfinished dataset is resumed only if its request is equal.
         overwrite: discard an unfinished dataset of another request.
-        patience: seconds without a sign of life after which a process is considered dead.
+        patience: seconds without a heartbeat after which a process is considered dead.
 
     Raises:
         PackerError: the dataset is complete, unfinished with another request, being written with another request, or
@@ -106,14 +115,6 @@ def finish_removal(out: RemotePath) -> None:
         log.warning(f"{work} is of no use any more, and cannot be removed: {error.strerror or error}")
 
 
-def refuse_replacing_stored(out: RemotePath) -> None:
-    """Raise a PackerError for a complete dataset that is to be replaced."""
-    raise PackerError(
-        f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
-        f"mixture of both: choose another --output, or remove it first (`{removal_of(out)}`)"
-    )
-
-
 def _refuse_foreign(out: RemotePath) -> None:
     holds_anything = out.exists()  # subtle: checked first, because another process may be about to begin it
     if holds_anything and not (out / WORK).is_dir():
@@ -126,46 +127,47 @@ def _refuse_finished(out: RemotePath) -> None:
         raise PackerError(f"{out} was finished by another packer just now: repeat the command to compare")
 
 
-def _begun(out: RemotePath, request: Request, *, overwrite: bool) -> StoredPack:
+def _begun(out: RemotePath, request: Request, *, overwrite: bool) -> UnfinishedPack:
     """Begin the dataset, or find it begun with an equal request."""
-    mine = StoredPack.of(out, request)
+    store, path, content = store_at(out), out / WORK / REQUEST, json.dumps(request.to_dict()).encode()
     while True:
+        mine = UnfinishedPack(out=out, store=store, is_shared=True, request=content)
         try:
-            mine.request_path.write_bytes(mine.request, if_absent=True)
+            path.write_bytes(content, if_absent=True)
         except FileExistsError:
             pass
         else:
             return mine
         try:
-            content = mine.request_path.read_bytes()
+            found = path.read_bytes()
         except FileNotFoundError:  # removed just now
             continue
         try:
-            begun = begun_in(content, mine.request_path)
+            begun = begun_in(found, path)
         except PackerError:
             if not overwrite:
                 raise
             begun = None
         if begun == request:
-            return StoredPack(out=out, request=content)
+            return replace(mine, request=found)
         if begun is not None and not overwrite:
             raise refused(out, difference(begun, request))
         if _is_alive(mine):
             raise PackerError(f"{out} is being written by another packer: wait for it{or_other_output(out)}")
-        _refuse_finished(out)  # subtle: a process that finishes meanwhile shows no more signs of life, either
+        _refuse_finished(out)  # subtle: a process that finishes meanwhile has no more heartbeats, either
         mine.clear()
 
 
-def _is_alive(claimed: StoredPack) -> bool:
-    """Whether a process shows signs of life within some seconds."""
-    signs = SignsOfLife(folder=claimed.signs, patience=0)
-    signs.patience = 2.5 * signs.interval
-    return signs.any_changes()
+def _is_alive(claimed: UnfinishedPack) -> bool:
+    """Whether a heartbeat of any process changes within some seconds."""
+    heartbeats = Heartbeats(folder=claimed.heartbeats, patience=0)
+    heartbeats.patience = 2.5 * heartbeats.interval
+    return heartbeats.any_changes()
 
 
-def _is_last(claimed: StoredPack, patience: float) -> bool:
-    """Whether no other process works on the dataset; those that show no sign of life are waited for."""
-    return not SignsOfLife(folder=claimed.signs, patience=patience).any_changes()
+def _is_last(claimed: UnfinishedPack, patience: float) -> bool:
+    """Whether no other process works on the dataset; those without a heartbeat are waited for."""
+    return not Heartbeats(folder=claimed.heartbeats, patience=patience).any_changes()
 
 
 def removal_of(out: RemotePath) -> str:

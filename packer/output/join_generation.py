@@ -8,26 +8,19 @@ between leaves `OUT/.packer/append-N`, from which the next append continues.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import shutil
-import uuid
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 
 from packer.errors import PackerError
-from packer.output.packed_output import PACKED
-from packer.output.replace_folder import sync_folder
+from packer.output.unfinished_pack import PACKED
 from packer.shards.file_names import MANIFEST, WORK, appending_folder, shard_name
 from packer.shards.files import hash_file
 from packer.shards.generations import first_generations
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from packer.stores import AnyPath, RemotePath
-from packer.stores.listing import copy_object, folder_sizes
-from packer.stores.remote_path import each_at
+from packer.stores import AnyPath
 from packer.stores.requests import ChangedError
+from packer.stores.store import Store, store_at
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +36,18 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
         PackerError: it belongs to another dataset, or a file of it is missing.
     """
     generations = len(read_manifest(out).generations)
-    before = appending_folder(out, generations - 1)
-    if before.is_dir():  # interrupted when the manifest was in place
-        _replace_small_files(out, before, sync=sync)
-    if PACKED.is_complete(appending_folder(out, generations)):
+    if appending_folder(out, generations - 1).is_dir():  # interrupted when the manifest was in place
+        _Joining.of(out, generations - 1, sync=sync).replace_small_files()
+    joining = _Joining.of(out, generations, sync=sync)
+    if PACKED.is_complete(joining.building):
         log.warning("the documents of an interrupted append are moved into the dataset first")
         try:
-            join_generation(out, generations, sync=sync)
+            joining.join()
         except (OSError, PackerError):
             if len(read_manifest(out).generations) <= generations:  # if not, another process was quicker
                 raise
-    elif (left := appending_folder(out, generations)).is_dir() and not (left / WORK).is_dir():
-        _remove(left)
+    elif joining.building.is_dir() and not (joining.building / WORK).is_dir():
+        joining.remove()
 
 
 def join_generation(out: AnyPath, generation: int, *, sync: bool) -> None:
@@ -68,25 +61,7 @@ def join_generation(out: AnyPath, generation: int, *, sync: bool) -> None:
     Raises:
         PackerError: the dataset has changed, or a file of the generation is missing or damaged.
     """
-    building, old = appending_folder(out, generation), out / MANIFEST
-    state = old.stat() if isinstance(old, RemotePath) else None  # subtle: before it is read
-    grown, present = read_manifest(building, intact=True), read_manifest(out)
-    if present != grown:
-        _refuse_other(out, building, grown, present)
-        _bring(out, building, grown, present, sync=sync)
-        new = building / MANIFEST
-        if isinstance(old, RemotePath):
-            assert state is not None
-            try:
-                old.replace_bytes(new.read_bytes(), state)
-            except ChangedError:
-                if read_manifest(out) != grown:  # if equal, another process put the same generation in place
-                    raise changed_by_another(out) from None
-        elif isinstance(new, Path):
-            new.rename(old)
-            if sync:
-                sync_folder(old.parent)
-    _replace_small_files(out, building, sync=sync)
+    _Joining.of(out, generation, sync=sync).join()
 
 
 def changed_by_another(out: AnyPath) -> PackerError:
@@ -94,70 +69,64 @@ def changed_by_another(out: AnyPath) -> PackerError:
     return PackerError(f"{out} was changed by another packer just now: repeat the command")
 
 
-def _bring(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest, *, sync: bool) -> None:
-    """Move shards and lists of a generation into the dataset, whose manifest does not list them yet."""
-    entries = grown.shards[len(present.shards) :]
-    _move(out, building, {shard_name(number, len(entries)): entry.file for number, entry in enumerate(entries)})
-    for name in grown.files:
-        if name not in present.files:
-            _copy(building / name, out / name, sync=sync)
-    if isinstance(out, RemotePath):
-        sizes = folder_sizes(out)
-    else:
-        sizes = {entry.file: (out / entry.file).stat().st_size for entry in entries if (out / entry.file).is_file()}
-    for entry in entries:
-        if sizes.get(entry.file) != entry.bytes:
-            raise PackerError(
-                f"{out / entry.file} is missing or damaged, and belongs to documents that were being appended: "
-                f"remove {building}, and append them again"
-            )
-    if sync and isinstance(out, Path):
-        sync_folder(out)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Joining:
+    """A finished generation that is moved into its dataset."""
 
+    out: AnyPath
+    building: AnyPath
+    store: Store  # of `out`
+    folder: str  # name of `building` in it
 
-def _move(out: AnyPath, building: AnyPath, names: Mapping[str, str]) -> None:
-    """Move files from one folder to another under new names; those that are moved already are left out."""
+    @classmethod
+    def of(cls, out: AnyPath, generation: int, *, sync: bool) -> _Joining:
+        building = appending_folder(out, generation)
+        folder = f"{WORK}/{building.name}"
+        return cls(out=out, building=building, store=store_at(out, sync=sync, temporaries=folder), folder=folder)
 
-    def move(name: str) -> None:
-        path, to = building / name, out / names[name]
-        if isinstance(path, RemotePath) and isinstance(to, RemotePath):
-            copy_object(path, to)
-        elif isinstance(path, Path):
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(str(to))
+    def join(self) -> None:
+        """Move all files; see `join_generation`."""
+        version = self.store.version(MANIFEST)  # subtle: before it is read
+        grown, present = read_manifest(self.building, intact=True), read_manifest(self.out)
+        if present != grown:
+            _refuse_other(self.out, self.building, grown, present)
+            self._bring(grown, present)
+            try:
+                self.store.replace_if(MANIFEST, f"{self.folder}/{MANIFEST}", version)
+            except ChangedError:
+                if read_manifest(self.out) != grown:  # if equal, another process put the same generation in place
+                    raise changed_by_another(self.out) from None
+        self.replace_small_files()
 
-    each_at(out, move, list(names))
+    def _bring(self, grown: Manifest, present: Manifest) -> None:
+        """Move shards and lists of the generation into the dataset, whose manifest does not list them yet."""
+        entries = grown.shards[len(present.shards) :]
+        names = [(f"{self.folder}/{shard_name(i, len(entries))}", entry.file) for i, entry in enumerate(entries)]
+        self.store.each(lambda each: self.store.move(*each), names)
+        for name in grown.files:
+            if name not in present.files:
+                self.store.copy(f"{self.folder}/{name}", name)
+        sizes = self.store.sizes(among=[entry.file for entry in entries])
+        for entry in entries:
+            if sizes.get(entry.file) != entry.bytes:
+                raise PackerError(
+                    f"{self.out / entry.file} is missing or damaged, and belongs to documents that were being "
+                    f"appended: remove {self.building}, and append them again"
+                )
+        self.store.flush()
 
+    def replace_small_files(self) -> None:
+        """Copy small files that the manifest lists into the dataset, and remove the folder of the generation."""
+        for name, digest in read_manifest(self.out).files.items():
+            path = self.building / name
+            if path.is_file() and hash_file(path) == digest:
+                self.store.copy(f"{self.folder}/{name}", name)
+        self.store.flush()
+        self.remove()
 
-def _copy(path: AnyPath, to: AnyPath, *, sync: bool) -> None:
-    """Copy a small file, completely or not at all."""
-    if isinstance(path, RemotePath) and isinstance(to, RemotePath):
-        copy_object(path, to)
-    elif isinstance(path, Path):
-        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # another rank may do the same
-        shutil.copyfile(path, temporary)
-        if sync:
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-        temporary.rename(str(to))
-
-
-def _replace_small_files(out: AnyPath, building: AnyPath, *, sync: bool) -> None:
-    """Copy small files that the manifest lists into the dataset, and remove the folder of the generation."""
-    for name, digest in read_manifest(out).files.items():
-        path = building / name
-        if path.is_file() and hash_file(path) == digest:
-            _copy(path, out / name, sync=sync)
-    if sync and isinstance(out, Path):
-        sync_folder(out)
-    _remove(building)
-
-
-def _remove(building: AnyPath) -> None:
-    if isinstance(building, RemotePath):
-        building.remove_all()
-    else:
-        shutil.rmtree(building)
+    def remove(self) -> None:
+        """Remove the folder of the generation."""
+        self.store.delete_folder(self.folder)
 
 
 def _refuse_other(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest) -> None:

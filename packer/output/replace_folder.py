@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import itertools
 import logging
 import os
@@ -22,8 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.output.output_kind import LOCK, Kind
+from packer.output.unfinished_output import Kind
+from packer.output.work_lock import in_use
 from packer.shards.file_names import WORK, is_appended_to
+from packer.stores.store import sync_folder
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -94,23 +95,6 @@ def prepare_beside(building: Path, out: Path, kind: Kind) -> None:
         _retire(building, out, kind)
 
 
-def in_use(folder: Path) -> bool:
-    """Whether a process holds the lock in a folder."""
-    try:
-        descriptor = os.open(folder / WORK / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
-    return False
-
-
 def refuse_mount_point(out: Path) -> None:
     """Raise a `PackerError` if a file system is mounted at or below `out`, which prevents renaming it."""
     whole = os.path.realpath(out)
@@ -150,15 +134,6 @@ def exchange(one: Path, other: Path) -> bool:
     if ctypes.get_errno() == errno.ENOENT:  # another process interfered; two renames now could lose a dataset
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(one))
     return False
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that renames in it survive a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:

@@ -1,46 +1,79 @@
-"""Interface of an unfinished packed dataset, in a local folder or in object storage, as packing uses it."""
+"""An unfinished packed dataset: committed shards, notes of the plan and decoded sources.
+
+OUT/data-00000-of-00012.arrow     shards, at once under their names
+OUT/.packer/ranks/                heartbeats
+OUT/.packer/spill/                decoded copies of sources that cannot be mapped
+OUT/.packer/notes/                results of finished tasks, for later tasks
+OUT/.packer/committed/            the future manifest entry of each shard in place, with its hash
+
+In object storage, the last three are in OUT/.packer/ID, where ID is a hash of the request, so that what a process of
+another request may still write is never read. Everything that is needed to resume is in the store.
+
+A note, decoded source or shard that does not match its hash is made again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+import xxhash
+
+from packer.output.unfinished_output import UNREADABLE, Kind, Output
+from packer.shards.file_names import MANIFEST, WORK, names_listed
+from packer.shards.files import hash_file
+from packer.shards.manifest import checksum
 from packer.shards.manifest_fields import ShardEntry
 from packer.stores import AnyPath
+from packer.stores.temporary_files import temporary_folder
+
+PACKED = Kind(
+    name="a packed dataset",
+    record=MANIFEST,
+    building="new",
+    listed=names_listed,
+    in_place=True,
+)
 
 
-class UnfinishedPack(Protocol):
-    """A packed dataset that this process has claimed. Can be pickled."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnfinishedPack(Output):
+    """A claimed folder, on a disk or in object storage, that becomes a packed dataset. Can be pickled."""
+
+    kind: Kind = PACKED
+    """Kind of the output."""
 
     @property
-    def out(self) -> AnyPath:
-        """Path of the finished dataset."""
+    def own(self) -> str:
+        """Name of the folder for this request alone."""
+        return WORK if self.request is None else f"{WORK}/{xxhash.xxh3_64_hexdigest(self.request)}"
 
     @property
     def spill(self) -> AnyPath:
         """Folder of decoded sources."""
+        return self.store.root / self.own / "spill"
 
     @property
-    def notes(self) -> AnyPath:
-        """Folder of the notes of the plan."""
+    def notes(self) -> str:
+        """Name of the folder of the notes of the plan."""
+        return f"{self.own}/notes"
 
     @property
-    def signs(self) -> AnyPath:
-        """Folder of the signs of life of the processes that write it."""
+    def entries(self) -> str:
+        """Name of the folder of the entries of committed shards."""
+        return f"{self.own}/committed"
 
     @property
-    def sync(self) -> bool:
-        """Whether temporary files are fsynced."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes write to it, too."""
+    def heartbeats(self) -> AnyPath:
+        """Folder of the heartbeats of the processes that write it."""
+        return self.store.root / WORK / "ranks"
 
     @property
     def disk(self) -> Path:
         """Local folder on the disk that fills while the dataset is written."""
+        return temporary_folder() if self.store.is_remote else self.work
 
     def disk_needed(self, rows: int, at_once: int) -> int:
         """Return the bytes that this disk must have room for.
@@ -49,40 +82,42 @@ class UnfinishedPack(Protocol):
             rows: bytes of all rows, those of committed shards included.
             at_once: bytes of the shards that are written at the same time.
         """
-
-    def is_complete(self) -> bool:
-        """Whether the manifest is written."""
-
-    def temporary(self, name: str) -> AbstractContextManager[Path]:
-        """Return a context that yields a local path to write to; see `put` and `commit`. An exception removes it."""
-
-    def put(self, temporary: Path, name: str) -> None:
-        """Move a written file to its final name in the dataset."""
-
-    def write_note(self, name: str, content: bytes, *, lasting: bool) -> None:
-        """Write a file into `notes`, completely or not at all.
-
-        Args:
-            name: name of the file, or its path in `notes`.
-            content: the content.
-            lasting: whether it must survive a crash of the system, and stay as the first process wrote it.
-        """
+        return min(rows, at_once) if self.store.is_remote else rows - sum(self.shards().values())
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
-        """Put a written shard in place, with its entry for the manifest."""
+        """Put a written shard in place: first its entry, then the shard itself.
+
+        Raises:
+            PackerError: another command has started the dataset again.
+        """
+        self.check_request()
+        content = entry.to_dict()
+        sealed = {**content, "checksum": checksum(content)}
+        self.store.put(f"{self.entries}/{entry.file}.json", json.dumps(sealed).encode())
+        self.put(temporary, entry.file)
 
     def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
-        """Return the entries of those of these shards that are in place with the right size, by name."""
+        """Return entries, by name, of the given shards that are in place with the right size."""
+        sizes = self.store.sizes(among=names)
+        entries = zip(sizes, self.store.each(self._entry, list(sizes)), strict=True)
+        return {name: entry for name, entry in entries if entry is not None and entry.bytes == sizes[name]}
+
+    def _entry(self, name: str) -> ShardEntry | None:
+        """Return the entry of a shard; None if it is missing or damaged."""
+        try:
+            entry = json.loads(bytes(self.store.get(f"{self.entries}/{name}.json")))
+            if entry.pop("checksum") != checksum(entry):
+                return None
+            return ShardEntry.from_dict(entry)
+        except (FileNotFoundError, *UNREADABLE):
+            return None
 
     def is_intact(self, entry: ShardEntry) -> bool:
-        """Whether a shard in place matches its hash."""
+        """Whether a shard in place matches its hash; object storage checks what it holds."""
+        return self.store.is_remote or hash_file(self.store.root / entry.file) == entry.xxh3_128
 
     def forget_plan(self) -> None:
         """Remove the notes of the plan, and the shards made from it."""
-
-    def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
-        """Write small files, then the manifest, which makes the dataset complete.
-
-        Returns:
-            False if another process has just written the manifest.
-        """
+        self.store.delete_all(self.notes)
+        self.remove_shards()
+        self.store.delete_all(self.entries)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from packer.errors import PackerError
@@ -22,8 +21,8 @@ from packer.shards.reader import read_manifest
 from packer.sources.open_documents import OpenDocuments
 from packer.sources.packed.packed_documents import files_read
 from packer.stores import AnyPath, RemotePath
-from packer.stores.listing import folder_sizes
 from packer.stores.remote_path import ObjectState
+from packer.stores.store import store_at
 
 _CLOCKS_DIFFER_BY = 3600 * 10**9  # ns; stores refuse requests from clocks that differ by 15 minutes
 _REMEDY = "restore it, or write the whole output again with --overwrite"
@@ -60,16 +59,16 @@ def check_files(record: AnyPath, shards: Iterable[WrittenFile], small_files: Map
         PackerError: a file is missing or differs.
     """
     folder = record.parent
-    sizes = folder_sizes(folder) if isinstance(folder, RemotePath) else None
+    store = store_at(folder)
+    sizes = store.sizes()
     for shard in shards:
         path = folder / shard.file
-        local_size = path.stat().st_size if sizes is None and path.is_file() else None
-        size = local_size if sizes is None else sizes.get(shard.file)
+        size = sizes.get(shard.file)
         if size is None:
             raise PackerError(f"{path} is missing, {record.name} lists it: {_REMEDY}")
         if size != shard.bytes:
             raise PackerError(f"{path} has {size:,} bytes, {record.name} says {shard.bytes:,}: {_REMEDY}")
-        if isinstance(path, Path) and changed_since(record, [path]) and hash_file(path) != shard.xxh3_128:
+        if not store.is_remote and changed_since(record, [path]) and hash_file(path) != shard.xxh3_128:
             raise PackerError(f"{path} does not match its hash in {record.name}: {_REMEDY}")
     for name, digest in small_files.items():
         path = folder / name

@@ -14,7 +14,7 @@ from packer.shards.file_names import or_other_output
 from packer.shards.row_format import RowFormat
 from packer.sources.open_documents import OpenDocuments
 from packer.sources.source import Source
-from packer.stores import AnyPath, RemotePath
+from packer.stores import AnyPath
 
 _WORTH_LOGGING = 0.25  # share of the free space
 _CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed for certain
@@ -58,7 +58,7 @@ def check_decoding(claimed: UnfinishedPack, source: OpenDocuments, options: Pack
         )
 
 
-def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
+def check_tokenizing(folder: Path, source: Source, out: AnyPath) -> None:
     """Log the disk space that tokenizing still needs and the free space, unless it needs little.
 
     Args:
@@ -126,10 +126,10 @@ def _free(claimed: UnfinishedPack) -> int:
 
 def _place(claimed: UnfinishedPack) -> AnyPath:
     """Return what is too small: the output, or the folder of temporary files."""
-    return claimed.disk.parent if isinstance(claimed.out, RemotePath) else claimed.out
+    return claimed.disk.parent if claimed.store.is_remote else claimed.out
 
 
 def _or_other(claimed: UnfinishedPack) -> str:
-    if isinstance(claimed.out, RemotePath):
+    if claimed.store.is_remote:
         return ", or choose a TMPDIR with more"
     return ", or choose an --output with more" if or_other_output(claimed.out) else ""

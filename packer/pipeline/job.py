@@ -10,6 +10,7 @@ from pathlib import Path
 from packer.engine import Engine, Threads
 from packer.errors import OptionError, PackerError
 from packer.executors import available_workers
+from packer.heartbeats import Heartbeats
 from packer.options.command_options import EngineOptions
 from packer.output.claim_pack import claim_pack
 from packer.output.request import Request
@@ -19,7 +20,6 @@ from packer.pipeline.read_documents import SourceLike
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere, RankOf, Ranks, rank_of
 from packer.shards.manifest import Manifest
-from packer.signs_of_life import SignsOfLife
 from packer.stores import AnyPath, is_remote
 
 
@@ -133,17 +133,17 @@ def build_claimed(
 def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
     """Yield the engine that runs the tasks."""
     options = job.options
-    signs = SignsOfLife(folder=claimed.signs, patience=options.rank_timeout, is_alone=options.ranks is None)
+    heartbeats = Heartbeats(folder=claimed.heartbeats, patience=options.rank_timeout, is_alone=options.ranks is None)
     if options.engine == "ray":
         from packer.ray_engine import ray_engine
 
-        showing = signs.shown(0, is_complete) if claimed.is_shared else nullcontext()
+        showing = heartbeats.shown(0, is_complete) if claimed.is_shared else nullcontext()
         with showing, ray_engine(options.ray_address, job.workers) as on_ray:
             yield on_ray
     elif job.rank is None:
         yield Threads(workers=job.workers)
     else:
         rank, ranks = job.rank.rank, job.rank.ranks
-        ranked = Ranks(rank=rank, ranks=ranks, workers=job.workers, signs=signs, is_complete=is_complete)
+        ranked = Ranks(rank=rank, ranks=ranks, workers=job.workers, heartbeats=heartbeats, is_complete=is_complete)
         with ranked.present():
             yield ranked

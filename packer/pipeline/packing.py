@@ -10,7 +10,7 @@ from functools import partial
 from packer.engine import Engine, run_once
 from packer.errors import PackerError
 from packer.facts import Generation, SourceIdentity, Totals
-from packer.notes import Note, Notes, notes_in
+from packer.notes import Note, Notes, NotesInStore
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
 from packer.output.claim_pack import finish_interrupted, refuse_replacing
@@ -236,7 +236,7 @@ def pack_into(
         watch = watch.of_mapped(mapped)
 
     # Check every document, and that an interrupted run had the same source.
-    notes = notes_in(claimed)
+    notes = NotesInStore(claimed)
     is_whole = is_planned_whole(options)
     is_in_order = not makes_own_rows(options)
     documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)

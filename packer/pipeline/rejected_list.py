@@ -10,8 +10,7 @@ from itertools import zip_longest
 
 from packer.errors import SourceError
 from packer.facts import Totals
-from packer.output.output_folder import OutputFolder
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.plan.mixture_shares import Take
 from packer.shards.file_names import rejected_name
 from packer.shards.files import HashingFile
@@ -23,7 +22,7 @@ from packer.stores import AnyPath
 
 
 def write_rejected_list(
-    folder: OutputFolder | UnfinishedPack, sources: Mapping[str, Source], generation: int = 0, first_document: int = 0
+    folder: Output, sources: Mapping[str, Source], generation: int = 0, first_document: int = 0
 ) -> str:
     """Write the list of rejected records, with a line for each, in the order of the decoded sources.
 
@@ -42,7 +41,7 @@ def write_rejected_list(
             for record in rejected_records(sources):
                 record = replace(record, document=record.document + first_document)
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
-            if folder.sync:
+            if folder.store.sync:
                 file.sync()
         folder.put(temporary, name)
     return file.hexdigest()

@@ -15,11 +15,10 @@ from packer.executors import available_workers
 from packer.facts import REJECTED
 from packer.options import PackOptions
 from packer.output.claim_folder import claim
-from packer.output.output_folder import UNREADABLE, OutputFolder
-from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference
 from packer.output.tokenize_report import TokenizedShard, TokenizeReport
+from packer.output.unfinished_output import UNREADABLE, Kind, Output
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_tokenizing
@@ -156,7 +155,7 @@ def _check_complete(out: Path, report: TokenizeReport, opened: Source) -> str:
 
 
 def _write(
-    folder: OutputFolder,
+    folder: Output,
     opened: Source,
     watch: Watch,
     request: Request,
@@ -203,7 +202,7 @@ def _write(
     )
     for piece, name in zip(pieces, names, strict=True):
         assert isinstance(piece.stream, Path)
-        if folder.sync:
+        if folder.store.sync:
             with piece.stream.open("rb") as file:
                 os.fsync(file.fileno())
         piece.stream.rename(folder.building / name)

@@ -53,7 +53,7 @@ class ShardTask:
         schema = maker.row_format.schema
         with self.claimed.temporary(name) as temporary:
             batches = observe(maker.batches(shard - first))
-            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.sync)
+            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.store.sync)
             self.claimed.commit(temporary, entry)
         return entry
 

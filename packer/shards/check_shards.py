@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from packer.shards.sharing import sharing_fault
 from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
 from packer.stores import AnyPath, RemotePath
-from packer.stores.listing import folder_sizes
 from packer.stores.temporary_files import local_copy
 
 
@@ -109,8 +107,7 @@ def _names_appended(building: AnyPath) -> frozenset[str]:
 
 def _names_in(folder: AnyPath) -> list[str]:
     """Return the names of the files in a folder that must be listed in its manifest, sorted."""
-    names = folder_sizes(folder) if isinstance(folder, RemotePath) else os.listdir(folder)  # noqa: PTH208 (names)
-    return sorted(name for name in names if LISTED.fullmatch(name))
+    return sorted(path.name for path in folder.iterdir() if LISTED.fullmatch(path.name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,9 +18,9 @@ from packer.shards.manifest_fields import FORMAT_VERSION, ShardEntry, table_list
 from packer.shards.shard_table import ShardTable, column_of
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
-from packer.stores.listing import folder_sizes
 from packer.stores.map_whole import map_whole
 from packer.stores.requests import StoreError
+from packer.stores.store import store_at
 from packer.system_errors import shortage
 
 _RESTORE = "restore it, or pack again to another folder"
@@ -152,14 +152,12 @@ def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
         PackerError: a file is missing, cannot be read or has another size.
         StoreError: the store cannot be read.
     """
-    if isinstance(folder, RemotePath):
-        sizes = folder_sizes(folder)
-    else:
-        try:
-            with os.scandir(folder) as entries:
-                sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".arrow")}
-        except OSError as error:
-            raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
+    try:
+        sizes = store_at(folder).sizes()
+    except StoreError:
+        raise
+    except OSError as error:
+        raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
     expected = column_of(manifest.shards, "bytes").tolist()
     for number, (name, size) in enumerate(zip(all_shard_names(*manifest.shard_ends), expected, strict=True)):
         if sizes.get(name) != size:

@@ -1,4 +1,4 @@
-"""Folders in object storage: listed once and searched without further requests; sizes and copies of their objects."""
+"""Folders in object storage: listed once and searched without further requests; copies of their objects."""
 
 from __future__ import annotations
 
@@ -73,16 +73,6 @@ def listed(folder: RemotePath) -> ListedPath:
 def pinned(path: AnyPath) -> AnyPath:
     """Return the version of an object that was listed, or is there now; a local path as it is."""
     return path.pinned() if isinstance(path, RemotePath) else path
-
-
-def folder_sizes(folder: RemotePath) -> dict[str, int]:
-    """Return the bytes of the objects directly inside a folder, by name; empty if there is no such folder."""
-    import obstore
-
-    store, prefix = folder.store, f"{folder.key}/" if folder.key else None
-    found = requested(str(folder), lambda: obstore.list_with_delimiter(store, prefix))["objects"]
-    count(lists=1 + len(found) // 1000)
-    return {each["path"].rpartition("/")[2]: each["size"] for each in found}
 
 
 _MOST_COPIED = 5 << 30  # bytes that S3 copies in one request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -266,11 +266,11 @@ class RemotePath(Address):
             if not missing_ok:
                 raise
 
-    def remove_all(self) -> None:
-        """Remove all objects inside."""
+    def remove_all(self, keep: Collection[RemotePath] = ()) -> None:
+        """Remove all objects inside but these."""
         obstore = library(str(self))
 
-        store, paths = self.store, [path.key for path in self.files()]
+        store, paths = self.store, [path.key for path in self.files() if path not in keep]
         for start in range(0, len(paths), 1000):
             some = paths[start : start + 1000]
             count(writes=1)

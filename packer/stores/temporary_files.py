@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import shutil
@@ -18,9 +17,9 @@ import uuid
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
 
 from packer.errors import PackerError
+from packer.stores.file_locks import FileLock, try_lock
 from packer.stores.remote_path import AnyPath
 
 _PREFIX = "packer-"
@@ -100,11 +99,10 @@ def temporary_folder() -> Path:
 
 
 @lru_cache(maxsize=1)
-def _folder(pid: int, parent: str) -> tuple[Path, IO[str]]:
+def _folder(pid: int, parent: str) -> tuple[Path, FileLock | None]:
     _remove_left(Path(parent))
     hidden = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
-    lock = (hidden / _LOCK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = try_lock(hidden / _LOCK)
     folder = hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))  # only now it may be looked at by others
     atexit.register(_remove, folder, pid)
     return folder, lock
@@ -122,6 +120,6 @@ def _remove_left(parent: Path) -> None:
         with contextlib.suppress(OSError):  # of another user, or removed by another process
             if folder.lstat().st_uid != os.getuid():
                 continue
-            with (folder / _LOCK).open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+            if (lock := try_lock(folder / _LOCK, create=False)) is not None:
+                with lock:
+                    shutil.rmtree(folder, ignore_errors=True)

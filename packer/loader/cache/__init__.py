@@ -7,5 +7,4 @@ agree by locks on files, which the system releases when a process ends.
     shard_cache.py       the shards of a generation: each is fetched by one process, while others wait
     cache_space.py       how much shards may take, which are evicted for others, and the files in the folder
     shard_providers.py   what fetches shards: the protocol, and the provider that downloads
-    file_locks.py        locks on files
 """

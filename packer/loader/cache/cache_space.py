@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.loader.cache.file_locks import try_lock
 from packer.options import byte_size, parse_size
 from packer.paths import expanded
+from packer.stores import file_locks
 
 _PART = re.compile(r"(.*)\.(\d+)\.[0-9a-f]{16}\.part")
 _PATIENCE = 60  # seconds to wait for the mutex, which is held for milliseconds
@@ -170,6 +170,21 @@ class CacheSpace:
                         size = int(part[2]) if part else state.st_size
                         found.append(_Cached(Path(file), size, state.st_mtime_ns))
         return found
+
+
+def try_lock(path: Path, *, shared: bool, create: bool) -> file_locks.FileLock | None:
+    """Lock a file in a cache; see `file_locks.try_lock`.
+
+    Raises:
+        FileNotFoundError: the file does not exist, and is not to be created.
+        PackerError: the file system has no locks.
+    """
+    try:
+        return file_locks.try_lock(path, shared=shared, create=create)
+    except file_locks.NoLocksError as error:
+        raise PackerError(
+            f"{path} cannot be locked ({error.strerror}): choose a folder on a local disk as cache_dir"
+        ) from error
 
 
 def sidecar_path(path: Path, ending: str) -> Path:

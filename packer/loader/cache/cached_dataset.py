@@ -16,7 +16,6 @@ import numpy as np
 
 from packer.errors import PackerError
 from packer.loader.cache.cache_space import CacheOptions, CacheSpace
-from packer.loader.cache.file_locks import FileLock
 from packer.loader.cache.shard_cache import ShardCache
 from packer.loader.cache.shard_providers import ShardProvider, remote_error
 from packer.loader.open_shards import OpenShard
@@ -27,6 +26,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import table_listed
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
+from packer.stores.file_locks import FileLock
 
 
 class CachedDataset:

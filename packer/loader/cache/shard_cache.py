@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackerError
-from packer.loader.cache.cache_space import CacheSpace, sidecar_path
-from packer.loader.cache.file_locks import FileLock, try_lock
+from packer.loader.cache.cache_space import CacheSpace, sidecar_path, try_lock
 from packer.loader.cache.shard_providers import ShardProvider
 from packer.shards.manifest_fields import ShardEntry
+from packer.stores.file_locks import FileLock
 from packer.system_errors import shortage
 
 ROOM_PATIENCE = 10.0

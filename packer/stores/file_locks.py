@@ -7,7 +7,9 @@ import fcntl
 import os
 from pathlib import Path
 
-from packer.errors import PackerError
+
+class NoLocksError(OSError):
+    """A file system has no locks."""
 
 
 class FileLock:
@@ -16,6 +18,17 @@ class FileLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._pid = os.getpid()
+
+    def change(self, *, shared: bool) -> bool:
+        """Share the lock with others, or take it alone; return False if another process is in the way."""
+        return _locked(self._descriptor, shared=shared)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the locked file has this path still; if not, another process may lock a newer one."""
+        try:
+            return path.stat().st_ino == os.fstat(self._descriptor).st_ino
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Release the lock. A forked process, which inherits the open file, only closes it."""
@@ -36,31 +49,36 @@ class FileLock:
             self.release()
 
 
-def try_lock(path: Path, *, shared: bool, create: bool) -> FileLock | None:
+def try_lock(path: Path, *, shared: bool = False, create: bool = True) -> FileLock | None:
     """Lock a file, or return None if a lock of another process or thread excludes it.
 
     Args:
-        path: file to lock.
+        path: file to lock; links are not followed.
         shared: whether others may have shared locks at the same time.
         create: whether to create the file if it does not exist.
 
     Raises:
         FileNotFoundError: the file does not exist, and is not to be created.
-        PackerError: the file system has no locks.
+        NoLocksError: the file system has no locks.
     """
     flags = os.O_CREAT | os.O_RDWR if create else os.O_RDONLY
     while True:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
+            is_locked = _locked(descriptor, shared=shared)
         except OSError as error:
             os.close(descriptor)
-            raise PackerError(
-                f"{path} cannot be locked ({error.strerror}): choose a folder on a local disk as cache_dir"
-            ) from error
-        if os.fstat(descriptor).st_nlink:
+            raise NoLocksError(error.errno, error.strerror, str(path)) from error
+        if is_locked and os.fstat(descriptor).st_nlink:
             return FileLock(descriptor)
-        os.close(descriptor)  # another process removed the file before it was locked
+        os.close(descriptor)
+        if not is_locked:
+            return None  # if not, another process removed the file before it was locked
+
+
+def _locked(descriptor: int, *, shared: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

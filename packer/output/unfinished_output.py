@@ -1,0 +1,218 @@
+"""Build an output so that it appears complete or not at all.
+
+OUT                       a packed dataset is built here, unless a complete output exists
+.OUT.packer-new           its replacement is built here and swapped in at the end
+.OUT.packer-tokenizing    a tokenized dataset is built here, and an export in .OUT.packer-export; never in OUT
+    .packer/lock            lock held by the working process; moves along with the swap; not in object storage
+    .packer/request.json    options and source files of the output; only an equal request resumes it
+    .packer/*               files being written, and temporary files of each kind of output
+
+The record is written last: without it, an output is unfinished. Claims by several processes are held by locks, in
+object storage by the request (`claim_pack.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.errors import PackerError
+from packer.facts import REJECTED
+from packer.shards.file_names import SHARDS, WORK, or_other_output
+from packer.stores import AnyPath
+from packer.stores.store import Store, delete
+
+LOCK = "lock"
+"""File in WORK that is locked by the working process."""
+
+REQUEST = "request.json"
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Exceptions raised by reading damaged JSON."""
+
+_NESTED = re.compile(r"\d{5}")  # folders inside a scratch folder, one per source of a mixture
+_SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
+_WRITTEN_HERE = re.compile(
+    r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards(-\d+)?\.arrows|state\.json|dataset_info\.json|"
+    r"rejected(-\d+)?\.jsonl|lock"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of output: a packed dataset, a tokenized dataset or an export."""
+
+    name: str
+    """Name in messages, with its article: "a packed dataset"."""
+
+    record: str
+    """Name of the JSON file that is written last; a folder without it is unfinished."""
+
+    building: str
+    """Suffix of the hidden folder in which a replacement is built: "new" for .OUT.packer-new."""
+
+    listed: Callable[[Any], Iterable[str]]
+    """Function from the content of the record to the names of the other files of the output."""
+
+    in_place: bool = False
+    """Whether an output that replaces nothing is built in its final folder, visible while unfinished."""
+
+    def is_complete(self, folder: AnyPath) -> bool:
+        """Whether a folder has the record."""
+        return (folder / self.record).is_file()
+
+    def own_files(self, folder: Path) -> set[str]:
+        """Return the names of files written by packer: from the record, or by pattern if it cannot be read."""
+        try:
+            named = set(self.listed(json.loads((folder / self.record).read_bytes())))
+        except (OSError, *UNREADABLE):
+            named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
+        return named | {self.record, WORK}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """An unfinished output that this process has claimed. Can be pickled."""
+
+    out: AnyPath
+    """Path of the finished output."""
+
+    store: Store
+    """Where it is built: in `out` itself, or in a hidden folder next to it."""
+
+    kind: Kind
+    """Kind of the output."""
+
+    is_shared: bool = False
+    """Whether other processes write to it, too, so files that look left over must not be removed."""
+
+    request: bytes | None = None
+    """Content of the request, which must stay the same in object storage; None in a folder, which is locked."""
+
+    @property
+    def building(self) -> Path:
+        """Local folder in which it is built."""
+        assert isinstance(self.store.root, Path)
+        return self.store.root
+
+    @property
+    def work(self) -> Path:
+        """Local folder of everything that is removed once the output is complete."""
+        return self.building / WORK
+
+    def scratch(self, name: str) -> Path:
+        """Return a folder in `work`, created if missing; partly written files of an interrupted run are removed.
+
+        If other processes write to it, too, everything stays.
+        """
+        folder = self.folder(name)
+        if not self.is_shared:
+            _remove_leftovers(folder)
+        return folder
+
+    def folder(self, name: str) -> Path:
+        """Return a folder in `work`, created if missing."""
+        folder = self.work / name
+        if not self.is_shared and not folder.is_dir():
+            delete(folder)
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
+        """Return a context that yields a local path to write to, for `put`. An exception removes it."""
+        return self.store.temporary(name)
+
+    def put(self, temporary: Path, name: str) -> None:
+        """Move a written file to its final name in the output."""
+        self.store.put_file(name, temporary)
+
+    def is_complete(self) -> bool:
+        """Whether the record is written."""
+        return self.kind.is_complete(self.store.root)
+
+    def check_request(self) -> None:
+        """Raise a PackerError if another command has started an output in object storage again, or has finished it."""
+        if self.request is None:
+            return
+        try:
+            found = self.store.get(f"{WORK}/{REQUEST}")
+        except FileNotFoundError:
+            found = b""
+        if found != self.request:
+            raise PackerError(
+                f"{self.out} was finished, removed or started again by another packer: "
+                f"repeat the command{or_other_output(self.out)}"
+            )
+
+    def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
+        """Write small files, then the record, which makes the output complete.
+
+        Returns:
+            False if another process has just written the record.
+
+        Raises:
+            PackerError: another command has begun or finished the output.
+        """
+        self.check_request()
+        for name, content in files.items():
+            if self.request is not None and self.store.put_if_absent(name, content):
+                continue
+            self.check_request()  # again, because a file that is there may be that of another command
+            self.store.put(name, content)
+        if self.is_shared:
+            return self.store.put_if_absent(self.kind.record, record)
+        self.store.put(self.kind.record, record)
+        return True
+
+    def remove_shards(self) -> None:
+        """Remove all shards in place, and the files that describe them."""
+        for name in self.shards():
+            self.store.delete(name)
+        for name in (REJECTED, SHARDS):
+            self.store.delete(name)
+
+    def shards(self) -> dict[str, int]:
+        """Return the bytes of the shards in place, by name."""
+        return {name: size for name, size in self.store.sizes().items() if _SHARD.fullmatch(name)}
+
+    def clear(self) -> None:
+        """Remove everything but the lock.
+
+        In a folder, the request is removed first, so that an interrupted removal is never resumed. Elsewhere, it is
+        removed last, so that the command that removes can be repeated, and no other one begins.
+        """
+        request = f"{WORK}/{REQUEST}"
+        if self.request is None:
+            self.store.delete(request)
+        if self.store.root == self.out:
+            self.remove_shards()
+        else:
+            self.store.delete_all("", keep=[WORK])
+        self.store.delete_all(WORK, keep=[LOCK, REQUEST])
+        self.store.delete(request)
+
+    def discard(self) -> None:
+        """Remove an unfinished output that cannot be finished."""
+        self.clear()
+        self.leave()
+
+    def leave(self) -> None:
+        """Remove the work folder, and the folder itself if it is empty."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it may hold files of the user
+            self.building.rmdir()
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove hidden files, and all folders except those of the sources of a mixture (00000, 00001, ...)."""
+    for left in folder.iterdir():
+        if left.is_dir() and not left.is_symlink() and _NESTED.fullmatch(left.name):
+            _remove_leftovers(left)
+        elif left.name.startswith(".") or not left.is_file():
+            delete(left)

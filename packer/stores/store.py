@@ -1,0 +1,394 @@
+"""A store: the files of a folder, on a disk or in object storage, each of which appears completely or not at all.
+
+Outputs, notes, heartbeats and generations are written through it, so that nothing else depends on where they are. (The
+LocalStore of obstore syncs neither files nor folders, so that a crash of the system would lose what it has written.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from packer.errors import PackerError
+from packer.stores.listing import copy_object
+from packer.stores.remote_path import AnyPath, ObjectState, RemotePath
+from packer.stores.requests import ChangedError, count, in_parallel, library, requested
+from packer.stores.temporary_files import temporary_file
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_MAPPED = 64 << 10  # bytes of a local file that is mapped instead of read
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
+
+
+class Store(Protocol):
+    """Files in a folder. Names are relative to it, such as "manifest.json" or "notes/solved". Can be pickled."""
+
+    @property
+    def root(self) -> AnyPath:
+        """The folder."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is in object storage: no locks, no renames, content that is checked, and a request per look."""
+
+    @property
+    def sync(self) -> bool:
+        """Whether local files must be fsynced before they are put."""
+
+    def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
+        """Return the content of a file, or its first bytes; large local content is mapped.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
+        """Return the bytes of the files directly in a folder by name, listed once; empty if there is no such folder.
+
+        Args:
+            folder: name of the folder.
+            among: names to look for, others are left out; None for all.
+        """
+
+    def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
+        """Write a file, and replace one that exists. If not `lasting`, a crash of the system may damage it."""
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        """Write a file unless it exists; return whether it was written.
+
+        In object storage, a file of the same content counts as written: it may be the result of a request whose answer
+        was lost.
+        """
+
+    def put_file(self, name: str, file: Path) -> None:
+        """Put a synced local file in place; it is renamed or uploaded."""
+
+    def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
+        """Return a context that yields a local path to write to, for `put_file`. An exception removes the file."""
+
+    def version(self, name: str) -> ObjectState | None:
+        """Return the present version of a file, for `replace_if`; None in a folder, where a lock protects files."""
+
+    def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
+        """Replace a file in one step with the content of another one, if it still has this version.
+
+        Raises:
+            ChangedError: it has another version.
+        """
+
+    def move(self, name: str, to: str) -> None:
+        """Rename or copy a file, if it exists; see `flush`."""
+
+    def copy(self, name: str, to: str) -> None:
+        """Copy a small file; see `flush`."""
+
+    def flush(self, folder: str = "") -> None:
+        """Make the names of the files in a folder survive a crash of the system."""
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder, if it is missing; object storage needs none."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it exists."""
+
+    def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
+        """Remove everything in a folder except for files directly inside with these names."""
+
+    def delete_folder(self, folder: str) -> None:
+        """Remove a folder and everything in it."""
+
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Call a function that reads or writes for each item, in object storage for several at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A store on a disk."""
+
+    root: Path
+    """The folder."""
+
+    sync: bool = False
+    """Whether files and folders are fsynced."""
+
+    temporaries: str = ""
+    """Name of the folder of temporary files; it must exist."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Always False."""
+        return False
+
+    def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
+        """See `Store.get`."""
+        path = self.root / name
+        try:
+            with path.open("rb") as file:
+                if most is not None or os.fstat(file.fileno()).st_size < _MAPPED:
+                    return file.read(most)
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
+
+    def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
+        """See `Store.sizes`. A missing folder is that of an output which another process has completed."""
+        if among is not None and not among:
+            return {}
+        names = frozenset(among) if among is not None else None
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.root / folder) as entries:
+            found = [entry for entry in entries if (names is None or entry.name in names) and entry.is_file()]
+            return {entry.name: entry.stat().st_size for entry in found}
+        return {}
+
+    def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
+        """See `Store.put`."""
+        with self._written(name, content, lasting=lasting) as temporary:
+            self._rename(temporary, self.root / name)
+        if lasting:
+            self._sync_folder((self.root / name).parent)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        """See `Store.put_if_absent`.
+
+        Raises:
+            PackerError: the file system has no hard links.
+        """
+        path = self.root / name
+        with self._written(name, content, lasting=True) as temporary:
+            try:
+                path.hardlink_to(temporary)
+                is_written = True
+            except FileExistsError:  # over a network, perhaps the link whose answer was lost
+                is_written = path.samefile(temporary)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                raise PackerError(
+                    f"{path.parent}: its file system has no hard links, by which several processes agree "
+                    f"({error.strerror}): use one process, or a folder on another file system"
+                ) from error
+            temporary.unlink()
+        self._sync_folder(path.parent)
+        return is_written
+
+    def put_file(self, name: str, file: Path) -> None:
+        """See `Store.put_file`."""
+        self._rename(file, self.root / name)
+        self.flush()
+
+    @contextlib.contextmanager
+    def temporary(self, name: str) -> Iterator[Path]:
+        """See `Store.temporary`."""
+        name = f"{name.rpartition('/')[2]}.{uuid.uuid4().hex}"  # of no process on another machine, either
+        path = self.root / self.temporaries / name
+        try:
+            yield path
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                path.unlink(missing_ok=True)
+            raise
+
+    def version(self, name: str) -> None:
+        """See `Store.version`."""
+
+    def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
+        """See `Store.replace_if`."""
+        (self.root / new).rename(self.root / name)
+        self.flush()
+
+    def move(self, name: str, to: str) -> None:
+        """See `Store.move`."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / name).rename(self.root / to)
+
+    def copy(self, name: str, to: str) -> None:
+        """See `Store.copy`."""
+        with self._written(to, (self.root / name).read_bytes(), lasting=True) as temporary:
+            temporary.rename(self.root / to)
+
+    def flush(self, folder: str = "") -> None:
+        """See `Store.flush`."""
+        self._sync_folder(self.root / folder)
+
+    def make_folder(self, folder: str) -> None:
+        """See `Store.make_folder`."""
+        (self.root / folder).mkdir(exist_ok=True)
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`; a folder with this name is removed, too."""
+        delete(self.root / name)
+
+    def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
+        """See `Store.delete_all`."""
+        for path in (self.root / folder).iterdir():
+            if path.name not in keep:
+                delete(path)
+
+    def delete_folder(self, folder: str) -> None:
+        """See `Store.delete_folder`."""
+        shutil.rmtree(self.root / folder)
+
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """See `Store.each`."""
+        return [task(item) for item in items]
+
+    @contextlib.contextmanager
+    def _written(self, name: str, content: bytes, *, lasting: bool) -> Iterator[Path]:
+        """Yield a temporary file with this content, which the block renames."""
+        with self.temporary(name) as temporary:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                if self.sync and lasting:
+                    os.fsync(file.fileno())
+            yield temporary
+
+    def _rename(self, temporary: Path, path: Path) -> None:
+        """Rename a file; make its folder if it is missing, and remove what is damaged and in the way."""
+        try:
+            temporary.rename(path)
+        except FileNotFoundError:
+            path.parent.mkdir(exist_ok=True)  # but not that of an output that was removed meanwhile
+            self._sync_folder(path.parent.parent)
+            temporary.rename(path)
+        except IsADirectoryError:
+            delete(path)
+            temporary.rename(path)
+        except NotADirectoryError:
+            delete(path.parent)
+            path.parent.mkdir()
+            temporary.rename(path)
+
+    def _sync_folder(self, folder: Path) -> None:
+        if self.sync:
+            sync_folder(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """A store in object storage."""
+
+    root: RemotePath
+    """The folder."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def sync(self) -> bool:
+        """Always False: what is uploaded lasts, and temporary files need not."""
+        return False
+
+    def get(self, name: str, most: int | None = None) -> bytes:
+        """See `Store.get`."""
+        path = self.root / name
+        return path.read_bytes() if most is None else bytes(path.read_range(0, most))
+
+    def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
+        """See `Store.sizes`; there is a request per 1,000 files."""
+        if among is not None and not among:
+            return {}
+        path = self.root / folder
+        obstore, store = library(str(path)), path.store
+        prefix = f"{path.key}/" if path.key else None
+        found = requested(str(path), lambda: obstore.list_with_delimiter(store, prefix))["objects"]
+        count(lists=1 + len(found) // 1000)
+        sizes = {each["path"].rpartition("/")[2]: each["size"] for each in found}
+        return sizes if among is None else {name: sizes[name] for name in among if name in sizes}
+
+    def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
+        """See `Store.put`."""
+        (self.root / name).write_bytes(content)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        """See `Store.put_if_absent`."""
+        try:
+            (self.root / name).write_bytes(content, if_absent=True)
+        except FileExistsError:
+            return False
+        return True
+
+    def put_file(self, name: str, file: Path) -> None:
+        """See `Store.put_file`."""
+        (self.root / name).upload(file)
+
+    def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
+        """See `Store.temporary`; the file is removed at the end."""
+        return temporary_file(name)
+
+    def version(self, name: str) -> ObjectState:
+        """See `Store.version`."""
+        return (self.root / name).stat()
+
+    def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
+        """See `Store.replace_if`."""
+        assert version is not None
+        (self.root / name).replace_bytes((self.root / new).read_bytes(), version)
+
+    def move(self, name: str, to: str) -> None:
+        """See `Store.move`; the first file stays."""
+        copy_object(self.root / name, self.root / to)
+
+    def copy(self, name: str, to: str) -> None:
+        """See `Store.copy`."""
+        copy_object(self.root / name, self.root / to)
+
+    def flush(self, folder: str = "") -> None:
+        """See `Store.flush`."""
+
+    def make_folder(self, folder: str) -> None:
+        """See `Store.make_folder`."""
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`."""
+        (self.root / name).unlink(missing_ok=True)
+
+    def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
+        """See `Store.delete_all`."""
+        path = self.root / folder
+        path.remove_all([path / name for name in keep])
+
+    def delete_folder(self, folder: str) -> None:
+        """See `Store.delete_folder`."""
+        (self.root / folder).remove_all()
+
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """See `Store.each`."""
+        return in_parallel(task, items)
+
+
+def store_at(root: AnyPath, *, sync: bool = False, temporaries: str = "") -> Store:
+    """Return the store of the files in a folder; see `Folder` for the arguments."""
+    return Objects(root) if isinstance(root, RemotePath) else Folder(root, sync, temporaries)
+
+
+def delete(path: Path) -> None:
+    """Remove a local file or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a local folder, so that renames in it survive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+__all__ = ["ChangedError", "Folder", "Objects", "Store", "delete", "store_at", "sync_folder"]
