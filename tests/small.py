@@ -8,9 +8,10 @@ import pytest
 PLACES = {
     # reading
     "piece": "packer.sources.decoding.decoded_pieces._PIECE",
-    "json_block": "packer.sources.json_lines.jsonl._BLOCK",
-    "record_block": "packer.sources.text.text_records.BLOCK",
-    "blank_lines": "packer.sources.json_lines.lines.MOST_BLANK",
+    "json_block": "packer.sources.readers.json_lines._BLOCK",
+    "record_block": "packer.sources.readers.format_reader.BLOCK",
+    "parquet_rows": "packer.sources.readers.parquet.LIST_ROWS",
+    "blank_lines": "packer.sources.readers.line_blocks.MOST_BLANK",
     "record": "packer.sources.documents.MOST_RECORD",
     "mapped_documents": "packer.sources.mapped.mapped_lists._DOCUMENTS",
     "segment_run": "packer.sources.packed.segment_index._RUN",

@@ -25,7 +25,7 @@ from packer.pipeline import packing
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
 from packer.sources.files.hugging_face import REPORT
-from packer.sources.text.text_source import TextInput
+from packer.sources.text_decoder import DecodeText
 from packer.text import TRAIN_ON
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
@@ -289,15 +289,15 @@ class Killed(BaseException):
 def kill_after(monkeypatch, blocks: int):
     """Make the tokenizer raise `Killed` at this block of records; return a list of the blocks it was called with."""
     calls = []
-    encode = TextInput._encode
+    encode = DecodeText._encode
 
-    def limited(self, block):
+    def limited(self, reader, block):
         calls.append(block)
         if len(calls) == blocks:
             raise Killed
-        return encode(self, block)
+        return encode(self, reader, block)
 
-    monkeypatch.setattr(TextInput, "_encode", limited)
+    monkeypatch.setattr(DecodeText, "_encode", limited)
     return calls
 
 

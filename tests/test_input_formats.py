@@ -3,73 +3,23 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.sources.documents import Batch, Columns, Input, SourceFile
 from packer.sources.formats import FORMATS, InputFormat, ending_of, format_of, known_formats
-from packer.sources.text.text_records import RecordReader
 from packer.sources.tokenized_source import open_source
 from tests.chat_templates import save_tokenizer
 from tests.test_sources import DOCUMENTS, read_whole, write
-
-NUMBERS = b"NUMBERS\n"
-
-
-@dataclass(frozen=True, slots=True)
-class NumberLines(Input):
-    """A toy format: after the line NUMBERS, each line of numbers is a document."""
-
-    file: SourceFile
-    path: Path
-    has_labels: bool = False
-
-    def batches(self, pool=None) -> Iterator[Batch]:
-        lines = [[int(number) for number in line.split()] for line in self.path.read_bytes().splitlines()[1:]]
-        yield Batch([pa.array(lines, pa.list_(pa.int64()))], None, self.file.bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class NumberRecords(RecordReader):
-    """Text records of the toy format: each line is one."""
-
-    file: SourceFile
-    path: Path
-    fields: Mapping[str, Any]
-
-    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
-        yield self.path.read_bytes(), self.file.bytes
-
-    def records(self, block: bytes, columns: Sequence[str], rejected=None) -> list[dict[str, Any]]:
-        return [{"text": line.decode()} for line in block.splitlines()[1:]]
-
-
-def open_numbers(path: Path, name: str, columns: Columns) -> NumberLines:
-    return NumberLines(SourceFile(name=name, bytes=path.stat().st_size), path)
-
-
-def open_number_records(path: Path, name: str) -> NumberRecords:
-    return NumberRecords(SourceFile(name=name, bytes=path.stat().st_size), path, {"text": ""})
+from tests.toy_format import NUMBERS
 
 
 @pytest.fixture
 def numbers(monkeypatch, tmp_path) -> Path:
     """A file of the toy format, which is registered."""
-    toy = InputFormat(
-        title="Numbers",
-        endings=(".numbers",),
-        magic=(NUMBERS,),
-        open_tokens=open_numbers,
-        column_names=lambda path, name: ["input_ids"],
-        open_records=open_number_records,
-    )
+    toy = InputFormat(title="Numbers", endings=(".numbers",), magic=(NUMBERS,), module="tests.toy_format")
     monkeypatch.setitem(FORMATS, "numbers", toy)
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "rows.numbers"

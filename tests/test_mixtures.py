@@ -23,7 +23,7 @@ from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
 from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
-from packer.sources.decoding.decoded_size import SpillSize
+from packer.sources.decoding.decoded_pieces import SpillSize
 from tests import naive
 from tests.packed_rows import rows_on_disk
 from tests.test_kept import write

@@ -29,8 +29,9 @@ from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline import disk_space
 from packer.pipeline.packing import pack
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.json_lines.lines import next_line
-from packer.sources.row_groups import RowGroup, RowGroups
+from packer.sources.documents import Columns
+from packer.sources.readers import parquet
+from packer.sources.readers.line_blocks import next_line
 from packer.sources.tokenized_source import open_source
 from tests.small import shrink
 from tests.test_sources import KINDS, MAPPED, read_whole, write
@@ -123,28 +124,17 @@ def test_the_next_line_may_begin_at_the_offset_itself():
     assert [next_line(file, at) for at in range(1, 9)] == [3, 3, 3, 6, 6, 6, 7, 8]
 
 
-def test_row_groups_are_joined_until_they_are_enough(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"input_ids": [[1]] * 65}), path, row_group_size=10)
-    with pq.ParquetFile(path) as parquet:
-        whole = RowGroups.survey(parquet, path, "a.parquet", lambda group: 30 if group.num_rows == 10 else 100)
-    parts = whole.cut(lambda held: held.rows >= 20)
-    assert [part.run for part in parts] == [range(2), range(2, 4), range(4, 6), range(6, 7)]
-    assert [(part.first_row, part.rows) for part in parts] == [(0, 20), (20, 20), (40, 20), (60, 5)]
-    assert sum(part.file.bytes for part in parts) == path.stat().st_size
-    assert [part.row_size for part in (whole, *parts)] == [20, 3, 3, 3, 20]
-
-
 # the errors
 
 
 @pytest.mark.parametrize(("claimed", "readable"), [(64, 8), (66, 9)])
-def test_pages_with_more_or_fewer_rows_than_the_footer_says_are_refused(tmp_path, claimed, readable):
+def test_pages_with_more_or_fewer_rows_than_the_footer_says_are_refused(tmp_path, monkeypatch, claimed, readable):
+    shrink(monkeypatch, parquet_rows=8)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"input_ids": [[1]] * 65}), path)
-    with pq.ParquetFile(path) as parquet:
-        whole = RowGroups.survey(parquet, path, "a.parquet", lambda group: group.total_byte_size)
-    batches = replace(whole, every=(RowGroup(claimed, 1),)).batches(["input_ids"], 8)
+    reader = parquet.open_lists(path, "a.parquet", Columns("input_ids", "labels")).reader
+    (group,) = reader.every
+    batches = replace(reader, every=(group._replace(rows=claimed),)).blocks(["input_ids"])
     assert sum(len(batch) for batch, _ in islice(batches, readable)) == min(claimed, 65)
     with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold more or fewer"):
         next(batches)

@@ -10,7 +10,7 @@ from datasets.data_files import get_data_patterns, resolve_pattern
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.sources.files.split_names import splits_of
+from packer.sources.files.file_search import splits_of
 from packer.sources.tokenized_source import open_source
 from tests.chat_templates import save_tokenizer
 

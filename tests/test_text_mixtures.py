@@ -13,7 +13,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report.run_summary import render_manifest_summary
-from packer.sources.text.text_source import TextInput
+from packer.sources.decoding.decoded_input import DecodedInput
 from tests.chat_templates import EXACT, auto_tokenizer, save_tokenizer
 from tests.packed_rows import rows_on_disk
 from tests.small import shrink
@@ -265,8 +265,8 @@ def test_disk_space_for_tokenizing_is_checked_before_it_begins(tmp_path, tokeniz
 
     monkeypatch.setattr(disk_space, "_free", lambda claimed: 1000)
     encoded = []
-    spilled = TextInput.cut
-    monkeypatch.setattr(TextInput, "cut", lambda self, size: encoded.append(size) or spilled(self, size))
+    spilled = DecodedInput.cut
+    monkeypatch.setattr(DecodedInput, "cut", lambda self, size: encoded.append(size) or spilled(self, size))
     with pytest.raises(PackerError, match=r"the decoded source needs about .*, 1.0 kB are free"):
         pack(weighed(sources), tmp_path / "out", tokenizer)
     assert len(encoded) == 3  # to estimate the sizes only

@@ -17,7 +17,7 @@ from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
 from packer.pipeline import collect_figures, packing, tokenizing
-from packer.sources.text.text_source import open_text
+from packer.sources.text_source import open_text
 from packer.sources.tokenized_source import open_source
 from packer.text import PairEncoder, TextOptions, recognize_pairs
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer

@@ -44,7 +44,7 @@ def open_with(
     opened = _opened(source, options, turns_of_chats=turns_of_chats, mixed=mixed)
     if not options.limit:
         return opened
-    from packer.sources.usable_numbers import with_numbers
+    from packer.sources.columns.number_columns import with_numbers
 
     return with_numbers(opened, tuple(options.limits))
 
@@ -78,7 +78,7 @@ def _opened(
             pairs=options.pairs,
             skips=skips,
         )
-    from packer.sources.text.text_source import open_text
+    from packer.sources.text_source import open_text
     from packer.text import TextOptions
 
     text = TextOptions(

@@ -10,33 +10,27 @@
 What an input and a source are:
 
     documents.py         inputs, which yield documents; tables of checked documents; errors
-    places.py            where a document is in its file
     open_documents.py    the protocol of all sources: tokens, text, preference pairs, mixtures
     source.py            inputs in order, as one sequence of documents
-    pairs.py             preference pairs
+    pairs.py, text_pairs.py    preference pairs of tokens and of text
     mixtures/            several sources with weights
     survey.py            a pass over a source: lengths, and its identity
     source_order.py      documents in the order of the files, for verification
+    rejections.py        stores the rejected documents
 
 How they are opened, from a path or object to a source:
 
     tokenized_source.py  finds the files of a source, and opens tokenized ones
-    text/                text of any format, tokenized while it is read
+    text_source.py       opens text, which `text_decoder.py` tokenizes while it is read
     files/               files in folders, by globs, on the Hub; opening them
     formats.py           the registry of formats
-    mapped/              Arrow, whose documents are read in place
-    json_lines/, parquet.py, row_groups.py    formats that are decoded
+    readers/             a reader for each format
+    mapped/              Arrow, whose lists are addressed in place
+    decoding/            everything else is decoded to Arrow streams
     packed/              packed datasets
-    lengths_alone.py, length_counts.py, whole_numbers.py    lengths instead of documents
-    decoding/            decodes files that cannot be mapped to Arrow streams
+    lengths_alone.py, length_counts.py    lengths instead of documents
 
-Checks of documents:
+Columns of documents:
 
-    checking.py          a table of documents, once all are valid
-    lengths.py           lengths, and errors for invalid documents
-    masks.py             mask columns: padding is stripped, labels are set
-    columns/             names and types of columns, and values of extra ones
-    unusable_lists.py    finds lists that cannot be used (text/ and json_lines/ find other records)
-    usable_numbers.py    columns of whole numbers
-    rejections.py        stores the rejected documents
+    columns/             names and types; checks of lists, masks and numbers; values of extra columns
 """

@@ -18,7 +18,6 @@ from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
 from packer.sources.columns.column_types import as_plain
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.places import Places, RowPlaces
 from packer.stores import AnyPath, is_remote
 from packer.stores.requests import ChangedError, StoreError
 from packer.system_errors import shortage
@@ -181,11 +180,36 @@ class Batch(NamedTuple):
         return Batch(cut(self.input_ids), labels, self.done, {name: cut(chunks) for name, chunks in self.extra.items()})
 
 
-class Input(Protocol):
-    """A file, or a dataset in memory: the interface that every format implements.
+class Places(Protocol):
+    """Locations of the documents of an input, for messages and the list of rejected records; can be pickled."""
 
-    A subclass must define `file`, `path`, `has_labels` and `batches`. A dataclass needs `slots=True` for its fields to
-    replace properties.
+    def place(self, row: int) -> str:
+        """Return the location of a document, such as "rows.jsonl line 18"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlaces:
+    """Locations in a file whose documents are numbered, such as "rows.parquet row 17"."""
+
+    name: str
+    first_row: int = 0
+    indices: NDArray[Any] | None = None
+    """Index in the file of each document; None if they are in the order of the file."""
+
+    def place(self, row: int) -> str:
+        """Return the location of a document."""
+        return f"{self.name} row {self.number(row)}"
+
+    def number(self, row: int) -> int:
+        """Return the number of a document in its file, counted from 0."""
+        row += self.first_row
+        return row if self.indices is None else int(self.indices[row])
+
+
+class Input(Protocol):
+    """A file, or a dataset in memory: mapped (`MappedLists`), decoded (`DecodedInput`), or packed (`PackedDocuments`).
+
+    A dataclass needs `slots=True` for its fields to replace properties.
     """
 
     @property

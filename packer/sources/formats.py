@@ -1,15 +1,13 @@
-"""Formats of input files: how to recognize each, and the functions that open it.
+"""Formats of input files: how to recognize each, and the module that reads it.
 
-`FORMATS` is the only registry. A new format is a module with three functions and an entry here; the module is imported
-on first use.
+`FORMATS` is the only registry. A new format is a module with three functions and an entry here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from packer.errors import PackerError
 from packer.sources.documents import reading
@@ -17,17 +15,12 @@ from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.documents import Columns, Input
-    from packer.sources.text.text_records import RecordReader
-
-TokensOpener: TypeAlias = "Callable[[AnyPath, str, Columns], Input]"
-NamesReader: TypeAlias = Callable[[AnyPath, str], list[str]]
-UsableNamesReader: TypeAlias = Callable[[AnyPath, str, str], list[str]]
-RecordsOpener: TypeAlias = "Callable[[AnyPath, str], RecordReader]"
+    from packer.sources.readers.format_reader import Reader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFormat:
-    """A format of input files: `FORMATS["parquet"].open_tokens(path, "a.parquet", columns).rows`.
+    """A format of input files: `FORMATS["parquet"].open_lists(path, "a.parquet", columns).rows`.
 
     The functions take the path of a file and its name in messages and in the manifest. They raise a `PackerError` if
     the file cannot be read, and a `SourceError` if it is truncated or corrupt.
@@ -48,80 +41,67 @@ class InputFormat:
     alone: bool = False
     """Whether files in a folder are read only if the folder has no files of other formats; they may be mere notes."""
 
-    open_tokens: TokensOpener
-    """Opens a file of tokenized documents with some columns; raises a `PackerError` if one is missing."""
-
-    column_names: NamesReader
-    """Returns the names of the columns at the beginning of the file."""
-
-    open_records: RecordsOpener
-    """Opens a file of text records, to be tokenized."""
-
-    open_usable: TokensOpener | None = None
-    """Like `open_tokens`, for `--on-error skip`; None if every record of an undamaged file can be parsed."""
-
-    usable_names: UsableNamesReader | None = None
-    """Like `column_names`, for `--on-error skip`, given a column that a record must have; None as for `open_usable`."""
+    module: str
+    """Name of the module with the functions `open_lists`, `open_records` and `column_names`; imported on first use."""
 
     @property
     def all_endings(self) -> tuple[str, ...]:
         """All endings, of plain and compressed files."""
         return tuple(ending + after for ending in self.endings for after in ("", *self.compressed))
 
+    def open_lists(self, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> Input:
+        """Open a file of token lists.
 
-def _in_file(module: str, function: str) -> Callable[..., Any]:
-    """Make a function that imports its module on first use."""
+        Args:
+            path: the file.
+            name: its name.
+            columns: the columns to read.
+            skips: reject records that cannot be parsed.
 
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"packer.sources.{module}"), function)(*arguments)
+        Raises:
+            PackerError: a column is missing, or the format holds no lists.
+        """
+        opened: Input = import_module(self.module).open_lists(path, name, columns, skips=skips)
+        return opened
 
-    return call
+    def open_records(self, path: AnyPath, name: str) -> Reader:
+        """Open a file of other records: text, or numbers."""
+        reader: Reader = import_module(self.module).open_records(path, name)
+        return reader
 
+    def column_names(self, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+        """Return the names of the columns at the beginning of the file.
+
+        Args:
+            path: the file.
+            name: its name.
+            usable: column that a record must have to count, if records that cannot be used are rejected.
+        """
+        names: list[str] = import_module(self.module).column_names(path, name, usable)
+        return names
+
+
+_READERS = "packer.sources.readers"
 
 FORMATS: dict[str, InputFormat] = {
     "arrow": InputFormat(
         title="Arrow",
         endings=(".arrow", ".ipc", ".feather"),
         magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file, and of a stream
-        open_tokens=_in_file("mapped.ipc", "open_ipc"),
-        column_names=_in_file("mapped.ipc", "column_names"),
-        open_records=_in_file("text.arrow_records", "open_arrow_records"),
+        module=f"{_READERS}.arrow_files",
     ),
-    "parquet": InputFormat(
-        title="Parquet",
-        endings=(".parquet",),
-        magic=(b"PAR1",),
-        open_tokens=_in_file("parquet", "open_parquet"),
-        column_names=_in_file("parquet", "column_names"),
-        open_records=_in_file("text.parquet_records", "open_parquet_records"),
-    ),
+    "parquet": InputFormat(title="Parquet", endings=(".parquet",), magic=(b"PAR1",), module=f"{_READERS}.parquet"),
     "jsonl": InputFormat(
         title="JSON",
         endings=(".jsonl", ".ndjson", ".json"),
         compressed=(".gz", ".zst"),
-        open_tokens=_in_file("json_lines.jsonl", "open_json_lines"),
-        column_names=_in_file("json_lines.jsonl", "column_names"),
-        open_records=_in_file("text.json_records", "open_json_records"),
-        open_usable=_in_file("json_lines.jsonl", "open_usable_lines"),
-        usable_names=_in_file("json_lines.jsonl", "usable_names"),
+        module=f"{_READERS}.json_lines",
     ),
     "csv": InputFormat(
-        title="CSV",
-        endings=(".csv",),
-        compressed=(".gz", ".zst"),
-        alone=True,
-        open_tokens=_in_file("text.csv_records", "refuse_tokens"),
-        column_names=_in_file("text.csv_records", "column_names"),
-        open_records=_in_file("text.csv_records", "open_csv_records"),
+        title="CSV", endings=(".csv",), compressed=(".gz", ".zst"), alone=True, module=f"{_READERS}.csv_files"
     ),
     "text": InputFormat(
-        title="text",
-        endings=(".txt",),
-        compressed=(".gz", ".zst"),
-        alone=True,
-        open_tokens=_in_file("text.text_files", "refuse_tokens"),
-        column_names=_in_file("text.text_files", "column_names"),
-        open_records=_in_file("text.text_files", "open_plain_text"),
+        title="text", endings=(".txt",), compressed=(".gz", ".zst"), alone=True, module=f"{_READERS}.text_files"
     ),
 }
 """All formats by name."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
-from packer.sources.files.regular_files import require_regular
+from packer.sources.files.file_access import require_regular
 
 HEADER = ["length", "count"]
 

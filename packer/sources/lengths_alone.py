@@ -19,15 +19,15 @@ from packer.paths import PathList
 from packer.sources.columns.column_checks import check_types
 from packer.sources.columns.column_types import as_plain
 from packer.sources.columns.column_values import cast_to_common_type, infer, shown
+from packer.sources.columns.number_columns import whole_numbers
 from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
 from packer.sources.formats import InputFormat
 from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.mapped.table_in_memory import TableInMemory
+from packer.sources.mapped.record_batches import TableInMemory
+from packer.sources.readers.csv_files import CsvFile
+from packer.sources.readers.format_reader import Reader
 from packer.sources.source import Source
-from packer.sources.text.csv_records import CsvRecords
-from packer.sources.text.text_records import RecordReader
 from packer.sources.tokenized_source import find_source, for_each_file
-from packer.sources.whole_numbers import whole_numbers
 from packer.stores import AnyPath, any_path
 
 if TYPE_CHECKING:
@@ -130,17 +130,16 @@ def _of_file(kind: InputFormat, path: AnyPath, name: str, column: str, columns: 
     return _input(_file(path, name), path, list(_batches(reader, wanted)), column, columns, reader)
 
 
-def _batches(reader: RecordReader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+def _batches(reader: Reader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
     """Yield the wanted columns of the records of a file, block by block."""
     row = 0
     for block, _ in reader.blocks(wanted):
         try:
             records = reader.records(block, wanted)
-            if isinstance(records, pa.Table):
-                table = records.select(wanted).combine_chunks()
-                arrays = {name: as_plain(table[name].combine_chunks()) for name in wanted}
+            if isinstance(records, pa.RecordBatch):
+                arrays = {name: as_plain(records.column(name)) for name in wanted}
             else:
-                if not isinstance(reader, CsvRecords):  # whose values are strings
+                if not isinstance(reader, CsvFile):  # whose values are strings
                     _check_lengths([record.get(wanted[0]) for record in records], wanted[0])
                 arrays = {name: infer([record.get(name) for record in records], name) for name in wanted}
         except DocumentError as fault:
@@ -166,13 +165,13 @@ def _input(
     batches: Sequence[dict[str, pa.Array]],
     column: str,
     columns: Columns,
-    reader: RecordReader | None = None,
+    reader: Reader | None = None,
 ) -> MappedLists:
     """Return the documents of a file, given its columns."""
     lengths, row = [np.zeros(0, np.int32)], 0
     for batch in batches:
         try:
-            lengths.append(whole_numbers(batch[column], column, in_text=isinstance(reader, CsvRecords)))
+            lengths.append(whole_numbers(batch[column], column, in_text=isinstance(reader, CsvFile)))
         except DocumentError as fault:
             raise _located(fault, row, reader, file.name) from None
         row += len(batch[column])
@@ -194,7 +193,7 @@ def _input(
     )
 
 
-def _located(fault: DocumentError, first_row: int, reader: RecordReader | None, name: str = "") -> SourceError:
+def _located(fault: DocumentError, first_row: int, reader: Reader | None, name: str = "") -> SourceError:
     row = first_row + fault.row
     return SourceError(f"{reader.places.place(row) if reader is not None else f'{name} row {row}'}: {fault.message}")
 

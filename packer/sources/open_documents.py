@@ -21,7 +21,7 @@ from packer.sources.documents import Input, TokenTable
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:
-    from packer.sources.decoding.decoded_size import SpillSize
+    from packer.sources.decoding.decoded_pieces import SpillSize
     from packer.sources.mixtures.origins import Origins
     from packer.sources.source import Source
 

@@ -15,8 +15,8 @@ from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
-from packer.sources.checking import checked
 from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.columns.list_checks import checked
 from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, TokenTable, columns_of_side

@@ -21,9 +21,8 @@ from packer.facts import REASONS, RejectedRecord
 from packer.shards.files import HashingFile
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.sources.decoding.decoded_streams import atomic_write
-from packer.sources.documents import Batch, Input
-from packer.sources.json_lines.lines import filled_line_numbers
-from packer.sources.places import Places, RowPlaces
+from packer.sources.documents import Batch, Input, Places, RowPlaces
+from packer.sources.readers.line_blocks import filled_line_numbers
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:

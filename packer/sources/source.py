@@ -15,15 +15,14 @@ from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
-from packer.sources.checking import checked, table_of
 from packer.sources.columns.column_checks import check_indices, one_type
 from packer.sources.columns.column_types import join_by_name
+from packer.sources.columns.list_checks import checked, document_error, document_lengths, table_of
 from packer.sources.columns.value_column import ValueColumn
-from packer.sources.decoding.decoded_size import SpillSize, spill_size
+from packer.sources.decoding.decoded_pieces import SpillSize, spill_size
 from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
-from packer.sources.lengths import document_error, document_lengths
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.rejections import RejectionCollector, Rejections
 from packer.sources.source_order import OwnOrder

@@ -13,8 +13,10 @@ from packer.errors import PackerError, SourceError
 from packer.paths import PathList
 from packer.shards.file_names import WORK
 from packer.sources.columns.column_checks import check_types, find_columns
+from packer.sources.columns.mask_columns import checked_lists, with_masks
 from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
-from packer.sources.files.file_search import files_in, matches_of
+from packer.sources.files.file_access import require_regular
+from packer.sources.files.file_search import files_in, files_of_split, join_files, matches_of, splits_of
 from packer.sources.files.hugging_face import (
     SPLITS,
     STATE,
@@ -25,17 +27,12 @@ from packer.sources.files.hugging_face import (
     is_dataset,
     no_splits,
 )
-from packer.sources.files.joined_paths import join_files
-from packer.sources.files.regular_files import require_regular
-from packer.sources.files.split_names import files_of_split, splits_of
 from packer.sources.formats import FORMATS, InputFormat, format_of, known_formats
 from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.mapped.table_in_memory import TableInMemory
-from packer.sources.masks import apply_masks, with_masks
+from packer.sources.mapped.record_batches import TableInMemory
 from packer.sources.packed.open_packed import is_packed_folder, open_packed, packed_columns, packed_folder, refuse_rows
 from packer.sources.pairs import open_pairs
 from packer.sources.source import Source
-from packer.sources.unusable_lists import reject_unusable
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 from packer.stores.listing import listed, pinned
 from packer.stores.requests import opened_in_parallel
@@ -109,14 +106,10 @@ def _opened(
     read = with_masks(columns, names)
     if found.table is not None:
         opened: list[Input] = [_open_table(found.table, found.name, read)]
-    elif skips:
-        opened = for_each_file(lambda kind, path, name: (kind.open_usable or kind.open_tokens)(path, name, read), found)
     else:
-        opened = for_each_file(lambda kind, path, name: kind.open_tokens(path, name, read), found)
+        opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read, skips=skips), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
-    if skips:
-        opened = reject_unusable(opened, read)
-    inputs = apply_masks(opened, columns, read)
+    inputs = checked_lists(opened, columns, read, skips=skips)
     if not found.saved:
         _check_labels(inputs, columns)
     chats = TURN_STARTS in names
@@ -298,10 +291,7 @@ def _names_in(found: Found, usable: str | None) -> list[str]:
     if found.table is not None:
         return list(found.table.table.column_names)
     for kind, path, name in _formats(found):
-        if usable is not None and kind.usable_names is not None:
-            names = kind.usable_names(path, name, usable)
-        else:
-            names = kind.column_names(path, name)
+        names = kind.column_names(path, name, usable)
         if names:
             return names
     return []

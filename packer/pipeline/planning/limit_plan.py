@@ -19,7 +19,7 @@ from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.plan.whole_plan import Plan, even_cuts
 from packer.shards.sharing import Chunks
-from packer.sources.whole_numbers import number_fault, wrong_numbers
+from packer.sources.columns.number_columns import number_fault, wrong_numbers
 
 
 def plan_under_limits(

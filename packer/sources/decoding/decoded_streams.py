@@ -14,12 +14,11 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
-from packer.facts import Reason
 from packer.gather import list_lengths
 from packer.shards.files import HashingFile
 from packer.sources.columns.column_values import join_with, widen
-from packer.sources.documents import Batch, Columns, DocumentError, value_message
-from packer.sources.lengths import runs, values_of
+from packer.sources.columns.list_checks import runs, value_faults, values_of
+from packer.sources.documents import Batch, Columns
 from packer.stores import AnyPath, RemotePath
 from packer.stores.temporary_files import local_copy, temporary_file
 
@@ -183,12 +182,8 @@ def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -
     try:
         return pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), values.cast(pa.int32()))
     except pa.ArrowInvalid:
-        wide = values.to_numpy(zero_copy_only=False)
-        position = int(np.flatnonzero((wide > np.iinfo(np.int32).max) | (wide < np.iinfo(np.int32).min))[0])
-        row = int(np.searchsorted(offsets, position, side="right")) - 1
-        message = value_message(column, int(wide[position]), position - int(offsets[row]), label=label)
-        reason: Reason = "invalid_labels" if label else "invalid_tokens"
-        raise DocumentError(first_row + row, message, reason=reason) from None
+        faults = value_faults(lists, column, label=label)
+        raise faults[min(faults)].at(first_row + min(faults)) from None
 
 
 @contextmanager

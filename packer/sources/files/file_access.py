@@ -1,4 +1,7 @@
-"""Open files for reading, be they local or in object storage: mapped, as a stream, or as Parquet."""
+"""Open files for reading, be they local or in object storage: mapped, as a stream, or as Parquet.
+
+Pipes, devices and sockets are refused before they are opened: reading a pipe may block, a device may never end.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,20 @@ from packer.stores.mirror import fetch_later, mirror
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+import os
+import stat
+
+from packer.errors import PackerError
+from packer.sources.documents import reading
+
 _PAGES = 1 << 16  # bytes read of an object for the first page of a column
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
 
 
 def map_file(path: AnyPath) -> pa.Buffer:
@@ -78,3 +94,30 @@ def open_parquet_pages(path: AnyPath) -> pq.ParquetFile:
     if isinstance(path, RemotePath):
         return pq.ParquetFile(path.open("rb"), pre_buffer=True)
     return pq.ParquetFile(path, memory_map=True, pre_buffer=False)
+
+
+def require_regular(path: AnyPath, name: str) -> None:
+    """Raise unless this is a regular file, which can be read more than once; links are followed.
+
+    Args:
+        path: the file.
+        name: its name in messages.
+
+    Raises:
+        PackerError: the path leads to a pipe, a device, a socket, a folder or nothing, or is not UTF-8, which neither
+            Arrow nor a manifest can hold.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise PackerError(f"{os.fsencode(str(path))!r}: the name is not UTF-8; rename it") from None
+    with reading(name):
+        if isinstance(path, RemotePath):
+            path.stat()
+            return
+        mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise PackerError(
+            f"{name}: {_SPECIAL.get(stat.S_IFMT(mode), 'a special file')}, where a file is expected that can be read "
+            "more than once; write its content to a file"
+        )

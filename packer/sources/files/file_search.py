@@ -1,4 +1,8 @@
-"""Find the files of a source in a folder or by a glob; every folder is searched once, whatever links lead to it."""
+"""Find the files of a source in a folder or by a glob, sort them into splits, and join those of several paths.
+
+Every folder is searched once, whatever links lead to it. Splits follow from names, as `datasets` sorts the files of
+folders and of repositories on the Hub.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,27 @@ import fnmatch
 import glob
 import logging
 import os
+import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from packer.errors import PackerError
+from packer.errors import OtherSourceError, PackerError
 from packer.sources.documents import reading
-from packer.sources.files.hugging_face import SPLITS, STATE
+from packer.sources.files.hugging_face import SPLITS, STATE, Found, choose_split
 from packer.sources.formats import FORMATS, ending_of, format_by_name
 from packer.stores import AnyPath, RemotePath, any_path
 from packer.stores.listing import listed
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
+_KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SHARD = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_SEPARATOR = "[-._ 0-9]"
+
 log = logging.getLogger(__name__)
 
 
@@ -144,3 +157,115 @@ def _before_wildcards(pattern: AnyPath) -> Iterator[str]:
 
 def _name_bytes(path: AnyPath) -> bytes:
     return os.fsencode(str(path))
+
+
+def join_files(name: str, found: Sequence[Found]) -> Found:
+    """Join the files that were found at several paths, in the order of the paths.
+
+    Files are named relative to the deepest folder that holds all of them, so that their names do not change when all of
+    them are moved together.
+
+    Args:
+        name: name of the source in messages.
+        found: files of each path.
+
+    Raises:
+        PackerError: a file is at two paths, or a saved dataset has an indices mapping.
+    """
+    origins: dict[str, str] = {}
+    for each in found:
+        if each.indices is not None:
+            raise PackerError(
+                f"{each.name}: a saved dataset with an indices mapping cannot be one of several paths; "
+                "save it again after .flatten_indices()"
+            )
+        real = [os.path.realpath(path) if isinstance(path, Path) else str(path) for path, _ in each.files]
+        for file in real:
+            if file in origins:
+                where = f"at {origins[file]} and at {each.name}" if origins[file] != each.name else f"at {each.name}"
+                raise PackerError(f"{file} is given twice, {where}: leave one of them out")
+        origins |= dict.fromkeys(real, each.name)
+    files = [path for each in found for path, _ in each.files]
+    places = [_place(path) for path in files]
+    root = os.path.commonpath([os.path.dirname(place) for place in places])  # noqa: PTH120
+    pad_ids = (each.pad_id for each in found)
+    return Found(
+        name,
+        [(file, Path(place).relative_to(root).as_posix()) for file, place in zip(files, places, strict=True)],
+        pad_id=next((pad_id for pad_id in pad_ids if pad_id is not None), None),
+    )
+
+
+def _place(path: AnyPath) -> str:
+    """Return an absolute path; that of an object begins with its store."""
+    return os.path.abspath(path) if isinstance(path, Path) else f"/{path}"  # noqa: PTH100 (resolve would follow links)
+
+
+def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Sort files into splits by their names.
+
+    The first of three rules that matches any file is applied to all of them; files that it does not match are in no
+    split:
+
+    1. shards such as `data/train-00000-of-00002.parquet`, in which any word is a split;
+    2. folders named after a split, such as `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
+    3. files named after a split, such as `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
+
+    Args:
+        names: file names relative to the source, with "/" between folders.
+
+    Returns:
+        Files of each split, in the order of `names`. The splits train, validation and test come first, the others are
+        sorted. A file that is named after two splits is in both. Empty if no file is named after a split.
+    """
+    names = list(names)
+    shards = {name: match[1] for name in names if (match := _SHARD.fullmatch(name))}
+    if shards:
+        found = set(shards.values())
+        ordered = [split for split in _KEYWORDS if split in found] + sorted(found - {*_KEYWORDS})
+        return {split: [name for name in shards if shards[name] == split] for split in ordered}
+    for rule in (_folder_rule, _file_rule):
+        patterns = {split: re.compile("|".join(map(rule, words))) for split, words in _KEYWORDS.items()}
+        splits = {split: [name for name in names if pattern.search(name)] for split, pattern in patterns.items()}
+        if any(splits.values()):
+            return {split: files for split, files in splits.items() if files}
+    return {}
+
+
+def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]], split: str | None) -> Sequence[str]:
+    """Return the files of the requested split, or of the only one.
+
+    Args:
+        folder: name of the source in messages.
+        files: number of files, including those in no split.
+        splits: files of each split, from `splits_of`.
+        split: name of the split; may be None if all files are in one split.
+
+    Raises:
+        OtherSourceError: the split does not exist, or must be chosen.
+    """
+    outside = files - len({name for names in splits.values() for name in names})
+    if split is None and len(splits) > 1:
+        raise OtherSourceError(
+            f"{folder}: its files form {len(splits)} splits ({', '.join(splits)})",
+            f"choose one, as in --split {next(iter(splits))}, or name files with a glob",
+        )
+    if split is None and outside:
+        ((only, names),) = splits.items()
+        raise OtherSourceError(
+            f"{folder}: by their names, {len(names)} of {files} files are in the split {only}, such as {names[0]}, and "
+            f"{outside} in no split",
+            f"choose that split with --split {only}, or name files with a glob, as in '{folder}/**'",
+        )
+    chosen = choose_split(folder, list(splits), split)
+    if outside:
+        log.info("%d of %d files in %s are in no split by their names, and are left out", outside, files, folder)
+    return splits[chosen]
+
+
+def _folder_rule(word: str) -> str:
+    return rf"(?:^|/)(?:[^/]*{_SEPARATOR})?{word}(?:{_SEPARATOR}[^/]*)?/"
+
+
+def _file_rule(word: str) -> str:
+    return rf"(?:^|/)(?:[^/]*{_SEPARATOR})?{word}{_SEPARATOR}[^/]*$"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources.documents import reading
-from packer.sources.files.regular_files import require_regular
+from packer.sources.files.file_access import require_regular
 from packer.sources.mapped.ipc import read_indices
 from packer.stores import AnyPath
 from packer.stores.listing import pinned

@@ -1,10 +1,9 @@
-"""Arrow IPC streams and files: memory-mapped if uncompressed, otherwise decoded batch by batch."""
+"""Arrow IPC streams and files: their record batches, and token lists that are memory-mapped."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,16 +12,7 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import ColumnBuilder
-from packer.sources.columns.column_checks import find_columns
-from packer.sources.columns.column_types import plain_type
-from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.documents import (
-    Batch,
-    Columns,
-    Input,
-    SourceFile,
-    reading,
-)
+from packer.sources.documents import Columns, SourceFile, reading
 from packer.sources.files.file_access import headers_of, map_file
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.record_batches import FileState, MappedFile, ends_of, is_ipc_file, schema_of
@@ -33,74 +23,38 @@ from packer.stores.mirror import fetch
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompressedIpc(Input):
-    """An IPC stream or file that must be decoded: it is compressed, or an extra column is kept as another type."""
-
-    file: SourceFile
-    path: AnyPath
-    rows: int
-    has_labels: bool
-    columns: Columns
-
-    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield one `Batch` per record batch."""
-        buffer = map_whole(self.path)
-        wanted = self.columns.wanted(has_labels=self.has_labels)
-        done = 0
-        for batch in record_batches(buffer, self.file.name, wanted, only=wanted):
-            done += len(batch)
-            share = self.file.bytes * done // max(self.rows, 1)
-            yield Batch.of(batch, self.columns, share, has_labels=self.has_labels)
-
-    @property
-    def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Declared types of the extra columns."""
-        schema = schema_of(map_file(self.path))
-        return {name: schema.field(name).type for name in self.columns.extra} if self.rows else {}
-
-
-def open_ipc(path: AnyPath, name: str, columns: Columns) -> MappedLists | CompressedIpc:
-    """Map an Arrow IPC stream or file, or prepare to decode it if it cannot be mapped.
+def map_lists(path: AnyPath, file: SourceFile, columns: Columns, *, has_labels: bool) -> tuple[MappedLists | None, int]:
+    """Map the token lists of a stream or file, and check that it is complete; call this inside `reading`.
 
     Args:
         path: the file.
-        name: its name in messages and in the manifest.
+        file: its name in messages and in the manifest, and its size.
         columns: the columns to read.
+        has_labels: whether the file has labels.
 
-    Raises:
-        PackerError: a column is missing, or the file cannot be read.
-        SourceError: the file is truncated or corrupt, or the type of a column is not supported.
+    Returns:
+        The lists, and the number of documents; None for the lists if they must be decoded, as they are compressed.
     """
-    with reading(name):
-        file = SourceFile(name=name, bytes=path.stat().st_size)
-        if not file.bytes:
-            raise SourceError(
-                f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
-            )
-        buffer = map_file(path)
-        schema = schema_of(buffer)
-        has_labels = find_columns(schema, name, columns)
-        is_plain = all(plain_type(kind).equals(kind) for kind in (schema.field(name).type for name in columns.extra))
-        index = _Index(buffer, columns, has_labels=has_labels)
-        wanted = columns.wanted(has_labels=has_labels)
-        if isinstance(path, RemotePath):
-            rows, is_compressed = headers_of(path)
-            if is_compressed:
-                return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
-            _fetch_structure(buffer, name, wanted, but_values_of=(*wanted[: 1 + has_labels], *columns.per_token))
-        batches = _placed_batches(buffer, name, wanted)
-        rows = sum(index.add(batch, place) for batch, place in batches)
-    if not index.lies_inside or not is_plain:
-        return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
-    return MappedLists(
+    buffer = map_file(path)
+    index = _Index(buffer, columns, has_labels=has_labels)
+    wanted = columns.wanted(has_labels=has_labels)
+    if isinstance(path, RemotePath):
+        rows, is_compressed = headers_of(path)
+        if is_compressed:
+            return None, rows
+        _fetch_structure(buffer, file.name, wanted, but_values_of=(*wanted[: 1 + has_labels], *columns.per_token))
+    rows = sum(index.add(batch, place) for batch, place in _placed_batches(buffer, file.name, wanted))
+    if not index.lies_inside:
+        return None, rows
+    mapped = MappedLists(
         file=file,
         path=path,
-        stores=(index.finish(FileState(path.absolute(), name, file.bytes)),),
+        stores=(index.finish(FileState(path.absolute(), file.name, file.bytes)),),
         input_ids=columns.input_ids,
         labels=columns.labels if has_labels else None,
         extra=columns.extra,
     )
+    return mapped, rows
 
 
 def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
@@ -165,12 +119,6 @@ class _Index:
                 for name, column in self._columns.items()
             },
         )
-
-
-def column_names(path: AnyPath, name: str) -> list[str]:
-    """Return the column names of a stream or file; none if it is empty."""
-    with reading(name):
-        return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 
 
 def read_indices(paths: list[AnyPath]) -> list[pa.Array]:

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from packer.gather import TokenColumn
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile
+from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile
 from packer.sources.mapped.record_batches import BatchStore, MappedFile
-from packer.sources.places import Places
 from packer.stores import AnyPath
 
 _DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths

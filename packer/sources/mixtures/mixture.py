@@ -13,7 +13,7 @@ from packer.engine import Engine, Threads
 from packer.options.choices import MixUnit
 from packer.progress import Progress, silent
 from packer.sources.columns.column_types import join_by_name
-from packer.sources.decoding.decoded_size import SpillSize
+from packer.sources.decoding.decoded_pieces import SpillSize
 from packer.sources.documents import Input
 from packer.sources.mixtures.draw_mixture import DrawnMixture, draw_mixture, overall_progress, prefix_errors
 from packer.sources.source import Source

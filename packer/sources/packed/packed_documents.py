@@ -27,10 +27,9 @@ from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
 from packer.shards.kept_columns import tokens_at
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
+from packer.sources.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, Places, SourceFile
 from packer.sources.packed.packed_rows import PackedRows
 from packer.sources.packed.segment_index import SegmentIndex, SortedSegments, sorted_for_now, write_runs
-from packer.sources.places import Places
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:

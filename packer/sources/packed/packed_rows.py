@@ -20,9 +20,9 @@ from packer.shards.shard_table import column_of
 from packer.sources.columns.column_types import as_plain, plain_type
 from packer.sources.columns.value_column import ValueColumn
 from packer.sources.documents import Columns, DecodedSize, SourceFile
-from packer.sources.mapped.ipc import open_ipc
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.record_batches import BatchStore
+from packer.sources.readers.arrow_files import open_lists
 from packer.stores import AnyPath, RemotePath
 
 
@@ -151,7 +151,7 @@ class PackedRows:
 
 
 def _mapped(folder: AnyPath, name: str, columns: Columns) -> MappedLists:
-    opened = open_ipc(folder / name, name, columns)
+    opened = open_lists(folder / name, name, columns)
     if not isinstance(opened, MappedLists):
         raise PackerError(f"{folder / name} is compressed, which packed datasets are not: restore it, or pack again")
     return opened.whole() if isinstance(folder, RemotePath) else opened

@@ -14,15 +14,15 @@ from packer.errors import PackerError, SourceError
 from packer.sources import documents
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
-from packer.sources.json_lines.lines import decompressed, too_long
-from packer.sources.text.text_records import RecordReader, in_blocks, valid_records
+from packer.sources.readers.format_reader import Reader, in_blocks, valid_records
+from packer.sources.readers.line_blocks import decompressed, too_long
 from packer.stores import AnyPath
 
 Record = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CsvRecords(RecordReader):
+class CsvFile(Reader):
     """A CSV file of text records, plain or compressed."""
 
     file: SourceFile
@@ -67,7 +67,7 @@ class CsvRecords(RecordReader):
                 raise PackerError(f"{self.file.name}: no column '{column}' (found: {', '.join(self.fields)})")
 
 
-def open_csv_records(path: AnyPath, name: str) -> CsvRecords:
+def open_records(path: AnyPath, name: str) -> CsvFile:
     """Open a CSV file: read its header and its first record.
 
     Args:
@@ -86,26 +86,26 @@ def open_csv_records(path: AnyPath, name: str) -> CsvRecords:
         file = SourceFile(name=name, bytes=path.stat().st_size)
         if isinstance(first, DocumentError):
             first.place = f"{name} row 0"
-            return CsvRecords(file=file, path=path, fields=None, fault=first.in_source(0))
-        return CsvRecords(file=file, path=path, fields=first)
+            return CsvFile(file=file, path=path, fields=None, fault=first.in_source(0))
+        return CsvFile(file=file, path=path, fields=first)
 
 
-def column_names(path: AnyPath, name: str) -> list[str]:
-    """Return the names in the header; none if there is no valid record."""
-    return [*next(open_csv_records(path, name).samples(), ())]
-
-
-def _size(record: Record | DocumentError) -> int:
-    return 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
-
-
-def refuse_tokens(path: AnyPath, name: str, columns: Columns) -> NoReturn:
+def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> NoReturn:
     """Refuse to read tokens.
 
     Raises:
         PackerError: always.
     """
     raise PackerError(f"{name}: CSV holds text, not lists of tokens: set --tokenizer, or give another format")
+
+
+def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+    """Return the names in the header; none if there is no valid record."""
+    return [*next(open_records(path, name).samples(), ())]
+
+
+def _size(record: Record | DocumentError) -> int:
+    return 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
 
 
 @contextmanager

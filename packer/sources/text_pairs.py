@@ -18,11 +18,10 @@ from packer.column_names import ROLES
 from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.progress import Progress, silent
-from packer.sources.checking import checked
 from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.columns.list_checks import checked, document_lengths
 from packer.sources.decoding.spill import decode_inputs, open_pieces, sum_counts
 from packer.sources.documents import Batch, Columns, DocumentError, Input, Tokenized, TokenTable, columns_of_side
-from packer.sources.lengths import document_lengths
 from packer.sources.pairs import CheckedBatch, Pairs
 from packer.sources.rejections import Rejections, joined_sides, rejections_of
 from packer.sources.source import Source

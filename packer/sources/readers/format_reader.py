@@ -1,28 +1,44 @@
-"""Text records, and the protocol of readers that take them from files in blocks."""
+"""The protocol of readers, which take records from a file in blocks, and the parts that several readers share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from packer.errors import SourceError
-from packer.sources.documents import DocumentError, SourceFile
-from packer.sources.places import Places, RowPlaces
+from packer.sources.columns.column_checks import require_kept
+from packer.sources.documents import Batch, Columns, DocumentError, Places, RowPlaces, SourceFile
 from packer.stores import AnyPath
 
 Record = TypeVar("Record")
+
+Records: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]
+"""Records of a block, as columns or as Python objects."""
+
+ListDecoder: TypeAlias = Callable[[tuple[Any, int]], Batch]
+"""Function that decodes a block of token lists, given with the bytes of the file up to its end."""
 
 BLOCK = 1 << 20
 """Bytes of records tokenized at once, some hundred thousand tokens."""
 
 ROWS = 1 << 12
-"""Largest number of records of a table tokenized at once."""
+"""Largest number of records tokenized at once."""
+
+LISTS = 1 << 22
+"""Token ids decoded at once: 16 to 32 MB."""
+
+LIST_ROWS = 1 << 16
+"""Largest number of token lists decoded at once."""
 
 
-class RecordReader(Protocol):
-    """A file of text records, or a piece of one. Subclasses may leave out `rows`, `places` and `cut`."""
+class Reader(Protocol):
+    """A file of one format, or a piece of one, read in blocks of records.
+
+    `blocks` cuts the file quickly, in one thread; `records` and the function that `lists` returns decode a block in any
+    thread. Subclasses may leave out every member but `file`, `path`, `fields`, `blocks` and `records`.
+    """
 
     @property
     def file(self) -> SourceFile:
@@ -51,6 +67,11 @@ class RecordReader(Protocol):
         """Error for the first record if it is not valid."""
         return None
 
+    @property
+    def tokens(self) -> int | None:
+        """Number of tokens in lists, or slightly more; None if it is known only after reading, as for text."""
+        return None
+
     def samples(self) -> Iterator[pa.Schema | Mapping[str, Any]]:
         """Yield `fields` of each valid record in turn, to find one from which the kind of the records is known."""
         if self.fields is not None:
@@ -64,16 +85,14 @@ class RecordReader(Protocol):
             SourceError: several columns have the same name, or a type cannot be kept.
         """
 
-    def cut(self, size: int) -> Sequence[RecordReader]:
+    def cut(self, size: int) -> Sequence[Reader]:
         """Cut into pieces of about `size` bytes, which depend on nothing but the file and `size`."""
         return (self,)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
-        """Yield blocks of records, each with the bytes of the file up to its end; `records` does any slow decoding."""
+        """Yield blocks of records with at least these columns, each with the bytes of the file up to its end."""
 
-    def records(
-        self, block: Any, columns: Sequence[str], rejected: list[DocumentError] | None = None
-    ) -> pa.Table | list[dict[str, Any]]:
+    def records(self, block: Any, columns: Sequence[str], rejected: list[DocumentError] | None = None) -> Records:
         """Decode a block.
 
         Args:
@@ -86,9 +105,44 @@ class RecordReader(Protocol):
             DocumentError: a record is not valid; with its index in the block.
         """
 
+    def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
+        """Return a function that decodes blocks of token lists in one pass over the file.
+
+        Args:
+            columns: the columns to decode.
+            has_labels: whether the file has labels.
+            skips: whether records that cannot be parsed are rejected, with an empty document in the place of each.
+        """
+        raise AssertionError(f"{self.file.name} holds no lists")
+
     def lines_of(self, block: Any) -> bytes | None:
         """Return the lines that a block is made of; None if records are located by number."""
         return None
+
+
+class TableReader(Reader, Protocol):
+    """A reader of a format with a schema, whose blocks are record batches."""
+
+    @property
+    def fields(self) -> pa.Schema:
+        """Schema of the file."""
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Check that each of these columns exists exactly once and has a type that can be kept."""
+        require_kept(self.fields, columns, self.file.name)
+
+    def records(
+        self, block: pa.RecordBatch, columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> pa.RecordBatch:
+        """Return the record batch, with missing columns added as nulls: of two files of chats, one may have tools."""
+        for column in columns:
+            if column not in block.schema.names:
+                block = block.append_column(column, pa.nulls(len(block)))
+        return block
+
+    def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
+        """Return a function that takes the columns of a record batch."""
+        return lambda block: Batch.of(block[0], columns, block[1], has_labels=has_labels)
 
 
 def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:
@@ -101,7 +155,7 @@ def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:
 def valid_records(
     block: Sequence[dict[str, Any] | DocumentError], rejected: list[DocumentError] | None
 ) -> list[dict[str, Any]]:
-    """Return the records of a block that holds errors for those that are not valid; see `RecordReader.records`."""
+    """Return the records of a block that holds errors for those that are not valid; see `Reader.records`."""
     records: list[dict[str, Any]] = []
     for row, record in enumerate(block):
         if isinstance(record, DocumentError):
@@ -110,9 +164,9 @@ def valid_records(
     return records
 
 
-def rows_per_block(file: SourceFile, rows: int) -> int:
-    """Return the number of records in a block of about `BLOCK` bytes."""
-    return min(max(BLOCK * rows // max(file.bytes, 1), 1), ROWS)
+def rows_per_block(file: SourceFile, rows: int, size: int | None = None, most: int = ROWS) -> int:
+    """Return the number of records in a block of about `size` bytes, by default `BLOCK`, and at most `most`."""
+    return min(max((size or BLOCK) * rows // max(file.bytes, 1), 1), most)
 
 
 def in_blocks(records: Iterator[tuple[Record, int]]) -> Iterator[list[Record]]:
@@ -137,11 +191,3 @@ def in_blocks(records: Iterator[tuple[Record, int]]) -> Iterator[list[Record]]:
         raise error.at(len(block)) from None
     if block:
         yield block
-
-
-def with_columns(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Add missing columns as nulls: of two files of chats, only one may have tools."""
-    for column in columns:
-        if column not in table.schema.names:
-            table = table.append_column(column, pa.nulls(len(table)))
-    return table

@@ -1,46 +1,85 @@
-"""Text records encoded one by one, so that those that cannot be used are rejected (`--on-error skip`)."""
+"""Decode text: blocks of records are tokenized, one by one if one of a block cannot be used (`--on-error skip`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from packer.sources.columns.column_types import as_plain
 from packer.sources.columns.column_values import infer
-from packer.sources.documents import DocumentError, Rejection
-from packer.sources.json_lines.line_faults import rejection
+from packer.sources.columns.list_checks import rejection
+from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Rejection
+from packer.sources.readers.format_reader import ListDecoder, Reader, Records
+from packer.sources.text_pairs import rejected_columns
 from packer.text import Encoded, Encoder, TextError
 
-Records: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
-"""Records as a reader decodes them."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodeText:
+    """Decodes files of text, by tokenizing them."""
+
+    encoder: Encoder
+    kept: tuple[str, ...] = ()
+    """Further columns to keep."""
+
+    skips: bool = False
+    """Whether records that cannot be used are rejected, with an empty document in the place of each."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """All columns to read."""
+        return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
+
+    def start(self, reader: Reader) -> ListDecoder:
+        """Return a function that tokenizes blocks of a file."""
+        return partial(self._encode, reader)
+
+    def _encode(self, reader: Reader, block: tuple[Any, int]) -> Batch:
+        content, done = block
+        rejected: tuple[Rejection, ...] = ()
+        try:
+            records = reader.records(content, self.needed)
+            encoded = self.encoder.encode(records)
+            extra = {column: values_of_column(records, column) for column in self.kept}
+        except (DocumentError, TextError, UnicodeDecodeError) as error:
+            if not self.skips:
+                raise document_error(error) from None
+            faults: list[DocumentError] = []
+            records = reader.records(content, self.needed, faults)
+            encoded, extra, rejected = _encode_usable(self.encoder, records, self.kept, faults)
+        if encoded.turn_starts is not None:
+            extra[TURN_STARTS] = encoded.turn_starts
+        if encoded.rejected_answers is not None:
+            extra |= rejected_columns(encoded.rejected_answers)
+        return Batch(
+            [encoded.input_ids],
+            [encoded.labels] if encoded.labels is not None else None,
+            done,
+            {name: [values] for name, values in extra.items()},
+            counts=encoded.counts,
+            rejected=rejected,
+            lines=reader.lines_of(content) if self.skips else None,
+        )
 
 
-def encode_usable(
+def _encode_usable(
     encoder: Encoder, records: Records, kept: Sequence[str], faults: Sequence[DocumentError]
 ) -> tuple[Encoded, dict[str, pa.Array], tuple[Rejection, ...]]:
     """Encode records, with an empty document instead of every record that cannot be used.
 
-    Args:
-        encoder: encoder of the records.
-        records: a block of records.
-        kept: further columns to keep.
-        faults: errors for records that could not be decoded; their indices count from the first record.
-
-    Returns:
-        The documents, the kept columns, and the rejections in ascending order.
-
-    Raises:
-        DocumentError: no type holds all values of a kept column.
+    The indices of `faults`, the errors for records that could not be decoded, count from the first record. A
+    DocumentError is raised if no type holds all values of a kept column.
     """
     rejected = {fault.row: fault for fault in faults}
     parts: list[Encoded | None] = []
     for row in range(len(records)):
         part: Encoded | None = None
         if row not in rejected:
-            one = records.slice(row, 1) if isinstance(records, pa.Table) else records[row : row + 1]
+            one = records.slice(row, 1) if isinstance(records, pa.RecordBatch) else records[row : row + 1]
             try:
                 part = encoder.encode(one, row)
                 for column in kept:
@@ -70,14 +109,14 @@ def values_of_column(records: Records, column: str) -> pa.Array:
     Raises:
         DocumentError: no type holds all values.
     """
-    if isinstance(records, pa.Table):
-        return as_plain(records.column(column).combine_chunks())
+    if isinstance(records, pa.RecordBatch):
+        return as_plain(records.column(column))
     return infer([record.get(column) for record in records], column)
 
 
 def _kept_values(records: Records, column: str, rejected: Mapping[int, DocumentError]) -> pa.Array:
     """Return the values of a kept column, null for rejected records whose values may have any type."""
-    if isinstance(records, pa.Table):
+    if isinstance(records, pa.RecordBatch):
         return values_of_column(records, column)
     return infer([None if row in rejected else record.get(column) for row, record in enumerate(records)], column)
 

@@ -173,6 +173,15 @@ def read_record(line: bytes) -> dict[str, Any]:
     return record
 
 
+def object_on(line: bytes) -> dict[str, Any]:
+    """Return the object on a line, which may give a field twice; empty if there is no valid one."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of its fields; raise a ValueError if one is given twice."""
     record = dict(pairs)

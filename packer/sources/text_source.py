@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -17,19 +16,18 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.paths import PathList
 from packer.sources.columns.column_checks import check_types, refuse_twins
-from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
+from packer.sources.decoding.decoded_input import DecodedInput
 from packer.sources.decoding.decoded_streams import COLUMNS
-from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Input, Rejection, SourceFile, Tokenized
+from packer.sources.documents import TURN_STARTS, DocumentError, Tokenized
 from packer.sources.files.hugging_face import Found
-from packer.sources.places import Places
+from packer.sources.readers.arrow_files import open_records, select_records
+from packer.sources.readers.format_reader import Reader
 from packer.sources.source import Source
-from packer.sources.text.arrow_records import open_arrow_records, select_arrow_records
-from packer.sources.text.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs, rejected_columns
-from packer.sources.text.text_records import RecordReader
-from packer.sources.text.usable_text import document_error, encode_usable, values_of_column
+from packer.sources.text_decoder import DecodeText
+from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs
 from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
 from packer.stores import AnyPath
-from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognize, recognize_pairs
+from packer.text import Encoder, PairEncoder, Records, TextOptions, recognize, recognize_pairs
 from packer.text.messages import holds_messages
 from packer.text.text_columns import JSON, OF_CHATS, column_values
 
@@ -37,102 +35,6 @@ _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextInput(Input):
-    """A file of text, or a piece of one, whose documents are tokenized each time they are read."""
-
-    reader: RecordReader
-    encoder: Encoder
-    kept: tuple[str, ...] = ()
-    """Further columns to keep."""
-
-    skips: bool = False
-    """Whether records that cannot be used are rejected, with an empty document in the place of each."""
-
-    @property
-    def file(self) -> SourceFile:
-        """Name and size of the file."""
-        return self.reader.file
-
-    @property
-    def path(self) -> AnyPath | None:
-        """Path of the file; None for data in memory."""
-        return self.reader.path
-
-    @property
-    def rows(self) -> int | None:
-        """Number of documents; None if it is known only after reading."""
-        return self.reader.rows
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether there are labels, because some tokens are not trained."""
-        return self.encoder.has_labels
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Cut into the pieces of the reader."""
-        return [replace(self, reader=piece) for piece in self.reader.cut(size)]
-
-    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, one `Batch` per block of records; blocks are tokenized in parallel.
-
-        Raises:
-            DocumentError: a record is invalid.
-        """
-        row, blocks = 0, self.reader.blocks(self._columns)
-        with pool_or_new(pool) as working, closing(working.in_order(self._encode, blocks)) as results:
-            try:
-                for batch in results:
-                    yield batch
-                    row += len(batch.input_ids[0])
-            except (DocumentError, TextError) as fault:
-                raise document_error(fault).at(row + fault.row) from None
-
-    @property
-    def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Declared types of the kept columns; empty if the file has no schema."""
-        fields = self.reader.fields
-        return {name: fields.field(name).type for name in self.kept} if isinstance(fields, pa.Schema) else {}
-
-    @property
-    def places(self) -> Places:
-        """Locations of the documents, for messages."""
-        return self.reader.places
-
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        """All columns to read."""
-        return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
-
-    def _encode(self, block: tuple[Any, int]) -> Batch:
-        content, done = block
-        lines = self.reader.lines_of(content) if self.skips else None
-        try:
-            records = self.reader.records(content, self._columns)
-            encoded = self.encoder.encode(records)
-            extra = {column: values_of_column(records, column) for column in self.kept}
-            rejected: tuple[Rejection, ...] = ()
-        except (DocumentError, TextError, UnicodeDecodeError):
-            if not self.skips:
-                raise
-            faults: list[DocumentError] = []
-            records = self.reader.records(content, self._columns, faults)
-            encoded, extra, rejected = encode_usable(self.encoder, records, self.kept, faults)
-        if encoded.turn_starts is not None:
-            extra[TURN_STARTS] = encoded.turn_starts
-        if encoded.rejected_answers is not None:
-            extra |= rejected_columns(encoded.rejected_answers)
-        return Batch(
-            [encoded.input_ids],
-            [encoded.labels] if encoded.labels is not None else None,
-            done,
-            {name: [values] for name, values in extra.items()},
-            counts=encoded.counts,
-            rejected=rejected,
-            lines=lines,
-        )
 
 
 def open_text(
@@ -182,7 +84,9 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
     for reader in readers:
         reader.require(keep)
-    inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep), skips=skips) for reader in readers)
+    decoder = DecodeText(encoder=encoder, kept=tuple(keep), skips=skips)
+    has_labels = encoder.has_labels
+    inputs = tuple(DecodedInput(reader=reader, decoder=decoder, has_labels=has_labels) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
     name, pad_id = found.name, encoder.pad_id
     if pairs:
@@ -192,18 +96,16 @@ def open_text(
     return Source(name, inputs, columns, tokenized=tokenized, pad_id=pad_id, skips=skips, holds_chats=chats)
 
 
-def _readers(found: Found) -> list[RecordReader]:
+def _readers(found: Found) -> list[Reader]:
     if found.table is not None:
-        return [select_arrow_records(found)]
+        return [select_records(found)]
     if found.saved:
-        saved = for_each_file(lambda kind, path, name: open_arrow_records(path, name), found)
-        return [*saved] if found.indices is None else [select_arrow_records(found, saved)]
+        saved = for_each_file(lambda kind, path, name: open_records(path, name), found)
+        return [*saved] if found.indices is None else [select_records(found, saved)]
     return for_each_file(lambda kind, path, name: kind.open_records(path, name), found)
 
 
-def _common_records(
-    readers: list[RecordReader], name: str, text_column: str | None, *, pairs: bool, skips: bool
-) -> Records:
+def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool, skips: bool) -> Records:
     """Return the columns that hold the text or preference pairs, which must be the same in all files.
 
     Raises:
@@ -234,7 +136,7 @@ def _common_records(
     return replace(records, template_columns=OF_CHATS) if records.conversational else records
 
 
-def _refuse_json(reader: RecordReader, records: Records) -> None:
+def _refuse_json(reader: Reader, records: Records) -> None:
     """Refuse strings that hold lists of messages as JSON, in all of the first records, which would be packed as text.
 
     Raises:
@@ -258,7 +160,7 @@ def _refuse_json(reader: RecordReader, records: Records) -> None:
 
 
 def _records_of(
-    fields: pa.Schema | Mapping[str, Any] | None, reader: RecordReader, text_column: str | None, *, pairs: bool
+    fields: pa.Schema | Mapping[str, Any] | None, reader: Reader, text_column: str | None, *, pairs: bool
 ) -> Records | None:
     """Return the columns that hold the text, given a schema or a record of a file; None without any."""
     if fields is None:
@@ -275,9 +177,7 @@ def _records_of(
     return found
 
 
-def _usable_records(
-    reader: RecordReader, tell: Callable[[pa.Schema | Mapping[str, Any]], Records | None]
-) -> Records | None:
+def _usable_records(reader: Reader, tell: Callable[[pa.Schema | Mapping[str, Any]], Records | None]) -> Records | None:
     """Return the columns that hold the text, given the first record from which they are known; None without records.
 
     Raises:

@@ -14,9 +14,9 @@ from packer.facts import Reason
 from packer.sources import documents
 from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
-from packer.sources.json_lines.lines import decompressed, too_long, unique_fields
-from packer.sources.text import text_records
-from packer.sources.text.text_records import RecordReader, in_blocks, valid_records
+from packer.sources.readers import format_reader
+from packer.sources.readers.format_reader import Reader, in_blocks, valid_records
+from packer.sources.readers.line_blocks import decompressed, too_long, unique_fields
 from packer.stores import AnyPath
 
 Element: TypeAlias = dict[str, Any] | DocumentError
@@ -28,7 +28,7 @@ _LONGEST_TOKEN = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JsonArray(RecordReader):
+class JsonArray(Reader):
     """A file that holds an array of objects."""
 
     file: SourceFile
@@ -131,7 +131,7 @@ def _elements(path: AnyPath, name: str) -> Iterator[tuple[Element, int, int]]:
             nonlocal text, place, more
             if len(text) - place > documents.MOST_RECORD:
                 raise DocumentError(count, too_long("characters"))
-            block = bytes(stream.read(max(text_records.BLOCK, len(text) - place)))
+            block = bytes(stream.read(max(format_reader.BLOCK, len(text) - place)))
             try:
                 text, place = text[place:] + utf8.decode(block, final=not block), 0
             except UnicodeDecodeError as error:

@@ -9,15 +9,15 @@ from typing import Any, NoReturn
 from packer.errors import PackerError
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
-from packer.sources.json_lines.lines import decompressed
-from packer.sources.text.text_records import RecordReader, reject
+from packer.sources.readers.format_reader import Reader, reject
+from packer.sources.readers.line_blocks import decompressed
 from packer.stores import AnyPath
 
 COLUMN = "text"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlainText(RecordReader):
+class PlainText(Reader):
     """A file whose whole content is one document."""
 
     file: SourceFile
@@ -48,21 +48,21 @@ class PlainText(RecordReader):
                 raise PackerError(f"{self.file.name}: a text file has no column '{column}': leave it out")
 
 
-def open_plain_text(path: AnyPath, name: str) -> PlainText:
+def open_records(path: AnyPath, name: str) -> PlainText:
     """Open a text file, without reading it."""
     with reading(name):
         return PlainText(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
 
 
-def column_names(path: AnyPath, name: str) -> list[str]:
-    """Return the name of the only column."""
-    return [COLUMN]
-
-
-def refuse_tokens(path: AnyPath, name: str, columns: Columns) -> NoReturn:
+def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> NoReturn:
     """Refuse to read tokens.
 
     Raises:
         PackerError: always.
     """
     raise PackerError(f"{name}: a text file holds no tokens: set --tokenizer, or give another format")
+
+
+def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+    """Return the name of the only column."""
+    return [COLUMN]

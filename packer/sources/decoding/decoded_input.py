@@ -1,0 +1,214 @@
+"""The input of all formats that must be decoded: blocks of a reader become documents, which then pass through steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from packer.gather import list_lengths
+from packer.sources.columns.list_checks import runs
+from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
+from packer.sources.documents import (
+    Batch,
+    Columns,
+    DecodedSize,
+    DocumentError,
+    Input,
+    Places,
+    SourceFile,
+    reading,
+)
+from packer.sources.mapped.mapped_lists import MappedLists
+from packer.sources.readers.format_reader import ListDecoder, Reader, TableReader
+from packer.stores import AnyPath
+
+Step: TypeAlias = Callable[[Batch], Batch]
+"""A check or change of a batch of one chunk; raises a DocumentError with the index of the document in the batch."""
+
+
+class Decoder(Protocol):
+    """Turns the blocks of a reader into documents; can be pickled."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns to read."""
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Columns among them that are kept as they are."""
+
+    def start(self, reader: Reader) -> ListDecoder:
+        """Return a function that decodes blocks in one pass over a file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodeLists:
+    """Decodes files of token lists."""
+
+    columns: Columns
+    has_labels: bool | None
+    """Whether the file has labels; None if it has no documents."""
+
+    skips: bool = False
+    """Whether records that cannot be parsed are rejected, with an empty document in the place of each."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns to read."""
+        return tuple(dict.fromkeys(self.columns.wanted(has_labels=bool(self.has_labels))))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Extra columns."""
+        return self.columns.extra
+
+    def start(self, reader: Reader) -> ListDecoder:
+        """Return a function that decodes blocks in one pass over a file."""
+        return reader.lists(self.columns, has_labels=bool(self.has_labels), skips=self.skips)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedReader(TableReader):
+    """Lists that are in memory and must be changed."""
+
+    mapped: MappedLists
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size of the file."""
+        return self.mapped.file
+
+    @property
+    def path(self) -> AnyPath | None:
+        """Path of the file; None for data in memory."""
+        return self.mapped.path
+
+    @property
+    def rows(self) -> int:
+        """Number of documents."""
+        return self.mapped.rows
+
+    @property
+    def fields(self) -> pa.Schema:
+        """Types of the extra columns."""
+        return pa.schema(list(self.mapped.declared_types.items()))
+
+    @property
+    def places(self) -> Places:
+        """Locations of the documents, for messages."""
+        return self.mapped.places
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens."""
+        with reading(self.file.name):
+            return sum(int(list_lengths(chunk).sum()) for (chunk,) in self.mapped.chunks(self.mapped.input_ids))
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield record batches of bounded memory, each with the share of the bytes up to its end."""
+        done = 0
+        for chunks in self.mapped.whole().chunks(*columns):
+            chunks[0].validate()
+            for run in runs(chunks[0]):
+                batch = pa.RecordBatch.from_arrays([chunk[run] for chunk in chunks], names=list(columns))
+                done += len(batch)
+                yield batch, self.file.bytes * done // max(self.rows, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedInput(Input):
+    """A file, or a piece of one, whose documents are decoded each time they are read."""
+
+    reader: Reader
+    decoder: Decoder
+    has_labels: bool | None
+    """Whether the documents have labels after all steps; None if there are none."""
+
+    steps: tuple[Step, ...] = ()
+    """What each batch passes through, in order."""
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size of the file."""
+        return self.reader.file
+
+    @property
+    def path(self) -> AnyPath | None:
+        """Path of the file; None for data in memory."""
+        return self.reader.path
+
+    @property
+    def rows(self) -> int | None:
+        """Number of documents; None if it is known only after reading."""
+        return self.reader.rows
+
+    @property
+    def decoded(self) -> DecodedSize | None:
+        """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
+        tokens = self.reader.tokens
+        return None if tokens is None else DecodedSize.of(tokens, self.rows or 0, has_labels=bool(self.has_labels))
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Declared types of the extra columns; empty if the file has no schema or no documents."""
+        fields = self.reader.fields
+        if not isinstance(fields, pa.Schema) or self.rows == 0:
+            return {}
+        return {name: fields.field(name).type for name in self.decoder.kept}
+
+    @property
+    def places(self) -> Places:
+        """Locations of the documents, for messages."""
+        return self.reader.places
+
+    def cut(self, size: int) -> Sequence[Input]:
+        """Cut into the pieces of the reader."""
+        return [replace(self, reader=piece) for piece in self.reader.cut(size)]
+
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
+        """Yield the documents in order, one `Batch` of one chunk per block; blocks are decoded in parallel.
+
+        Raises:
+            DocumentError: a document is invalid.
+        """
+        decode = self.decoder.start(self.reader)
+
+        def documents_of(block: tuple[object, int]) -> Batch:
+            batch = decode(block)
+            for step in self.steps:
+                batch = step(batch)
+            return batch
+
+        row, blocks = 0, self.reader.blocks(self.decoder.needed)
+        with pool_or_new(pool) as working, closing(working.in_order(documents_of, blocks)) as results:
+            try:
+                for batch in results:
+                    yield batch
+                    row += sum(map(len, batch.input_ids))
+            except DocumentError as fault:
+                raise fault.at(row + fault.row) from None
+
+
+def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:
+    """Return the token lists of a reader as an input; see `DecodeLists`."""
+    decoder = DecodeLists(columns=columns, has_labels=has_labels, skips=skips)
+    return DecodedInput(reader=reader, decoder=decoder, has_labels=has_labels)
+
+
+def with_step(input_: Input, step: Step, columns: Columns, *, has_labels: bool | None) -> DecodedInput:
+    """Return an input whose batches also pass through a step; a mapped one is decoded for it.
+
+    Args:
+        input_: the input.
+        step: the last step.
+        columns: columns to read of a mapped input.
+        has_labels: whether there are labels after the step.
+    """
+    if isinstance(input_, MappedLists):
+        input_ = decoded_lists(MappedReader(mapped=input_), columns, has_labels=input_.has_labels)
+    assert isinstance(input_, DecodedInput), input_
+    return replace(input_, steps=(*input_.steps, step), has_labels=has_labels)
