@@ -16,7 +16,6 @@ from packer.errors import PackerError, SourceError
 from packer.facts import Reason, TextIdentity
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
-from packer.sources.columns.column_types import as_plain
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.stores import AnyPath, is_remote
 from packer.stores.requests import ChangedError, StoreError
@@ -149,17 +148,6 @@ class Batch(NamedTuple):
     counts: Mapping[str, int] = {}  # of text: see `Encoded.counts`
     rejected: tuple[Rejection, ...] = ()  # ascending; always empty unless unusable records are left out
     lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, columns: Columns, done: int, *, has_labels: bool) -> Batch:
-        """Take the columns of a record batch."""
-        labels = [batch.column(columns.labels)] if has_labels else None
-        return cls(
-            [batch.column(columns.input_ids)],
-            labels,
-            done,
-            {name: [as_plain(batch.column(name))] for name in columns.extra},
-        )
 
     def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
         """Return the extra columns that hold one value per token."""

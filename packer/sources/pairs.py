@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -137,20 +138,34 @@ class Pairs(Source):
         with_extra: bool = False,
         on_table: Callable[[TokenTable], None] = lambda table: None,
     ) -> SourceSurvey:
-        """Check every document; see `Source.survey`. Files that must be decoded are read twice, one side at a time."""
+        """Check every document; see `Source.survey`. Lengths and extra columns are held in memory, unless mapped."""
         if self.mapped:
             return super().survey(progress, with_extra=with_extra, on_table=on_table)
-        sides = [side.survey(progress, with_extra=with_extra) for side in self._sides]
-        lists = interleaved(*self._sides)
-        self._rows = [rows for side in self._sides for rows in side.rows]
-        self.rejections = joined_sides([side.rejections for side in self._sides], len(lists) // 2)
-        lengths: NDArray[np.int32] = np.concatenate([side.lengths() for side in sides])[lists]
-        extra = {
-            name: pa.chunked_array([*column.chunks, *sides[1].extra[name].chunks])
-            for name, column in sides[0].extra.items()
-        }
+        held: list[NDArray[np.int32]] = []
+        columns: defaultdict[str, list[pa.Array]] = defaultdict(list)
+        for table in self.tables(progress):
+            on_table(table)
+            held.append(table.lengths)
+            for name in self.columns.extra if with_extra else ():
+                assert table.lists is not None
+                columns[name].append(table.extra[name].at(table.lists[np.arange(0, len(table.lengths), 2)]))
+        if not held:
+            raise SourceError(f"{self.name}: empty dataset: 0 documents in {len(self._sides[0].files)} file(s)")
+        lengths: NDArray[np.int32] = np.concatenate(held)
+        extra = {name: self._of_both_sides(name, chunks) for name, chunks in columns.items()}
         identity = source_identity(self, lengths)
         return SourceSurvey(source=self, identity=identity, lengths_of=lengths.__getitem__, extra=extra)
+
+    def _of_both_sides(self, name: str, chunks: list[pa.Array]) -> pa.ChunkedArray:
+        """Return a column with one value per pair as one of all lists: the chosen answers, then the rejected ones.
+
+        Raises:
+            SourceError: no type holds all values.
+        """
+        try:
+            return pa.chunked_array(2 * cast_to_common_type(chunks, name))
+        except DocumentError as fault:
+            raise SourceError(f"{self.describe(2 * fault.row)}: {fault.message}") from None
 
     def value_columns(self) -> dict[str, ValueColumn]:
         """Return the extra columns, and the role of each list: chosen or rejected."""

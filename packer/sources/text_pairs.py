@@ -5,27 +5,22 @@ record i of the files ─▶ chosen_input_ids, chosen_labels, rejected_input_ids
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import tee
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.column_names import ROLES
 from packer.engine import Engine, Threads
-from packer.errors import SourceError
 from packer.progress import Progress, silent
-from packer.sources.columns.column_values import cast_to_common_type
 from packer.sources.columns.list_checks import checked, document_lengths
 from packer.sources.decoding.spill import decode_inputs, open_pieces, sum_counts
-from packer.sources.documents import Batch, Columns, DocumentError, Input, Tokenized, TokenTable, columns_of_side
+from packer.sources.documents import Batch, Columns, Input, Tokenized, TokenTable, columns_of_side
 from packer.sources.pairs import CheckedBatch, Pairs
 from packer.sources.rejections import Rejections, joined_sides, rejections_of
 from packer.sources.source import Source
-from packer.sources.survey import SourceSurvey, source_identity
 from packer.stores import AnyPath
 from packer.text import Encoded
 
@@ -84,29 +79,6 @@ class TextPairs(Pairs):
             decoded.rejections = _of_both_sides(rejections_of(inputs[0], pieces), inputs[0])
         return decoded
 
-    def survey(
-        self,
-        progress: Progress = silent,
-        *,
-        with_extra: bool = False,
-        on_table: Callable[[TokenTable], None] = lambda table: None,
-    ) -> SourceSurvey:
-        """Check every document in one pass; see `Source.survey`. Lengths and extra columns are held in memory."""
-        held: list[NDArray[np.int32]] = []
-        columns: defaultdict[str, list[pa.Array]] = defaultdict(list)
-        for table in self.tables(progress):
-            on_table(table)
-            held.append(table.lengths)
-            for name in self.columns.extra if with_extra else ():
-                chunks = [*table.extra[name].chunks]
-                columns[name] += chunks[: len(chunks) // 2]  # the other half has the same values for the rejected ones
-        if not held:
-            raise SourceError(f"{self.name}: empty dataset: 0 documents in {len(self._records.files)} file(s)")
-        lengths: NDArray[np.int32] = np.concatenate(held)
-        extra = {name: self._both_sides(name, chunks) for name, chunks in columns.items()}
-        identity = source_identity(self, lengths)
-        return SourceSurvey(source=self, identity=identity, lengths_of=lengths.__getitem__, extra=extra)
-
     def _batches(self, number: int) -> list[tuple[Iterator[CheckedBatch], int]]:
         one, other = tee(self._split(self._records.inputs[number]))
         return [((chosen for chosen, _ in one), 0), ((rejected for _, rejected in other), 0)]
@@ -126,17 +98,6 @@ class TextPairs(Pairs):
     def _counted(self, counts: Counter[str]) -> Tokenized:
         assert self.tokenized is not None
         return replace(self.tokenized, counts=counts)
-
-    def _both_sides(self, name: str, chunks: list[pa.Array]) -> pa.ChunkedArray:
-        """Return a column of the records as one of all lists: those of the chosen answers, then the rejected ones.
-
-        Raises:
-            SourceError: no type holds all values.
-        """
-        try:
-            return pa.chunked_array(2 * cast_to_common_type(chunks, name))
-        except DocumentError as fault:
-            raise SourceError(f"{self.describe(2 * fault.row)}: {fault.message}") from None
 
 
 class _Records(Source):

@@ -9,8 +9,6 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from packer.gather import list_lengths
-from packer.sources.columns.list_checks import runs
 from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
 from packer.sources.documents import (
     Batch,
@@ -20,10 +18,9 @@ from packer.sources.documents import (
     Input,
     Places,
     SourceFile,
-    reading,
 )
 from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.readers.format_reader import ListDecoder, Reader, TableReader
+from packer.sources.readers.format_reader import ListDecoder, Reader
 from packer.stores import AnyPath
 
 Step: TypeAlias = Callable[[Batch], Batch]
@@ -72,54 +69,6 @@ class DecodeLists:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MappedReader(TableReader):
-    """Lists that are in memory and must be changed."""
-
-    mapped: MappedLists
-
-    @property
-    def file(self) -> SourceFile:
-        """Name and size of the file."""
-        return self.mapped.file
-
-    @property
-    def path(self) -> AnyPath | None:
-        """Path of the file; None for data in memory."""
-        return self.mapped.path
-
-    @property
-    def rows(self) -> int:
-        """Number of documents."""
-        return self.mapped.rows
-
-    @property
-    def fields(self) -> pa.Schema:
-        """Types of the extra columns."""
-        return pa.schema(list(self.mapped.declared_types.items()))
-
-    @property
-    def places(self) -> Places:
-        """Locations of the documents, for messages."""
-        return self.mapped.places
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens."""
-        with reading(self.file.name):
-            return sum(int(list_lengths(chunk).sum()) for (chunk,) in self.mapped.chunks(self.mapped.input_ids))
-
-    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield record batches of bounded memory, each with the share of the bytes up to its end."""
-        done = 0
-        for chunks in self.mapped.whole().chunks(*columns):
-            chunks[0].validate()
-            for run in runs(chunks[0]):
-                batch = pa.RecordBatch.from_arrays([chunk[run] for chunk in chunks], names=list(columns))
-                done += len(batch)
-                yield batch, self.file.bytes * done // max(self.rows, 1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedInput(Input):
     """A file, or a piece of one, whose documents are decoded each time they are read."""
 
@@ -149,7 +98,7 @@ class DecodedInput(Input):
     @property
     def decoded(self) -> DecodedSize | None:
         """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        tokens = self.reader.tokens
+        tokens = self.reader.token_count
         return None if tokens is None else DecodedSize.of(tokens, self.rows or 0, has_labels=bool(self.has_labels))
 
     @property
@@ -209,6 +158,6 @@ def with_step(input_: Input, step: Step, columns: Columns, *, has_labels: bool |
         has_labels: whether there are labels after the step.
     """
     if isinstance(input_, MappedLists):
-        input_ = decoded_lists(MappedReader(mapped=input_), columns, has_labels=input_.has_labels)
+        input_ = decoded_lists(input_, columns, has_labels=input_.has_labels)
     assert isinstance(input_, DecodedInput), input_
     return replace(input_, steps=(*input_.steps, step), has_labels=has_labels)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from packer.gather import TokenColumn
+from packer.gather import TokenColumn, list_lengths
+from packer.sources.columns.list_checks import runs
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile
+from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile, reading
 from packer.sources.mapped.record_batches import BatchStore, MappedFile
+from packer.sources.readers.format_reader import TableReader
 from packer.stores import AnyPath
 
 _DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths
@@ -18,8 +20,11 @@ _CHUNKS = 1 << 10  # record batches per batch if they are small: a megabyte per 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MappedLists(Input):
-    """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table."""
+class MappedLists(Input, TableReader):
+    """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table.
+
+    It is also the reader of a `DecodedInput` whose lists are changed or checked while they are read.
+    """
 
     file: SourceFile
     path: AnyPath | None
@@ -76,6 +81,31 @@ class MappedLists(Input):
         """Locations of the documents: this object itself."""
         return self
 
+    @property
+    def fields(self) -> pa.Schema:
+        """Types of the extra columns."""
+        return pa.schema(list(self.declared_types.items()))
+
+    @property
+    def token_count(self) -> int:
+        """Number of tokens; counts them."""
+        with reading(self.file.name):
+            return sum(int(list_lengths(chunk).sum()) for (chunk,) in self.chunks(self.input_ids))
+
+    def cut(self, size: int) -> Sequence[MappedLists]:
+        """Return the input whole."""
+        return (self,)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield record batches of bounded memory, each with the share of the bytes up to its end."""
+        done = 0
+        for chunks in self.whole().chunks(*columns):
+            chunks[0].validate()
+            for run in runs(chunks[0]):
+                batch = pa.RecordBatch.from_arrays([chunk[run] for chunk in chunks], names=list(columns))
+                done += len(batch)
+                yield batch, self.file.bytes * done // max(self.rows, 1)
+
     def whole(self) -> MappedLists:
         """Return the same lists with all of their values in memory, also those of objects in a store."""
         return replace(self, stores=tuple(store.whole() for store in self.stores))
@@ -113,8 +143,3 @@ class MappedLists(Input):
     def place(self, row: int) -> str:
         """Return the location of a document, in the original file if this is a decoded copy."""
         return self.origin.place(row) if self.origin is not None else f"{self.file.name} row {row}"
-
-
-def read_whole(input_: Input) -> Input:
-    """Return an input whose batches may be read to their last value; see `MappedLists.whole`."""
-    return input_.whole() if isinstance(input_, MappedLists) else input_

@@ -5,60 +5,42 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from packer.errors import PackerError, SourceError
 from packer.sources import documents
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
-from packer.sources.readers.format_reader import Reader, in_blocks, valid_records
+from packer.sources.readers.format_reader import Object, ObjectReader
 from packer.sources.readers.line_blocks import decompressed, too_long
 from packer.stores import AnyPath
 
-Record = dict[str, str]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CsvFile(Reader):
+class CsvFile(ObjectReader):
     """A CSV file of text records, plain or compressed."""
 
     file: SourceFile
     path: AnyPath
-    fields: Mapping[str, str] | None
+    fields: Mapping[str, str] | None = None
     """First record; None if there is no record."""
 
     fault: SourceError | None = None
     """Error for the first record if it is not valid."""
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Record | DocumentError], int]]:
-        """Yield records, about `BLOCK` characters at a time, with the bytes of the file up to the last of them.
-
-        A record with another number of fields than the header is replaced by the error for it.
+    def objects(self) -> Iterator[tuple[Object, int, int]]:
+        """Yield the records; one with another number of fields than the header is replaced by the error for it.
 
         Raises:
             DocumentError: the quotes are wrong, or the file is not UTF-8.
         """
-        with reading(self.file.name), _opened(self.path) as (text, position):
-            sized = ((record, _size(record)) for record in _records(text, self.file.name))
-            for records in in_blocks(sized):
-                yield records, position()
-
-    def records(
-        self,
-        block: list[Record | DocumentError],
-        columns: Sequence[str],
-        rejected: list[DocumentError] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Return the records, which are decoded already."""
-        return valid_records(block, rejected)
-
-    def samples(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the first valid record: all have the same fields."""
-        with reading(self.file.name), _opened(self.path) as (text, _):
-            yield from islice((record for record in _records(text, self.file.name) if isinstance(record, dict)), 1)
+        with reading(self.file.name), open_stream(self.path) as file:
+            stream = io.BufferedReader(decompressed(self.path, file), 1 << 20)
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            for record in _records(text, self.file.name):
+                size = 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
+                yield record, size, file.tell()
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that the header names each of these columns."""
@@ -78,16 +60,10 @@ def open_records(path: AnyPath, name: str) -> CsvFile:
         SourceError: the header is missing or names a column twice, or the file does not parse up to the first record.
         PackerError: the file cannot be read.
     """
-    with reading(name), _opened(path) as (text, _):
-        try:
-            first = next(_records(text, name), None)
-        except DocumentError as error:
-            raise SourceError(f"document 0 ({name} row 0): {error.message}") from None
-        file = SourceFile(name=name, bytes=path.stat().st_size)
-        if isinstance(first, DocumentError):
-            first.place = f"{name} row 0"
-            return CsvFile(file=file, path=path, fields=None, fault=first.in_source(0))
-        return CsvFile(file=file, path=path, fields=first)
+    with reading(name):
+        reader = CsvFile(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
+    fields, fault = reader.first()
+    return replace(reader, fields=fields, fault=fault)
 
 
 def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> NoReturn:
@@ -104,19 +80,7 @@ def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[st
     return [*next(open_records(path, name).samples(), ())]
 
 
-def _size(record: Record | DocumentError) -> int:
-    return 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
-
-
-@contextmanager
-def _opened(path: AnyPath) -> Iterator[tuple[io.TextIOWrapper, Any]]:
-    """Yield (the text of a file, a function that returns the bytes of the file read so far)."""
-    with open_stream(path) as file:
-        stream = io.BufferedReader(decompressed(path, file), 1 << 20)
-        yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), file.tell
-
-
-def _records(text: io.TextIOWrapper, name: str) -> Iterator[Record | DocumentError]:
+def _records(text: io.TextIOWrapper, name: str) -> Iterator[Object]:
     """Yield the records after the header, or the errors for them; blank lines are ignored."""
     csv.field_size_limit(documents.MOST_RECORD)
     header: list[str] | None = None

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from packer.errors import SourceError
 from packer.sources.columns.column_checks import require_kept
+from packer.sources.columns.column_types import as_plain
 from packer.sources.documents import Batch, Columns, DocumentError, Places, RowPlaces, SourceFile
 from packer.stores import AnyPath
 
@@ -16,6 +17,9 @@ Record = TypeVar("Record")
 
 Records: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]
 """Records of a block, as columns or as Python objects."""
+
+Object: TypeAlias = dict[str, Any] | DocumentError
+"""A record as a Python object, or the error for one that is not valid."""
 
 ListDecoder: TypeAlias = Callable[[tuple[Any, int]], Batch]
 """Function that decodes a block of token lists, given with the bytes of the file up to its end."""
@@ -68,7 +72,7 @@ class Reader(Protocol):
         return None
 
     @property
-    def tokens(self) -> int | None:
+    def token_count(self) -> int | None:
         """Number of tokens in lists, or slightly more; None if it is known only after reading, as for text."""
         return None
 
@@ -142,7 +146,67 @@ class TableReader(Reader, Protocol):
 
     def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
         """Return a function that takes the columns of a record batch."""
-        return lambda block: Batch.of(block[0], columns, block[1], has_labels=has_labels)
+
+        def decode(block: tuple[pa.RecordBatch, int]) -> Batch:
+            batch, done = block
+            labels = [batch.column(columns.labels)] if has_labels else None
+            extra = {name: [as_plain(batch.column(name))] for name in columns.extra}
+            return Batch([batch.column(columns.input_ids)], labels, done, extra)
+
+        return decode
+
+
+class ObjectReader(Reader, Protocol):
+    """A reader of a format without a schema, whose records are parsed one after the other."""
+
+    def objects(self) -> Iterator[tuple[Object, int, int]]:
+        """Yield (record, its characters, bytes of the file read so far).
+
+        Raises:
+            DocumentError: the file cannot be parsed after the last record.
+        """
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Object], int]]:
+        """Yield records, about `BLOCK` characters at a time, with the bytes of the file up to the last of them."""
+        done = 0
+
+        def sized() -> Iterator[tuple[Object, int]]:
+            nonlocal done
+            for record, size, done in self.objects():  # noqa: B007 (yielded with the block)
+                yield record, size
+
+        for records in in_blocks(sized()):
+            yield records, done
+
+    def records(
+        self, block: list[Object], columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the records, which are parsed already."""
+        records: list[dict[str, Any]] = []
+        for row, record in enumerate(block):
+            if isinstance(record, DocumentError):
+                reject(record.at(row), rejected)
+            records.append({} if isinstance(record, DocumentError) else record)
+        return records
+
+    def samples(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the valid records."""
+        return (record for record, *_ in self.objects() if not isinstance(record, DocumentError))
+
+    def first(self) -> tuple[dict[str, Any] | None, SourceError | None]:
+        """Return (fields, fault) of the first record; None for both if there is none.
+
+        Raises:
+            SourceError: the file cannot be parsed up to its end.
+        """
+        try:
+            first, *_ = next(self.objects(), (None,))
+        except DocumentError as error:
+            raise SourceError(f"document 0 ({self.file.name} row 0): {error.message}") from None
+        if not isinstance(first, DocumentError):
+            return first, None
+        first.place = f"{self.file.name} row 0"
+        return None, first.in_source(0)
 
 
 def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:
@@ -150,18 +214,6 @@ def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:
     if rejected is None:
         raise fault
     rejected.append(fault)
-
-
-def valid_records(
-    block: Sequence[dict[str, Any] | DocumentError], rejected: list[DocumentError] | None
-) -> list[dict[str, Any]]:
-    """Return the records of a block that holds errors for those that are not valid; see `Reader.records`."""
-    records: list[dict[str, Any]] = []
-    for row, record in enumerate(block):
-        if isinstance(record, DocumentError):
-            reject(record.at(row), rejected)
-        records.append({} if isinstance(record, DocumentError) else record)
-    return records
 
 
 def rows_per_block(file: SourceFile, rows: int, size: int | None = None, most: int = ROWS) -> int:

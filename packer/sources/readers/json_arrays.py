@@ -6,8 +6,8 @@ import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
 from packer.errors import SourceError
 from packer.facts import Reason
@@ -15,12 +15,9 @@ from packer.sources import documents
 from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.files.file_access import open_stream
 from packer.sources.readers import format_reader
-from packer.sources.readers.format_reader import Reader, in_blocks, valid_records
+from packer.sources.readers.format_reader import Object, ObjectReader
 from packer.sources.readers.line_blocks import decompressed, too_long, unique_fields
 from packer.stores import AnyPath
-
-Element: TypeAlias = dict[str, Any] | DocumentError
-"""An object, or the error for an element that is not one."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _LONGEST_TOKEN = 16
@@ -28,47 +25,20 @@ _LONGEST_TOKEN = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JsonArray(Reader):
+class JsonArray(ObjectReader):
     """A file that holds an array of objects."""
 
     file: SourceFile
     path: AnyPath
-    fields: Mapping[str, Any] | None
+    fields: Mapping[str, Any] | None = None
     """First object; None if the array is empty."""
 
     fault: SourceError | None = None
     """Error for the first element if it is not a valid object."""
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Element], int]]:
-        """Yield runs of objects, about `BLOCK` characters each, with the bytes of the file up to the last of them.
-
-        An element that is not an object is replaced by the error for it.
-
-        Raises:
-            DocumentError: the array is not valid JSON.
-        """
-        done = 0
-
-        def sized() -> Iterator[tuple[Element, int]]:
-            nonlocal done
-            for record, size, place in _elements(self.path, self.file.name):
-                done = place
-                yield record, size
-
-        for records in in_blocks(sized()):
-            yield records, done
-
-    def records(
-        self, block: list[Element], columns: Sequence[str], rejected: list[DocumentError] | None = None
-    ) -> list[dict[str, Any]]:
-        """Return the objects, which are decoded already."""
-        return valid_records(block, rejected)
-
-    def samples(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the valid objects."""
-        for element, *_ in _elements(self.path, self.file.name):
-            if isinstance(element, dict):
-                yield element
+    def objects(self) -> Iterator[tuple[Object, int, int]]:
+        """Yield the objects; an element that is none is replaced by the error for it."""
+        return _elements(self.path, self.file.name)
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that each of these columns is in some object; only a file that lacks one in the first is searched."""
@@ -98,15 +68,9 @@ def open_json_array(path: AnyPath, name: str) -> JsonArray:
         PackerError: the file cannot be read.
     """
     with reading(name):
-        file = SourceFile(name=name, bytes=path.stat().st_size)
-    try:
-        first, *_ = next(_elements(path, name), (None,))
-    except DocumentError as error:
-        raise SourceError(f"document 0 ({name} row 0): {error.message}") from None
-    if isinstance(first, DocumentError):
-        first.place = f"{name} row 0"
-        return JsonArray(file=file, path=path, fields=None, fault=first.in_source(0))
-    return JsonArray(file=file, path=path, fields=first)
+        array = JsonArray(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
+    fields, fault = array.first()
+    return replace(array, fields=fields, fault=fault)
 
 
 def _read(path: AnyPath, size: int) -> str:
@@ -115,7 +79,7 @@ def _read(path: AnyPath, size: int) -> str:
         return bytes(stream.read(size)).decode("utf-8", errors="ignore")
 
 
-def _elements(path: AnyPath, name: str) -> Iterator[tuple[Element, int, int]]:
+def _elements(path: AnyPath, name: str) -> Iterator[tuple[Object, int, int]]:
     """Yield (object, or the error for another element; its characters; bytes of the file read) of an array.
 
     Text is read as far as the next element needs it. Where that is longer than what was read, twice as much is read.
@@ -162,7 +126,7 @@ def _elements(path: AnyPath, name: str) -> Iterator[tuple[Element, int, int]]:
             place += 1
             return found
 
-        def element(expected: str) -> tuple[Element, int]:
+        def element(expected: str) -> tuple[Object, int]:
             """Return the element at the next character, and where it ends."""
             found, fault = next_character(), None
             while True:

@@ -57,7 +57,7 @@ class ParquetReader(TableReader):
         return sum(group.rows for group in self._own)
 
     @property
-    def tokens(self) -> int | None:
+    def token_count(self) -> int | None:
         """Number of tokens in lists, of which an empty one counts as one token; None for text."""
         return sum(group.tokens for group in self._own) if self.holds_lists else None
 
