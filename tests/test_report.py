@@ -280,11 +280,11 @@ def test_a_sample_is_of_record_batches_from_all_shards(tmp_path: Path, monkeypat
     made = pack(tmp_path / "data.arrow", tmp_path / "out", options=PackOptions(max_len=300, shard_size=300_000))
     folder, manifest = tmp_path / "out", made.manifest
     batches = sum(-(-shard.rows // 20) for shard in manifest.shards)
-    every = [batch["doc_ids"].to_pylist() for batch in row_batches(folder, manifest)]
+    every = [batch["doc_ids"].to_pylist() for batch, _ in row_batches(folder, manifest)]
     assert len(every) == batches > 50
     assert len(manifest.shards) > 8
     for step in (2, 7, batches - 1, batches + 1):
-        assert [batch["doc_ids"].to_pylist() for batch in row_batches(folder, manifest, every=step)] == every[::step]
+        assert [batch["doc_ids"].to_pylist() for batch, _ in row_batches(folder, manifest, every=step)] == every[::step]
 
     whole = packed_figures(folder).rows
     assert sampled_rows(folder, manifest) == whole

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError
@@ -25,6 +24,7 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.shard_table import column_of
+from packer.shards.structure import RowSegments, documents_fault
 from packer.stats.dataset_figures import Figures, RowLengths
 from packer.stats.distribution import tally
 from packer.stats.row_figures import RowFigures, RowSums
@@ -161,8 +161,8 @@ def sampled_rows(packed: AnyPath, manifest: Manifest) -> RowFigures:
         return _rows_of(packed, manifest, every=-(-batches // SAMPLED_BATCHES))
 
 
-def row_batches(folder: AnyPath, manifest: Manifest, *, every: int = 1) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of all shards in order, checked; or one in `every`."""
+def row_batches(folder: AnyPath, manifest: Manifest, *, every: int = 1) -> Iterator[tuple[pa.RecordBatch, RowSegments]]:
+    """Yield the record batches of all shards in order, or one in `every`, checked, and the segments of their rows."""
     to_skip = 0
     for entry in manifest.shards:
         batches = -(-entry.rows // manifest.row_format.batch_rows)
@@ -170,23 +170,21 @@ def row_batches(folder: AnyPath, manifest: Manifest, *, every: int = 1) -> Itera
             found = open_shard(folder, entry, manifest).to_batches()
             for batch in found[to_skip::every]:
                 check_batch(batch, folder / entry.file, manifest)
-                yield batch
+                yield batch, RowSegments.of(batch)
         to_skip = (to_skip - batches) % every
 
 
 def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows: bool = False) -> RowFigures:
     """Return the figures of the rows in all record batches, or in one of `every`."""
-    sums = RowSums(manifest.max_len, limits=manifest.options.limits, keeps_rows=keeps_rows)
-    for batch in row_batches(folder, manifest, every=every):
-        extents = as_numpy(batch["seq_lengths"].values)
-        lengths = as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else extents
-        is_segment = as_numpy(batch["doc_ids"].values) >= 0
-        ends = np.concatenate([[0], np.cumsum(is_segment)])
+    limits = manifest.options.limits
+    sums = RowSums(manifest.max_len, limits=limits, keeps_rows=keeps_rows)
+    for batch, segments in row_batches(folder, manifest, every=every):
         sums.add(
-            lengths[is_segment],
-            ends[as_numpy(batch["seq_lengths"].offsets)],
-            extents=extents,
-            limited={name: as_numpy(batch[name].values)[is_segment] for name in manifest.options.limits},
+            segments.lengths,
+            np.searchsorted(segments.rows, np.arange(batch.num_rows + 1)),
+            starts=segments.starts,
+            extents=as_numpy(batch["seq_lengths"].values),
+            limited={name: as_numpy(batch[name].values)[segments.values] for name in limits},
         )
     return sums.finish()
 
@@ -272,34 +270,28 @@ def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
     follow each other. A segment of a document that the source does not have, or one that takes more than a limit, is a
     PackerError.
     """
-    sizes = [part.documents for part in manifest.source.mixture] or [manifest.source.documents]
-    limits = manifest.options.limits
-    copies: dict[tuple[int, int], NDArray[np.int32]] = {}  # (1 + limits, documents) each
-    for batch in row_batches(folder, manifest):
-        columns = {name: as_numpy(batch[name].flatten()) for name in (*manifest.row_format.segment_columns, *limits)}
-        is_segment = columns["doc_ids"] >= 0
-        values = {name: column[is_segment].astype(np.int64) for name, column in columns.items()}
-        ends = values["doc_starts"] + values.get("seq_tokens", values["seq_lengths"])
+    limits, parts = manifest.options.limits, manifest.source.mixture
+    sizes = np.array([part.documents for part in parts] or [manifest.source.documents])
+    copies = np.array([part.taken.copies + 1 for part in parts] or [1])  # the last has some of the documents
+    firsts = np.cumsum(sizes * copies) - sizes * copies
+    taken = np.zeros((1 + len(limits), 0), np.int32)
+    for batch, segments in row_batches(folder, manifest):
+        fault = documents_fault(segments, manifest, range(manifest.source.documents))
+        values = [segments.starts + segments.lengths]
+        if values[0].max() >= 2**31:
+            fault = f"a document has {values[0].max():,} tokens"
         for name, most in limits.items():
-            if values[name].max() > most:
-                raise PackerError(f"{folder}: its rows hold more than --limit {name}:{most}: restore it, or pack again")
-        taken = np.stack([ends, *(values[name] for name in limits)])
-        documents, none = values["doc_ids"], np.zeros(len(ends), np.int64)
-        keys = values.get("source_ids", none) << 32 | values.get("copy", none)
-        for key in np.unique(keys).tolist():
-            source, copy = key >> 32, key & 0xFFFFFFFF
-            of_copy, taken_by_copy = documents[keys == key], taken[:, keys == key]
-            last = int(of_copy.max())
-            if source >= len(sizes) or last >= sizes[source] or taken_by_copy[0].max() >= 2**31:
-                raise PackerError(
-                    f"{folder}: its rows hold document {last:,} of source {source}, which the manifest does not have: "
-                    "restore it, or pack again"
-                )
-            held = copies.get((source, copy), np.zeros((len(taken), 0), np.int32))
-            if last >= held.shape[1]:
-                held = np.pad(held, ((0, 0), (0, max(last + 1, 2 * held.shape[1]) - held.shape[1])))
-            for largest, each in zip(held, taken_by_copy.astype(np.int32), strict=True):
-                np.maximum.at(largest, of_copy, each)
-            copies[source, copy] = held
-    lengths, *limited = np.concatenate([copies[key] for key in sorted(copies)], axis=1)
-    return Measured(lengths=lengths, limits=dict(zip(limits, limited, strict=True)))
+            values.append(as_numpy(batch[name].values)[segments.values])
+            if values[-1].max() > most:
+                fault = f"its rows hold more than --limit {name}:{most}"
+        if fault is not None:
+            raise PackerError(f"{folder}: {fault}: it was changed after packing; restore it, or pack again")
+        numbers = segments.documents
+        if parts:
+            sources = segments.keys["source_ids"]
+            numbers = firsts[sources] + segments.keys["copy"] * sizes[sources] + numbers
+        if (needed := int(numbers.max()) + 1) > taken.shape[1]:
+            taken = np.pad(taken, ((0, 0), (0, max(needed, 2 * taken.shape[1]) - taken.shape[1])))
+        for largest, each in zip(taken, values, strict=True):
+            np.maximum.at(largest, numbers, each.astype(np.int32))
+    return Measured(lengths=taken[0], limits=dict(zip(limits, taken[1:], strict=True)))
