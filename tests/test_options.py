@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import packer
 from packer.cli import COMMANDS, cli, command_named
 from packer.cli.command import DeclaredOption, command, options
-from packer.options import About, PackArguments, PackOptions, options_of, pack_options, parse_size
+from packer.options import Option, PackArguments, PackOptions, options_of, pack_options, parse_size
 from packer.options.choices import TokenColumn
 from packer.options.option import HEADINGS, ROWS
 from packer.pipeline.apply_options import row_format_of
@@ -63,7 +63,7 @@ def in_command(name: str, value: object, folder: Path) -> list[str]:
     option = options_of(PackOptions)[name]
     if option.type is bool:
         return [option.flags[-1]]
-    if option.about.is_file:
+    if option.is_file:
         (folder / "template").write_text(value)
         return [option.flags[-1], str(folder / "template")]
     values = value if isinstance(value, tuple) else [value]
@@ -91,7 +91,7 @@ def in_both(asked, folder: Path, names: Iterable[str]) -> PackOptions:
 
 
 def test_the_samples_are_all_options():
-    assert {name for name, option in options_of(PackOptions).items() if "pack" in option.about.commands} == set(SAMPLES)
+    assert {name for name, option in options_of(PackOptions).items() if "pack" in option.commands} == set(SAMPLES)
 
 
 def test_defaults_of_the_command_and_of_the_function_are_those_declared(asked, tmp_path):
@@ -151,7 +151,7 @@ def test_max_len_is_required():
 class WithToy(PackOptions):
     """The options with one more, which is declared here and nowhere else."""
 
-    toy: Annotated[int, About("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3
+    toy: Annotated[int, Option("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3
 
 
 def test_an_option_is_added_by_its_declaration_alone():
@@ -185,16 +185,16 @@ def test_every_declaration_says_what_help_needs(name):
             continue
         assert isinstance(parameter, DeclaredOption)
         option = parameter.declared
-        assert option.about.help.endswith(".")
-        assert option.about.heading in HEADINGS
-        assert (option.default is True) == (option.about.off is not None), option.name
+        assert option.help.endswith(".")
+        assert option.heading in HEADINGS
+        assert (option.default is True) == (option.off is not None), option.name
         if not option.is_required:
             option.check(option.default)
 
 
 def test_help_in_python_has_the_sentence_of_every_option():
     for name, option in options_of(PackOptions).items():
-        assert f"\n    {name}: {option.about.help}\n" in f"{packer.PackOptions.__doc__}\n"
+        assert f"\n    {name}: {option.help}\n" in f"{packer.PackOptions.__doc__}\n"
 
 
 def test_options_are_imported_without_what_is_heavy():

@@ -11,12 +11,12 @@ import click
 
 from packer.cli.command import AsJson, command
 from packer.cli.one_line_errors import NOT_RIGHT
-from packer.options import About
+from packer.options import Option
 from packer.options.option import GENERAL
 
 Attention = Annotated[
     str | None,
-    About(
+    Option(
         "Attention implementation that must be safe for the command to succeed.",
         GENERAL,
         metavar="NAME",
@@ -25,7 +25,7 @@ Attention = Annotated[
 ]
 PositionOffset = Annotated[
     int,
-    About("Position of the first token of a document, as in packer.batches: 2 for RoBERTa.", GENERAL, metavar="N"),
+    Option("Position of the first token of a document, as in packer.batches: 2 for RoBERTa.", GENERAL, metavar="N"),
 ]
 
 

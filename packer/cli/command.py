@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,7 +11,7 @@ import click
 
 from packer.cli.one_line_errors import one_line_errors
 from packer.errors import PackerError
-from packer.options import About, Option, options_of
+from packer.options import Option, options_of
 from packer.options.option import GENERAL, HEADINGS, READING, REQUIRED
 from packer.paths import expanded
 from packer.stores import RemotePath, is_remote
@@ -32,14 +32,14 @@ GROUPED_FROM = 12
 NAME_WIDTH = 24
 """Width of the column of names under all headings."""
 
-AsJson = Annotated[bool, About("Print JSON instead of text.", GENERAL, flags=("--json",))]
-Verbose = Annotated[bool, About("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
+AsJson = Annotated[bool, Option("Print JSON instead of text.", GENERAL, flags=("--json",))]
+Verbose = Annotated[bool, Option("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
 BatchSize = Annotated[
-    int, About("Documents per optimizer step in training without packing.", GENERAL, least=1, metavar="N")
+    int, Option("Documents per optimizer step in training without packing.", GENERAL, least=1, metavar="N")
 ]
 PackedSources = Annotated[
     tuple[str, ...],
-    About(
+    Option(
         "Dataset that was packed. Repeat it, in order, for all sources of a mixture, for all paths of a source, "
         "and for what was appended.",
         READING,
@@ -51,7 +51,7 @@ PackedSources = Annotated[
 
 
 def command(*, resumes: bool = False, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command of a function: of its arguments, its groups of `options`, and parameters annotated with `About`.
+    """Make a command of a function: of its arguments, its groups of `options`, and parameters annotated with `Option`.
 
     Args:
         resumes: whether the same command continues where it was interrupted, so that the message can say so.
@@ -74,15 +74,15 @@ def options(
         names: options to add; by default all.
         without: options to leave out.
         of: name of a command, to which options are limited that declare it.
-        changes: fields of `Option` or `About` that differ in this command.
+        changes: fields of `Option` that differ in this command.
     """
     declared = options_of(declaration)
     chosen = [declared[name] for name in names or declared if name not in without]
 
     def add(function: Function) -> Function:
         for option in reversed(chosen):
-            if of is None or of in option.about.commands:
-                function = click.option(cls=DeclaredOption, declared=_changed(option, **changes))(function)
+            if of is None or of in option.commands:
+                function = click.option(cls=DeclaredOption, declared=replace(option, **changes))(function)
         return function
 
     return add
@@ -93,14 +93,7 @@ def values_of(declaration: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in options_of(declaration) if name in values}
 
 
-def _changed(option: Option, **changes: Any) -> Option:
-    of_about = {field.name for field in fields(About)}
-    about = replace(option.about, **{name: value for name, value in changes.items() if name in of_about})
-    others = {name: value for name, value in changes.items() if name not in of_about}
-    return replace(option, about=about, **others)
-
-
-def _debug(*, debug: Annotated[bool, About("Show the traceback of an error.", GENERAL)] = False) -> None:
+def _debug(*, debug: Annotated[bool, Option("Show the traceback of an error.", GENERAL)] = False) -> None:
     """Declare the option of every command."""
 
 
@@ -142,7 +135,7 @@ def heading_of(option: click.Option) -> str:
     """Return the heading of an option: its own, but that of the required ones if a value must be given."""
     if option.required:
         return REQUIRED
-    return option.declared.about.heading if isinstance(option, DeclaredOption) else GENERAL
+    return option.declared.heading if isinstance(option, DeclaredOption) else GENERAL
 
 
 class DeclaredOption(click.Option):
@@ -150,37 +143,36 @@ class DeclaredOption(click.Option):
 
     def __init__(self, param_decls: list[str], *, declared: Option) -> None:
         self.declared = declared
-        about, default = declared.about, declared.default
-        settings: dict[str, Any] = {"metavar": about.metavar}
+        default, is_list = declared.default, declared.is_list and declared.convert is None
+        settings: dict[str, Any] = {"metavar": declared.metavar}
         settings |= {"required": True} if declared.is_required else {"default": default}
         if declared.type is bool:
             settings |= {"flag_value": False, "type": click.BOOL} if default is True else {"is_flag": True}
         else:
-            settings |= {"type": _type_of(declared), "multiple": declared.is_list and about.convert is None}
-            settings["show_default"] = about.default_words is None and default not in (None, MISSING, ())
+            settings |= {"type": _type_of(declared), "multiple": is_list}
+            settings["show_default"] = declared.default_words is None and default not in (None, ..., ())
         flags = [*declared.flags, declared.name, *param_decls]
         super().__init__(flags, help=_help(declared, repeats=settings.get("multiple", False)), **settings)
 
 
 def _help(option: Option, *, repeats: bool) -> str:
     """Return the sentence of an option, its choices unless they are shown next to its name, and a default in words."""
-    about = option.about
-    parts = [about.off if option.default is True and about.off is not None else about.help]
-    if option.choices and about.metavar is not None:
+    parts = [option.off if option.default is True and option.off is not None else option.help]
+    if option.choices and option.metavar is not None:
         parts.append(f"One of: {', '.join(option.choices)}.")
-    if repeats and not about.says_repeats:
+    if repeats and not option.says_repeats:
         parts.append("Repeat it for several.")
-    if about.default_words is not None:
-        parts.append(f" [default: {about.default_words}]")
+    if option.default_words is not None:
+        parts.append(f" [default: {option.default_words}]")
     return " ".join(parts)
 
 
 def _type_of(option: Option) -> _ParamType:
-    if option.about.is_file:
+    if option.is_file:
         return Content(option.choices)
     if option.type is Path:
         return UserPath()
-    if option.choices and option.about.convert is None:
+    if option.choices and option.convert is None:
         return click.Choice(option.choices)
     return Declared(option)
 
@@ -196,7 +188,7 @@ class Declared(_ParamType):
         """Convert and check a value, which is a string, or the default."""
         option = self.option
         try:
-            if option.about.convert is not None:
+            if option.convert is not None:
                 value = option.converted(value)
             elif isinstance(value, str):
                 value = option.type(value)

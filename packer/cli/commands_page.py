@@ -83,23 +83,23 @@ def _row(option: click.Option) -> str:
     flags = ", ".join(f"`{flag}`" for flag in option.opts)
     if not isinstance(option, DeclaredOption):
         return f"| {flags} {option.metavar or ''} | {option.help} | |"
-    about = option.declared.about
-    off = option.declared.default is True and about.off is not None
-    repeats = " Repeat it for several." if option.multiple and not about.says_repeats else ""
-    sentence = f"{about.off if off else about.help}{repeats}{_values(option.declared)}"
-    return f"| {flags}{_metavar(option.declared)} | {sentence} | {_default(option.declared)} |"
+    declared = option.declared
+    off = declared.default is True and declared.off is not None
+    repeats = " Repeat it for several." if option.multiple and not declared.says_repeats else ""
+    sentence = f"{declared.off if off else declared.help}{repeats}{_values(declared)}"
+    return f"| {flags}{_metavar(declared)} | {sentence} | {_default(declared)} |"
 
 
 def _metavar(option: Option) -> str:
     if option.type is bool or option.choices:
         return ""
-    return f" {option.about.metavar or 'PATH'}"
+    return f" {option.metavar or 'PATH'}"
 
 
 def _values(option: Option) -> str:
     """The possible values as a sentence; the largest one only where a user could reach it."""
     if option.choices:
-        choices = [*(f"`{choice}`" for choice in option.choices), *["FILE"] * option.about.is_file]
+        choices = [*(f"`{choice}`" for choice in option.choices), *["FILE"] * option.is_file]
         return f" Values: {', '.join(choices)}."
     if option.type not in (int, float):
         return ""
@@ -108,8 +108,8 @@ def _values(option: Option) -> str:
 
 
 def _default(option: Option) -> str:
-    if option.about.default_words is not None:
-        return option.about.default_words
+    if option.default_words is not None:
+        return option.default_words
     has_value = not option.is_required and option.type is not bool and option.default not in (None, ())
     return f"`{option.default}`" if has_value else ""
 

@@ -87,8 +87,8 @@ def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Pat
     for name, value in options.to_dict().items():
         declared = options_of(PackOptions)[name]
         if name in _names(context):
-            defaults[name] = FileContent(value) if declared.about.is_file else value
-        elif declared.about.needs_tokens:
+            defaults[name] = FileContent(value) if declared.is_file else value
+        elif declared.needs_tokens:
             click.echo(
                 f"packer: {folder} was packed with {declared.shown} {value}, which {context.info_name} cannot predict: "
                 f"its rows are those of {declared.shown} {declared.default}",

@@ -13,11 +13,11 @@ import click
 
 from packer import __version__
 from packer.cli.command import AsJson, command
-from packer.options import About
+from packer.options import Option
 from packer.options.option import GENERAL
 
 CompileKernels = Annotated[
-    bool, About("Compile all kernels into the cache, as for a container image.", GENERAL, flags=("--compile",))
+    bool, Option("Compile all kernels into the cache, as for a container image.", GENERAL, flags=("--compile",))
 ]
 
 REQUIRED = ("numpy", "numba", "highspy", "pyarrow", "datasets", "transformers", "jinja2", "click", "tqdm", "xxhash")

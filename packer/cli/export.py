@@ -12,15 +12,15 @@ from packer.cli.command import AsJson, UserPath, command, options
 from packer.cli.progress_bars import progress_bars
 from packer.cli.writing_commands import Stopwatch, print_result
 from packer.exporting.targets import TARGETS
-from packer.options import About
+from packer.options import Option
 from packer.options.choices import Compression
 from packer.options.command_options import OutputOptions
 from packer.options.option import OUTPUT
 
 To = Annotated[
-    str, About("Trainer that reads the files; parquet keeps all columns as they are.", OUTPUT, choices=tuple(TARGETS))
+    str, Option("Trainer that reads the files; parquet keeps all columns as they are.", OUTPUT, choices=tuple(TARGETS))
 ]
-PageCompression = Annotated[Compression, About("Compression of the Parquet pages.", OUTPUT)]
+PageCompression = Annotated[Compression, Option("Compression of the Parquet pages.", OUTPUT)]
 
 
 def _table() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING
 from typing import Any
 
 import click
@@ -15,9 +14,7 @@ from packer.stores import AnyPath
 
 @command(resumes=True)
 @click.argument("index", type=UserPath())
-@options(
-    OutputOptions, "output", default=MISSING, default_words=None, help="Folder to write, here or in object storage."
-)
+@options(OutputOptions, "output", default=..., default_words=None, help="Folder to write, here or in object storage.")
 @options(OutputOptions, without=("output",))
 @options(EngineOptions)
 def materialize(

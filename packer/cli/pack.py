@@ -14,14 +14,14 @@ from packer.cli.report_files import Report, WithText, check_report_files, text_d
 from packer.cli.source_options import MixtureSources, lengths_and_column, sources_and_weights
 from packer.cli.writing_commands import Stopwatch, print_result, run_with_engine
 from packer.errors import OptionError
-from packer.options import About, PackOptions
+from packer.options import Option, PackOptions
 from packer.options.command_options import EngineOptions, OutputOptions
 from packer.options.option import READING
 from packer.stores import is_remote
 
 Lengths = Annotated[
     str | None,
-    About(
+    Option(
         "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
         "or JSON lines. The result says which documents share a row, as with --index-only.",
         READING,

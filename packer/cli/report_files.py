@@ -15,7 +15,7 @@ import click
 from packer import __version__
 from packer.cli.command import ARGUMENTS
 from packer.errors import OptionError, PackerError
-from packer.options import About
+from packer.options import Option
 from packer.options.option import OUTPUT
 from packer.stores import RemotePath
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 Report = Annotated[
     Path | None,
-    About("HTML file to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
+    Option("HTML file to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
 ]
 WithText = Annotated[
     bool,
-    About("Show the beginnings of documents in the report, which otherwise holds no text; needs --tokenizer.", OUTPUT),
+    Option("Show the beginnings of documents in the report, which otherwise holds no text; needs --tokenizer.", OUTPUT),
 ]
 
 

@@ -12,7 +12,7 @@ import click
 
 from packer.cli.command import AsJson, PackedSources, UserPath, command, options
 from packer.errors import PackerError
-from packer.options import About, PackOptions
+from packer.options import Option, PackOptions
 from packer.options.option import GENERAL
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Document = Annotated[
     str | None,
-    About(
+    Option(
         "Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
         GENERAL,
         metavar="ID",
@@ -42,7 +42,7 @@ def show(
     row: int | None,
     tokenizer: str | None,
     document: Document = None,
-    full: Annotated[bool, About("Show all tokens, with trained ones marked.", GENERAL)] = False,
+    full: Annotated[bool, Option("Show all tokens, with trained ones marked.", GENERAL)] = False,
     sources: PackedSources = (),
     as_json: AsJson = False,
 ) -> None:

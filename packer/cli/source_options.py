@@ -7,13 +7,13 @@ from typing import Annotated
 import click
 
 from packer.errors import OptionError
-from packer.options import About
+from packer.options import Option
 from packer.options.option import MIXTURES
 from packer.paths import PathList
 
 MixtureSources = Annotated[
     tuple[str, ...],
-    About(
+    Option(
         "Source of a mixture, instead of DATASET; its weight is 1 by default.",
         MIXTURES,
         flags=("--source",),

@@ -16,7 +16,7 @@ from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import MixtureSources, sources_and_weights
 from packer.errors import OptionError, PackerError
-from packer.options import About, PackOptions
+from packer.options import Option, PackOptions
 from packer.options.choices import ReportPlot
 from packer.options.option import OUTPUT
 from packer.options.values import as_length
@@ -46,8 +46,8 @@ def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
         ) from None
 
 
-Plot = Annotated[Path | None, About("SVG file to write: one plot of the report.", OUTPUT, metavar="FILE.svg")]
-PlotOf = Annotated[ReportPlot, About("The plot that --plot writes.", OUTPUT, metavar="NAME")]
+Plot = Annotated[Path | None, Option("SVG file to write: one plot of the report.", OUTPUT, metavar="FILE.svg")]
+PlotOf = Annotated[ReportPlot, Option("The plot that --plot writes.", OUTPUT, metavar="NAME")]
 
 
 @command(short_help="Show the padding of a dataset now, and when packed.")

@@ -8,18 +8,17 @@
     checks.py           which options cannot be combined
     arguments.py        the keyword arguments of `packer.pack`
 
-An option of a single command is a parameter of the command in `packer/cli`, annotated with `About`. The command line,
+An option of a single command is a parameter of the command in `packer/cli`, annotated with `Option`. The command line,
 the checks of values, the option table of the manifest and docs/reference/commands/ follow from the declarations.
 Nothing here imports numpy, pyarrow or Numba.
 """
 
 from packer.options.arguments import PackArguments, pack_options
-from packer.options.option import About, Option, options_of
+from packer.options.option import Option, options_of
 from packer.options.pack_options import PackOptions
 from packer.options.values import byte_size, parse_size
 
 __all__ = [
-    "About",
     "Option",
     "PackArguments",
     "PackOptions",

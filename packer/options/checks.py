@@ -47,7 +47,7 @@ def _check_text(options: PackOptions) -> None:
     if options.tokenizer is None:
         for name, option in declared.items():
             value = getattr(options, name)
-            if option.about.heading == TEXT_AND_CHATS and value != option.default:
+            if option.heading == TEXT_AND_CHATS and value != option.default:
                 raise OptionError(f"{option.shown} is {str(value)[:40]!r}, but there is no tokenizer: set --tokenizer")
         return
     if options.keep_tokens:

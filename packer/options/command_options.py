@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from packer.options.choices import EngineName
-from packer.options.option import OUTPUT, RANKS, About
+from packer.options.option import OUTPUT, RANKS, Option
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,23 +16,23 @@ class OutputOptions:
 
     output: Annotated[
         Path | None,
-        About(
+        Option(
             "Folder to write.", OUTPUT, flags=("-o", "--output"), default_words="the name of the input with an ending"
         ),
     ] = None
     workers: Annotated[
         int | None,
-        About("Number of threads.", OUTPUT, least=1, metavar="N", default_words="the number of available cores"),
+        Option("Number of threads.", OUTPUT, least=1, metavar="N", default_words="the number of available cores"),
     ] = None
     sync: Annotated[
         bool,
-        About(
+        Option(
             "Call fsync for every file and folder.",
             OUTPUT,
             off="Skip fsync: faster, but not safe against a power failure.",
         ),
     ] = True
-    overwrite: Annotated[bool, About("Replace an existing output as soon as the new one is complete.", OUTPUT)] = False
+    overwrite: Annotated[bool, Option("Replace an existing output as soon as the new one is complete.", OUTPUT)] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +41,11 @@ class EngineOptions:
 
     engine: Annotated[
         EngineName,
-        About("Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.", RANKS),
+        Option("Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.", RANKS),
     ] = "threads"
     ray_address: Annotated[
         str | None,
-        About(
+        Option(
             "Address of the Ray cluster; auto is the cluster that this machine belongs to.",
             RANKS,
             metavar="ADDRESS",
@@ -54,11 +54,11 @@ class EngineOptions:
     ] = None
     rank: Annotated[
         int | None,
-        About("Number of this process, from 0, if several pack into one folder.", RANKS, least=0, metavar="R"),
+        Option("Number of this process, from 0, if several pack into one folder.", RANKS, least=0, metavar="R"),
     ] = None
     ranks: Annotated[
         str | None,
-        About(
+        Option(
             "Number of these processes; env reads both numbers from the variables of torchrun, Slurm or SkyPilot.",
             RANKS,
             metavar="N",
@@ -66,5 +66,5 @@ class EngineOptions:
     ] = None
     rank_timeout: Annotated[
         float,
-        About("Seconds without a heartbeat after which other ranks take over.", RANKS, least=0.1, metavar="SECONDS"),
+        Option("Seconds without a heartbeat after which other ranks take over.", RANKS, least=0.1, metavar="SECONDS"),
     ] = 30.0

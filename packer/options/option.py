@@ -1,6 +1,6 @@
 """Declaration of options: an annotation that has what help texts and checks need.
 
-    overlap: Annotated[int, About("Number of tokens that pieces repeat.", LONG, least=0, metavar="N")] = 0
+    overlap: Annotated[int, Option("Number of tokens that pieces repeat.", LONG, least=0, metavar="N")] = 0
 
 `options_of` reads the fields of a dataclass, such as `PackOptions`, or the parameters of a command. The command line,
 the checks of values, the manifest and the reference page all follow from its result.
@@ -12,7 +12,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,14 +36,13 @@ GENERAL = "General"
 HEADINGS = (REQUIRED, READING, TEXT_AND_CHATS, ROWS, LONG, MIXTURES, OUTPUT, RANKS, GENERAL)
 """Headings under which `--help` and docs/reference/commands/ list options, in order."""
 
-LARGEST = 2**63 - 1
-
+_LARGEST = 2**63 - 1
 _PATH = Kind("a path", lambda value: isinstance(value, (str, Path, RemotePath)))
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """Annotation of a field: what is declared about an option besides its type and default."""
+class Option:
+    """What is declared about an option; `options_of` adds its name, type and default."""
 
     help: str
     """One sentence. It refers to other options as the command line writes them; see `packer.errors.python_names`."""
@@ -58,13 +57,13 @@ class About:
     """Largest value of a number; None for the largest that its type can have: 2**63 - 1, or no limit for floats."""
 
     choices: tuple[str, ...] = ()
-    """Allowed values, if the type is not a `Literal`."""
+    """Allowed values; empty for any. Those of a `Literal` need not be declared."""
 
     metavar: str | None = None
     """Name of the value in `--help`."""
 
     flags: tuple[str, ...] = ()
-    """Names on the command line, if they differ from the name of the field."""
+    """Names on the command line, the long one last; by default --max-len, or --no-eos for what is on by default."""
 
     off: str | None = None
     """Sentence for `--no-NAME`, which switches off what is on by default."""
@@ -75,8 +74,8 @@ class About:
     convert: Callable[[Any], Any] | None = None
     """Function that converts other forms of the value, on the command line and in Python."""
 
-    shown: str | None = None
-    """Name in error messages, if it differs from that on the command line."""
+    shown: str = ""
+    """Name in error messages; by default that on the command line."""
 
     says_repeats: bool = False
     """Whether the sentence itself says that the option may be repeated."""
@@ -90,57 +89,36 @@ class About:
     is_file: bool = False
     """Whether the command line takes a file whose content is the value, or one of the choices."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
-    """An option as declared: its name, type and default, and what the annotation adds."""
-
-    name: str
+    name: str = ""
     """Name of the field or parameter, and of the keyword argument in Python."""
 
-    type: type
+    type: type = str
     """Type of a value, or of each value in a list: bool, int, float, str or Path."""
 
-    is_list: bool
+    is_list: bool = False
     """Whether the value is a tuple of values."""
 
-    is_optional: bool
+    is_optional: bool = False
     """Whether the value may be None."""
 
-    choices: tuple[str, ...]
-    """Allowed values; empty for any."""
-
-    default: Any
-    """Default value; MISSING if the option is required."""
-
-    about: About
+    default: Any = ...
+    """Default value; `...` if the option is required."""
 
     @property
     def is_required(self) -> bool:
         """Whether a value must be given."""
-        return self.default is MISSING
+        return self.default is ...
 
     @property
     def is_choice(self) -> bool:
         """Whether the value must be one of `choices`."""
-        return bool(self.choices) and not self.about.is_file
+        return bool(self.choices) and not self.is_file
 
     @property
     def limits(self) -> tuple[float, float]:
         """Smallest and largest value of a number, both included."""
-        largest: float = LARGEST if self.type is int else sys.float_info.max
-        return self.about.least, largest if self.about.most is None else self.about.most
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Names on the command line, the long one last: --max-len; --no-eos for what is on by default."""
-        no = "no-" if self.default is True else ""
-        return self.about.flags or (f"--{no}{self.name.replace('_', '-')}",)
-
-    @property
-    def shown(self) -> str:
-        """The name in error messages, which is that of the command line."""
-        return self.about.shown or (self.name if self.default is True else self.flags[-1])
+        largest: float = _LARGEST if self.type is int else sys.float_info.max
+        return self.least, largest if self.most is None else self.most
 
     @property
     def kind(self) -> Kind:
@@ -177,15 +155,27 @@ class Option:
                 raise OptionError(f"{self.shown} is {one!r}: {remedy}")
 
     def converted(self, value: Any) -> Any:
-        """The value of the field, converted from other accepted forms, such as a list for a tuple."""
-        if self.about.convert is not None:
-            value = self.about.convert(value)
+        """Return the value of the field, converted from other accepted forms, such as a list for a tuple."""
+        if self.convert is not None:
+            value = self.convert(value)
         return tuple(value) if self.is_list and isinstance(value, list) else value
 
 
 def options_of(declaration: Callable[..., Any]) -> dict[str, Option]:
-    """Return the options that a dataclass or a function declares: what it annotates with `About`, by name, in order."""
+    """Return the options that a dataclass or a function declares: what it annotates with `Option`, by name."""
     return _read(declaration)
+
+
+def as_json(value: Any) -> Any:
+    """Return the value of an option as stored in a manifest: a list for a tuple."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def documented(declaration: type[Declaration]) -> type[Declaration]:
+    """Add the sentence of every option to the docstring of the class that declares them."""
+    sentences = [f"    {name}: {option.help}" for name, option in options_of(declaration).items()]
+    declaration.__doc__ = "\n".join([f"{declaration.__doc__ or ''}\n\nAttributes:", *sentences])
+    return declaration
 
 
 @cache
@@ -193,39 +183,31 @@ def _read(declaration: Any) -> dict[str, Option]:
     hints = get_type_hints(declaration, include_extras=True)
     found = {}
     for name, parameter in inspect.signature(declaration).parameters.items():
-        about = next((extra for extra in get_args(hints.get(name)) if isinstance(extra, About)), None)
-        if about is not None:
-            default = MISSING if parameter.default is parameter.empty else parameter.default
-            found[name] = _option(name, get_args(hints[name])[0], default, about)
+        declared = next((extra for extra in get_args(hints.get(name)) if isinstance(extra, Option)), None)
+        if declared is not None:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            found[name] = _completed(declared, name, get_args(hints[name])[0], default)
     return found
 
 
-def as_json(value: Any) -> Any:
-    """The value of an option as stored in a manifest: a list for a tuple."""
-    return list(value) if isinstance(value, tuple) else value
-
-
-def documented(declaration: type[Declaration]) -> type[Declaration]:
-    """Add the sentence of every option to the docstring of the class that declares them."""
-    sentences = [f"    {name}: {option.about.help}" for name, option in options_of(declaration).items()]
-    declaration.__doc__ = "\n".join([f"{declaration.__doc__ or ''}\n\nAttributes:", *sentences])
-    return declaration
-
-
-def _option(name: str, hint: Any, default: Any, about: About) -> Option:
+def _completed(declared: Option, name: str, hint: Any, default: Any) -> Option:
+    """Return an option with its name, type and default, and what follows from them."""
     is_optional = get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
     if is_optional:
         hint = next(one for one in get_args(hint) if one is not type(None))
     is_list = get_origin(hint) is tuple
     if is_list:
         hint = get_args(hint)[0]
-    is_choice = get_origin(hint) is Literal
-    return Option(
+    is_literal = get_origin(hint) is Literal
+    flags = declared.flags or (f"--{'no-' if default is True else ''}{name.replace('_', '-')}",)
+    return replace(
+        declared,
         name=name,
-        type=str if is_choice else hint,
+        type=str if is_literal else hint,
         is_list=is_list,
         is_optional=is_optional,
-        choices=get_args(hint) if is_choice else about.choices,
+        choices=get_args(hint) if is_literal else declared.choices,
         default=default,
-        about=about,
+        flags=flags,
+        shown=declared.shown or (name if default is True else flags[-1]),
     )

@@ -30,7 +30,7 @@ from packer.options.option import (
     READING,
     ROWS,
     TEXT_AND_CHATS,
-    About,
+    Option,
     as_json,
     documented,
     options_of,
@@ -53,7 +53,7 @@ class PackOptions(JsonRecord):
 
     max_len: Annotated[
         int,
-        About(
+        Option(
             "Number of tokens in a row; 4k is 4,096.",
             ROWS,
             least=1,
@@ -66,23 +66,24 @@ class PackOptions(JsonRecord):
 
     split: Annotated[
         str | None,
-        About(
+        Option(
             "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
             READING,
             metavar="NAME",
             commands=OF_TEXT,
         ),
     ] = None
-    input_column: Annotated[str, About("Column of token ids.", READING, metavar="NAME")] = "input_ids"
+    input_column: Annotated[str, Option("Column of token ids.", READING, metavar="NAME")] = "input_ids"
     labels_column: Annotated[
-        str, About("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME")
+        str, Option("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME")
     ] = "labels"
     lengths_column: Annotated[
-        str | None, About("Column with the number of tokens of each document, instead of tokens.", READING, commands=())
+        str | None,
+        Option("Column with the number of tokens of each document, instead of tokens.", READING, commands=()),
     ] = None
     on_error: Annotated[
         OnError,
-        About(
+        Option(
             "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
             READING,
             commands=OF_TEXT,
@@ -90,16 +91,16 @@ class PackOptions(JsonRecord):
     ] = "error"
     keep: Annotated[
         tuple[str, ...],
-        About("Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")),
+        Option("Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")),
     ] = ()
     keep_tokens: Annotated[
         tuple[str, ...],
-        About("Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK),
+        Option("Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK),
     ] = ()
 
     tokenizer: Annotated[
         str | None,
-        About(
+        Option(
             "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
             TEXT_AND_CHATS,
             metavar="PATH_OR_ID",
@@ -109,7 +110,7 @@ class PackOptions(JsonRecord):
     ] = None
     text_column: Annotated[
         str | None,
-        About(
+        Option(
             "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
             "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
             "JSON.",
@@ -121,7 +122,7 @@ class PackOptions(JsonRecord):
     ] = None
     train_on: Annotated[
         TrainOn | None,
-        About(
+        Option(
             "Part of each document to train on; messages with weight 0 or train false are always context only.",
             TEXT_AND_CHATS,
             default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
@@ -130,7 +131,7 @@ class PackOptions(JsonRecord):
     ] = None
     chat_template: Annotated[
         str | None,
-        About(
+        Option(
             "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
             TEXT_AND_CHATS,
             choices=BUILT_IN_TEMPLATES,
@@ -141,7 +142,7 @@ class PackOptions(JsonRecord):
     ] = None
     eos: Annotated[
         bool,
-        About(
+        Option(
             "End texts and completions with the end-of-sequence token.",
             TEXT_AND_CHATS,
             off="Do not end texts and completions with the end-of-sequence token.",
@@ -151,7 +152,7 @@ class PackOptions(JsonRecord):
 
     algorithm: Annotated[
         str,
-        About(
+        Option(
             "Algorithm that decides which documents share a row; `packer compare` runs them all.",
             ROWS,
             choices=(*ALGORITHMS, *ALIASES),
@@ -160,11 +161,11 @@ class PackOptions(JsonRecord):
         ),
     ] = "auto"
     max_segments: Annotated[
-        int | None, About("Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N")
+        int | None, Option("Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N")
     ] = None
     gap: Annotated[
         float | None,
-        About(
+        Option(
             "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
             ROWS,
             most=1,
@@ -174,7 +175,7 @@ class PackOptions(JsonRecord):
     ] = None
     time_limit: Annotated[
         float | None,
-        About(
+        Option(
             "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
             ROWS,
             metavar="SECONDS",
@@ -183,7 +184,7 @@ class PackOptions(JsonRecord):
     ] = None
     limit: Annotated[
         tuple[str, ...],
-        About(
+        Option(
             "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
             ROWS,
             metavar="COLUMN:MAX",
@@ -192,7 +193,7 @@ class PackOptions(JsonRecord):
     ] = ()
     align: Annotated[
         int,
-        About(
+        Option(
             "Pad every segment to a multiple of N; context parallelism needs twice its size.",
             ROWS,
             least=1,
@@ -202,13 +203,14 @@ class PackOptions(JsonRecord):
         ),
     ] = 1
     untrained: Annotated[
-        Untrained, About("What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True)
+        Untrained,
+        Option("What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True),
     ] = "keep"
-    allow_untrained: Annotated[bool, About("Pack the dataset even if no token is trained.", ROWS)] = False
-    seed: Annotated[int, About("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
+    allow_untrained: Annotated[bool, Option("Pack the dataset even if no token is trained.", ROWS)] = False
+    seed: Annotated[int, Option("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
     pad_id: Annotated[
         int | None,
-        About(
+        Option(
             "Token id of the padding.",
             ROWS,
             most=INT32,
@@ -218,10 +220,10 @@ class PackOptions(JsonRecord):
         ),
     ] = None
 
-    long: Annotated[LongPolicy, About("What to do with documents longer than a row.", LONG)] = "split"
+    long: Annotated[LongPolicy, Option("What to do with documents longer than a row.", LONG)] = "split"
     overlap: Annotated[
         int,
-        About(
+        Option(
             "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
             LONG,
             most=INT32,
@@ -232,7 +234,7 @@ class PackOptions(JsonRecord):
     ] = 0
     split_at: Annotated[
         SplitAt,
-        About(
+        Option(
             "With --long split, where to split: at any token, or only between the turns of a chat.",
             LONG,
             commands=PACK,
@@ -240,12 +242,12 @@ class PackOptions(JsonRecord):
         ),
     ] = "tokens"
     truncate_side: Annotated[
-        TruncateSide, About("With --long truncate, the side to cut off.", LONG, commands=PREDICTED)
+        TruncateSide, Option("With --long truncate, the side to cut off.", LONG, commands=PREDICTED)
     ] = "right"
 
     weights: Annotated[
         tuple[float, ...],
-        About(
+        Option(
             "Weight of each source of a mixture.",
             MIXTURES,
             least=sys.float_info.min,
@@ -254,11 +256,11 @@ class PackOptions(JsonRecord):
         ),
     ] = ()
     mix_unit: Annotated[
-        MixUnit, About("Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES)
+        MixUnit, Option("Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES)
     ] = "tokens"
     mix_tokens: Annotated[
         int | None,
-        About(
+        Option(
             "Number of tokens in a mixture; 10M is 10,000,000.",
             MIXTURES,
             least=1,
@@ -269,18 +271,18 @@ class PackOptions(JsonRecord):
     ] = None
     group_by: Annotated[
         str | None,
-        About(
+        Option(
             "Column by whose values documents are grouped; documents with null are in no group.",
             MIXTURES,
             metavar="COLUMN",
         ),
     ] = None
     group_mode: Annotated[
-        GroupMode, About("With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES)
+        GroupMode, Option("With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES)
     ] = "together"
     pairs: Annotated[
         bool,
-        About(
+        Option(
             "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
             "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
             MIXTURES,
@@ -290,7 +292,7 @@ class PackOptions(JsonRecord):
 
     emit: Annotated[
         tuple[TokenColumn, ...],
-        About(
+        Option(
             "Token columns to write in addition to input_ids and labels.",
             OUTPUT,
             metavar="COLUMNS",
@@ -300,7 +302,7 @@ class PackOptions(JsonRecord):
     ] = ()
     labels: Annotated[
         bool,
-        About(
+        Option(
             "Write the labels column.",
             OUTPUT,
             off="Do not write labels; only packer.load can then train safely.",
@@ -309,14 +311,14 @@ class PackOptions(JsonRecord):
     ] = True
     index_only: Annotated[
         bool,
-        About(
+        Option(
             "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
             OUTPUT,
         ),
     ] = False
     shard_size: Annotated[
         int,
-        About(
+        Option(
             "Maximum size of a shard.",
             OUTPUT,
             least=1,
