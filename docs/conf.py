@@ -51,6 +51,7 @@ INTERNAL = (  # `format.md` describes the fields of the first four; PackArgument
     "packer.shards.manifest_fields.ShardEntry",
     "packer.shards.manifest.PartOfSet",  # nothing that a file has
     "PackArguments",
+    "RunArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses
     "AnyPath",  # a path or such an address
     "SourceLike",  # whatever `packer.pack` takes as a source

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import python_names
 from packer.progress import Progress, silent
@@ -14,9 +15,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from packer.exporting.write_export import Export
-    from packer.options import PackArguments
+    from packer.options.arguments import PackArguments, RunArguments
     from packer.options.choices import Compression, EngineName
-    from packer.options.command_options import EngineOptions
     from packer.shards.manifest import Manifest
 
 
@@ -28,16 +28,6 @@ def pack(
     | Sequence[str | Path]
     | Sequence[tuple[str | Path | Dataset | DatasetDict, float]],
     output: str | Path | None = None,
-    *,
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
-    engine: EngineName = "threads",
-    ray_address: str | None = None,
-    rank: int | None = None,
-    ranks: int | str | None = None,
-    rank_timeout: float = 30.0,
-    progress: Progress = silent,
     **options: Unpack[PackArguments],
 ) -> Manifest:
     """Pack a dataset and return its manifest. The same call continues an interrupted one.
@@ -47,45 +37,31 @@ def pack(
             folders and globs is one source, in this order. A mixture is a list of sources with weights: [("web", 0.7),
             ("code", 0.3)].
         output: folder to write; by default the name of the source with "-packed-MAX_LEN".
-        workers: number of threads; by default the number of available cores. It does not change the bytes.
-        sync: call fsync for every file and folder.
-        overwrite: replace an existing output as soon as the new one is complete.
-        engine: "threads", or "ray" for a Ray cluster with the same storage.
-        ray_address: address of the cluster, or "auto" for the one that this machine belongs to; None starts one here.
-        rank: number of this process, from 0, if several pack into the same folder. They need not be on one machine.
-        ranks: number of these processes, or "env" to read both numbers from the variables of torchrun, Slurm or
-            SkyPilot.
-        rank_timeout: seconds without a heartbeat after which other ranks take over.
-        progress: callback, called as `progress(stage, done, total)`.
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
-            `help(packer.PackOptions)` and docs/reference/commands.md list them.
+            `help(packer.PackOptions)` and docs/reference/commands.md list them. Those that do not change the bytes are:
+
+            - workers: number of threads; by default the number of available cores.
+            - sync: call fsync for every file and folder (by default True).
+            - overwrite: replace an existing output as soon as the new one is complete.
+            - engine: "threads", or "ray" for a Ray cluster with the same storage; ray_address: address of the cluster,
+              or "auto" for the one that this machine belongs to; None starts one here.
+            - rank: number of this process, from 0, if several pack into the same folder. They need not be on one
+              machine. ranks: number of these processes, or "env" to read both numbers from the variables of torchrun,
+              Slurm or SkyPilot. rank_timeout: seconds without a heartbeat after which other ranks take over.
+            - progress: callback, called as `progress(stage, done, total)`.
 
     Raises:
         PackerError: an error that the user can fix, in one line: the value, the limit and the remedy.
         TypeError: there is no option of that name, or `max_len` is missing.
     """
-    from packer.options import options_of, pack_options
-    from packer.options.command_options import EngineOptions
+    from packer.options import PackOptions
     from packer.pipeline.packing import pack as run
     from packer.pipeline.read_documents import split_weights
 
     with python_names():
-        _check(output=output, workers=workers, sync=sync, overwrite=overwrite)
         sources, weights = split_weights(source)
-        engine_options = _engine_options(engine, ray_address, rank, ranks, rank_timeout)
-        others = ("output", "workers", "sync", "overwrite", *options_of(EngineOptions), "progress")
-        made = pack_options(options, weights=weights, others=others)
-        result = run(
-            sources,
-            output,
-            options=made,
-            workers=workers,
-            sync=sync,
-            overwrite=overwrite,
-            engine_options=engine_options,
-            progress=progress,
-        )
-        return result.manifest
+        shaping, running = _checked("pack", {"output": output, **options}, PackOptions)
+        return run(sources, options=PackOptions(weights=weights, **shaping), **running).manifest
 
 
 def append(
@@ -93,15 +69,7 @@ def append(
     source: str | Path | Dataset | DatasetDict | Sequence[str | Path],
     *,
     tokenizer: str | None = None,
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
-    engine: EngineName = "threads",
-    ray_address: str | None = None,
-    rank: int | None = None,
-    ranks: int | str | None = None,
-    rank_timeout: float = 30.0,
-    progress: Progress = silent,
+    **options: Unpack[RunArguments],
 ) -> Manifest:
     """Append documents to a packed dataset in new shards, and return its manifest.
 
@@ -113,49 +81,24 @@ def append(
         packed: folder of the packed dataset.
         source: documents to append, as in `pack`; a list of paths is one source.
         tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
-        workers: as in `pack`.
-        sync: as in `pack`.
-        overwrite: discard the unfinished append of other documents.
-        engine: as in `pack`.
-        ray_address: as in `pack`.
-        rank: as in `pack`.
-        ranks: as in `pack`.
-        rank_timeout: as in `pack`.
-        progress: as in `pack`.
+        options: workers, sync, engine, ray_address, rank, ranks, rank_timeout and progress, as in `pack`; and
+            overwrite, to discard the unfinished append of other documents.
 
     Raises:
         PackerError: an error that the user can fix, in one line.
+        TypeError: there is no option of that name.
     """
     from packer.pipeline.appending import append as run
 
     with python_names():
-        _check(workers=workers, sync=sync, overwrite=overwrite)
-        return run(
-            packed,
-            source,
-            tokenizer=tokenizer,
-            workers=workers,
-            sync=sync,
-            overwrite=overwrite,
-            engine_options=_engine_options(engine, ray_address, rank, ranks, rank_timeout),
-            progress=progress,
-        ).manifest
+        return run(packed, source, tokenizer=tokenizer, **_checked("append", options)[1]).manifest
 
 
 def materialize(
     index: str | Path,
     source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict],
     output: str | Path,
-    *,
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
-    engine: EngineName = "threads",
-    ray_address: str | None = None,
-    rank: int | None = None,
-    ranks: int | str | None = None,
-    rank_timeout: float = 30.0,
-    progress: Progress = silent,
+    **options: Unpack[RunArguments],
 ) -> Manifest:
     """Write the rows of an index with their tokens, and return the manifest of the result.
 
@@ -167,34 +110,16 @@ def materialize(
         source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and,
             after `append`, of everything that was packed and appended.
         output: folder to write.
-        workers: as in `pack`.
-        sync: as in `pack`.
-        overwrite: as in `pack`.
-        engine: as in `pack`.
-        ray_address: as in `pack`.
-        rank: as in `pack`.
-        ranks: as in `pack`.
-        rank_timeout: as in `pack`.
-        progress: as in `pack`.
+        options: workers, sync, overwrite, engine, ray_address, rank, ranks, rank_timeout and progress, as in `pack`.
 
     Raises:
         PackerError: an error that the user can fix, in one line.
+        TypeError: there is no option of that name.
     """
     from packer.pipeline.materializing import materialize as run
 
     with python_names():
-        _check(output=output, workers=workers, sync=sync, overwrite=overwrite)
-        result = run(
-            index,
-            source,
-            output,
-            workers=workers,
-            sync=sync,
-            overwrite=overwrite,
-            engine_options=_engine_options(engine, ray_address, rank, ranks, rank_timeout),
-            progress=progress,
-        )
-        return result.manifest
+        return run(index, source, **_checked("materialize", {"output": output, **options})[1]).manifest
 
 
 def verify(
@@ -228,7 +153,7 @@ def verify(
     from packer.pipeline.verifying import verify as run
 
     with python_names():
-        _check(workers=workers)
+        _checked("verify", {"workers": workers, "engine": engine, "ray_address": ray_address})
         yield from run(
             packed,
             source,
@@ -272,44 +197,46 @@ def export(
     from packer.exporting.write_export import export as run
 
     with python_names():
-        _check(output=output, workers=workers, sync=sync, overwrite=overwrite)
-        result = run(
-            packed,
-            output,
-            to=to,
-            compression=compression,
-            workers=workers,
-            sync=sync,
-            overwrite=overwrite,
-            progress=progress,
-        )
-        return result.export
+        _, running = _checked("export", {"output": output, "workers": workers, "sync": sync, "overwrite": overwrite})
+        del running["engine_options"]
+        return run(packed, to=to, compression=compression, progress=progress, **running).export
 
 
-def _check(**values: object) -> None:
-    """Check options as the command line does, so that overwrite="no" replaces nothing.
+def _checked(
+    function: str, arguments: Mapping[str, Any], declaration: type | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check keyword arguments as the command line does, so that overwrite="no" replaces nothing.
+
+    Args:
+        function: name of the function that was called.
+        arguments: its arguments.
+        declaration: class that declares its options, other than those of everything that writes a folder.
+
+    Returns:
+        The values of the declared options, and the keyword arguments of a function of the pipeline.
 
     Raises:
+        TypeError: an argument has no such name, and the message names the nearest; or a required one is missing.
         PackerError: a value has another type, or is outside the limits.
     """
     from packer.options import options_of
     from packer.options.command_options import EngineOptions, OutputOptions
 
-    declared = {**options_of(OutputOptions), **options_of(EngineOptions)}
-    for name, value in values.items():
-        declared[name].check(value)
-
-
-def _engine_options(
-    engine: EngineName, ray_address: str | None, rank: int | None, ranks: int | str | None, rank_timeout: float
-) -> EngineOptions:
-    from packer.options.command_options import EngineOptions
-
-    _check(engine=engine, ray_address=ray_address, rank_timeout=rank_timeout)
-    return EngineOptions(
-        engine=engine,
-        ray_address=ray_address,
-        rank=rank,
-        ranks=None if ranks is None else str(ranks),
-        rank_timeout=rank_timeout,
-    )
+    shaping = {} if declaration is None else options_of(declaration)
+    shaping = {name: option for name, option in shaping.items() if name != "weights"}
+    running = options_of(OutputOptions) | options_of(EngineOptions)
+    known = shaping | running
+    for name in arguments:
+        if name not in known and name != "progress":
+            nearest = get_close_matches(name, [*known, "progress"], 1, 0.5)
+            meant = f": did you mean {nearest[0]}?" if nearest else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{meant}")
+    missing = [name for name, option in shaping.items() if option.is_required and name not in arguments]
+    if missing:
+        raise TypeError(f"{function}() is missing the keyword argument {missing[0]!r}")
+    values = {name: known[name].converted(value) if name in known else value for name, value in arguments.items()}
+    for name in running.keys() & values.keys():
+        running[name].check(values[name])
+    engine = {name: values.pop(name) for name in options_of(EngineOptions) if name in values}
+    shaped = {name: values.pop(name) for name in shaping if name in values}
+    return shaped, {**values, "engine_options": EngineOptions(**engine)}

@@ -3,26 +3,24 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, get_type_hints
 
 import click
 import pytest
-import typing_extensions
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
 from packer.cli import COMMANDS, cli, command_named
-from packer.cli.command import DeclaredOption, command, options
-from packer.options import Option, PackArguments, PackOptions, options_of, pack_options, parse_size
-from packer.options.choices import TokenColumn
-from packer.options.option import HEADINGS, ROWS
+from packer.cli.command import DeclaredOption
+from packer.cli.commands_page import arguments_module
+from packer.options import PackOptions, arguments, options_of, parse_size
+from packer.options.option import HEADINGS
 from packer.pipeline.apply_options import row_format_of
+from packer.progress import silent
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
@@ -50,8 +48,11 @@ def asked(monkeypatch) -> list[tuple[object, object, PackOptions]]:
     """(source, output, options) of every call of `packer.pipeline.packing.pack`, which does nothing."""
     calls = []
 
-    def fake(source, output=None, *, options, **others):
-        calls.append((source, output, options, others))
+    def fake(source, output=None, *, options, engine_options, progress=silent, **others):
+        assert callable(progress)
+        calls.append(
+            (source, output, options, engine_options, {"workers": None, "sync": True, "overwrite": False, **others})
+        )
         raise packer.PackerError("not packed")
 
     monkeypatch.setattr("packer.pipeline.packing.pack", fake)
@@ -84,8 +85,6 @@ def in_both(asked, folder: Path, names: Iterable[str]) -> PackOptions:
     with pytest.raises(packer.PackerError, match="not packed"):
         packer.pack(source, **arguments)
     of_command, of_function = asked
-    for progress in (call[-1].pop("progress") for call in asked):
-        assert callable(progress)
     assert of_command == of_function
     return of_command[2]
 
@@ -111,19 +110,9 @@ def test_an_option_is_the_same_in_the_command_the_function_and_the_manifest(aske
     assert PackOptions.from_dict(content) == options
 
 
-def test_the_keyword_arguments_have_the_declared_types():
-    wider = {
-        "keep": Sequence[str],
-        "limit": Sequence[str],
-        "keep_tokens": Sequence[str],
-        "emit": str | Sequence[TokenColumn],
-    }
-    wider |= {"shard_size": int | str, "overlap": int | str, "mix_tokens": int | str | None}
-    wider |= {"max_len": typing_extensions.Required[int | str], "tokenizer": str | Path | None}
-    declared = get_type_hints(PackOptions)
-    expected = {name: wider.get(name, declared[name]) for name in [*SAMPLES, "lengths_column"]}
-    names = {**vars(typing_extensions), "Sequence": Sequence, "Path": Path}
-    assert get_type_hints(PackArguments, localns=names, include_extras=True) == expected
+def test_the_types_of_keyword_arguments_are_made_from_the_declarations():
+    text = "write them anew: python -m packer.cli.commands_page docs/reference"
+    assert Path(arguments.__file__).read_text() == arguments_module(), text
 
 
 @pytest.mark.parametrize(
@@ -145,37 +134,6 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_name(name, message):
 def test_max_len_is_required():
     with pytest.raises(TypeError, match="missing the keyword argument 'max_len'"):
         packer.pack("nowhere")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WithToy(PackOptions):
-    """The options with one more, which is declared here and nowhere else."""
-
-    toy: Annotated[int, Option("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3
-
-
-def test_an_option_is_added_by_its_declaration_alone():
-    assert WithToy(max_len=8).to_dict() == {"max_len": 8}
-    made = pack_options({"max_len": 8, "toy": 5}, declaration=WithToy)
-    assert (made.toy, made.to_dict()) == (5, {"max_len": 8, "toy": 5})
-    assert WithToy.from_dict({"max_len": 8}).toy == 3
-    assert WithToy.from_dict({"max_len": 8, "toy": 5}) == made
-    with pytest.raises(packer.PackerError, match="--toy is 10: it must be a whole number from 1 to 9"):
-        pack_options({"max_len": 8, "toy": 10}, declaration=WithToy)
-    with pytest.raises(TypeError, match="did you mean toy"):
-        pack_options({"max_len": 8, "tay": 5}, declaration=WithToy)
-    with pytest.raises(TypeError, match=r"toy is 10, not a whole number from 1 to 9"):
-        WithToy.from_dict({"max_len": 8, "toy": 10})
-
-    @command()
-    @options(WithToy, "toy")
-    def play(toy: int) -> None:
-        click.echo(f"{toy} toys")
-
-    invoke = CliRunner().invoke
-    assert [invoke(play, words).output for words in ([], ["--toy", "5"])] == ["3 toys\n", "5 toys\n"]
-    assert "'--toy': 10 is not a whole number from 1 to 9" in invoke(play, ["--toy", "10"]).output
-    assert "--toy N  Number of toys.  [default: 3]" in invoke(play, ["--help"]).output
 
 
 @pytest.mark.parametrize("name", COMMANDS)

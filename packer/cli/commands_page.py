@@ -1,8 +1,12 @@
-"""The pages of the commands in docs/reference: `python -m packer.cli.commands_page docs/reference` writes them."""
+"""What is made from the declarations of options: the pages of the commands, and the types of keyword arguments.
+
+`python -m packer.cli.commands_page docs/reference` writes both.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +16,8 @@ import click
 
 from packer.cli import COMMANDS, command_named
 from packer.cli.command import DeclaredOption, heading_of
-from packer.options import Option
+from packer.options import Option, PackOptions, choices, options_of
+from packer.options.command_options import EngineOptions, OutputOptions
 from packer.options.option import HEADINGS
 
 _INTRODUCTION = """\
@@ -114,6 +119,69 @@ def _default(option: Option) -> str:
     return f"`{option.default}`" if has_value else ""
 
 
+_ARGUMENTS = '''\
+"""The keyword arguments of `packer.pack`, for type checkers and editors.
+
+Made from the declarations of options by `python -m packer.cli.commands_page docs/reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from packer.options import choices
+
+if TYPE_CHECKING:
+    from typing_extensions import Required
+
+    from packer.progress import Progress
+
+
+class RunArguments(TypedDict, total=False):
+    """Options of all functions that write a packed dataset."""
+
+{running}
+    progress: Progress
+
+
+class PackArguments(RunArguments, total=False):
+    """Options of `packer.pack`."""
+
+{shaping}
+'''
+
+
+def arguments_module() -> str:
+    """Return the content of packer/options/arguments.py."""
+    running = {**_types(OutputOptions), **_types(EngineOptions)}
+    shaping = _types(PackOptions)
+    del running["output"], shaping["weights"]  # `packer.pack` has them as arguments
+    classes = {"running": running, "shaping": shaping}
+    fields = {
+        name: "\n".join(f"    {field}: {hint}" for field, hint in hints.items()) for name, hints in classes.items()
+    }
+    return _ARGUMENTS.format(**fields)
+
+
+def _types(declaration: type) -> dict[str, str]:
+    """Return the types of options by name, as wide as the functions that convert their values accept them."""
+    types = {}
+    for name, option in options_of(declaration).items():
+        declared = re.fullmatch(r"Annotated\[(.*), Option\(.*", declaration.__annotations__[name], re.DOTALL)
+        assert declared is not None
+        hint = declared[1]
+        if option.convert is not None:
+            hint = next(iter(option.convert.__annotations__.values()))
+        hint = re.sub(r"^tuple\[(\w+), \.\.\.\]$", r"Sequence[\1]", hint)
+        hint += " | None" if option.is_optional and "None" not in hint else ""
+        hint = re.sub(r"\b\w+\b", lambda word: f"choices.{word[0]}" if hasattr(choices, word[0]) else word[0], hint)
+        types[name] = f"Required[{hint}]" if option.is_required else hint
+    return types
+
+
 if __name__ == "__main__":
     for path, text in commands_pages().items():
         Path(sys.argv[1], path).write_text(text)
+    Path(choices.__file__).with_name("arguments.py").write_text(arguments_module())

@@ -6,24 +6,21 @@
     choices.py          values of options that are chosen from a list
     values.py           values as users give them: sizes, limits, lists
     checks.py           which options cannot be combined
-    arguments.py        the keyword arguments of `packer.pack`
+    arguments.py        types of the keyword arguments of `packer.pack`, made from the declarations
 
 An option of a single command is a parameter of the command in `packer/cli`, annotated with `Option`. The command line,
 the checks of values, the option table of the manifest and docs/reference/commands/ follow from the declarations.
 Nothing here imports numpy, pyarrow or Numba.
 """
 
-from packer.options.arguments import PackArguments, pack_options
 from packer.options.option import Option, options_of
 from packer.options.pack_options import PackOptions
 from packer.options.values import byte_size, parse_size
 
 __all__ = [
     "Option",
-    "PackArguments",
     "PackOptions",
     "byte_size",
     "options_of",
-    "pack_options",
     "parse_size",
 ]

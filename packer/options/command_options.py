@@ -8,6 +8,7 @@ from typing import Annotated
 
 from packer.options.choices import EngineName
 from packer.options.option import OUTPUT, RANKS, Option
+from packer.options.values import as_ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +63,7 @@ class EngineOptions:
             "Number of these processes; env reads both numbers from the variables of torchrun, Slurm or SkyPilot.",
             RANKS,
             metavar="N",
+            convert=as_ranks,
         ),
     ] = None
     rank_timeout: Annotated[

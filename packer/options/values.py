@@ -44,7 +44,12 @@ def as_path(path: str | Path | None) -> str | None:
     return str(path) if isinstance(path, Path) else path
 
 
-def as_token_columns(columns: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def as_ranks(ranks: int | str | None) -> str | None:
+    """A number of ranks, or the word env, as a string."""
+    return str(ranks) if isinstance(ranks, int) else ranks
+
+
+def as_token_columns(columns: str | Sequence[str]) -> tuple[str, ...]:
     """The columns to add: "labels,position_ids" -> ("position_ids",), because labels are written anyway."""
     names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
     return tuple(dict.fromkeys(name for name in names if name not in ("", "labels")))
