@@ -1,0 +1,160 @@
+"""An algorithm, an export, a batch format and an option are added by one entry each, and used by commands."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli.command import command
+from packer.exporting.targets import TARGETS, Target
+from packer.loader.batching.batch_formats import FORMATS
+from packer.options import Option
+from packer.options.option import GENERAL
+from tests.test_sources import DOCUMENTS, write
+
+PACKAGE = Path(packer.__file__).parent
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    return write(tmp_path / "rows", "stream", DOCUMENTS)
+
+
+@pytest.fixture
+def packed(source, tmp_path) -> Path:
+    packer.pack(source, tmp_path / "packed", max_len=64, sync=False)
+    return tmp_path / "packed"
+
+
+def run_python(*arguments: object, package: Path = PACKAGE) -> str:
+    """Run Python with a copy of the package; options list what is registered when they are imported."""
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=package.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ALGORITHM = """
+import sys
+from packer.algorithms import ALGORITHMS, Algorithm
+from packer.algorithms.best_fit import best_fit_decreasing
+
+def solve(histogram, max_segments=None, **limits):
+    return best_fit_decreasing(histogram, max_segments)
+
+ALGORITHMS["toy"] = Algorithm(name="toy", summary="A toy.", solve=solve)
+from packer.cli import main
+main()
+"""
+
+
+def test_an_algorithm_is_an_entry(source, tmp_path):
+    run_python("-c", ALGORITHM, "pack", source, "-o", tmp_path / "toy", "--max-len", 64, "--algorithm", "toy")
+    packer.pack(source, tmp_path / "best", max_len=64, algorithm="bfd", sync=False)
+    one, other = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("toy", "best"))
+    assert one["shards"] == other["shards"]
+    assert "toy" in run_python("-c", ALGORITHM, "compare", source, "--max-len", 64, "--algorithm", "toy")
+
+
+EXPORT = """
+from packer.exporting.targets import TARGETS, Target
+TARGETS["toy"] = Target(summary="tokens of a toy", columns={"tokens": "int64"},
+    values=lambda rows: {"tokens": [row["input_ids"] for row in rows]})
+from packer.cli import main
+main()
+"""
+
+
+def test_an_export_is_an_entry(packed, tmp_path):
+    run_python("-c", EXPORT, "export", packed, "--to", "toy", "-o", tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "data-00000-of-00001.parquet")
+    assert table["tokens"].to_pylist() == [row["input_ids"].tolist() for row in packer.load(packed)]
+    assert "toy          tokens of a toy" in run_python("-c", EXPORT, "export", "--help")
+
+
+def test_an_export_is_an_entry_in_python_too(packed, tmp_path, monkeypatch):
+    monkeypatch.setitem(TARGETS, "all", Target(summary="all columns"))
+    made = packer.export(packed, tmp_path / "out", to="all", sync=False)
+    assert "doc_ids" in made.columns
+
+
+def test_a_batch_format_is_an_entry_whose_arguments_are_its_options(packed, monkeypatch):
+    def toy(rows, *, position_offset=0):
+        return {"first": np.array([row["input_ids"][0] + position_offset for row in rows])}
+
+    monkeypatch.setitem(FORMATS, "toy", toy)
+    dataset = packer.load(packed)
+    (batch,) = packer.batches(dataset, rows=len(dataset), seed=None, format="toy", tensors="numpy", position_offset=7)
+    assert batch["first"].tolist() == [row["input_ids"][0] + 7 for row in dataset]
+    with pytest.raises(packer.PackerError, match="format toy does not support keep_tokens: leave it out, or choose hf"):
+        packer.collate([dataset[0]], format="toy", keep_tokens=["labels"])
+
+
+@pytest.fixture
+def with_toy(tmp_path) -> Path:
+    """A copy of the package in which `PackOptions` has one field more, and nothing else was changed."""
+    copy = tmp_path / "copy" / "packer"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    declared = copy / "options" / "pack_options.py"
+    line = '    toys: Annotated[int, Option("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3\n'
+    before, marker, after = declared.read_text().partition("    def __post_init__")
+    declared.write_text(before + line + "\n" + marker + after)
+    return copy
+
+
+TOYS = """
+import packer
+from click.testing import CliRunner
+from packer.cli import cli
+from packer.cli.commands_page import arguments_module
+
+def run(*words):
+    print(CliRunner().invoke(cli, words).output)
+
+run("pack", "{source}", "-o", "{out}", "--max-len", "64", "--toys", "5")
+for toys in ({{"toys": 5}}, {{"toys": 4}}, {{"toys": 10}}, {{"tois": 5}}):
+    try:
+        print(packer.pack("{source}", "{out}", max_len=64, **toys).options.toys)
+    except (packer.PackerError, TypeError) as error:
+        print(error)
+run("pack", "--help")
+run("stats", "{source}", "--like", "{out}")
+run("verify", "{out}", "--source", "{source}")
+print(arguments_module())
+"""
+
+
+def test_an_option_of_pack_is_a_line(with_toy, source, tmp_path):
+    printed = run_python("-c", TOYS.format(source=source, out=tmp_path / "out"), package=with_toy)
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["options"]["toys"] == 5
+    expected = [
+        "Packed",
+        "\n5\n",
+        "out is complete, packed with toys 5, not 4",
+        "toys is 10: it must be a whole number from 1 to 9",
+    ]
+    expected += ["'tois': did you mean toys?", "--toys N", "is verified", "    toys: int\n"]
+    for words in expected:
+        assert words in printed
+
+
+def test_an_option_of_a_command_is_a_parameter():
+    @command()
+    def play(*, toys: Annotated[int, Option("Number of toys.", GENERAL, least=1, most=9, metavar="N")] = 3) -> None:
+        click.echo(f"{toys} toys")
+
+    invoke = CliRunner().invoke
+    assert [invoke(play, words).output for words in ([], ["--toys", "5"])] == ["3 toys\n", "5 toys\n"]
+    assert "'--toys': 10 is not a whole number from 1 to 9" in invoke(play, ["--toys", "10"]).output
+    assert "--toys N  Number of toys.  [default: 3]" in invoke(play, ["--help"]).output
