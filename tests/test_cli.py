@@ -266,7 +266,8 @@ def test_pack_json_is_the_manifest_and_where_it_is(source):
     manifest = json.loads(Path("rows-packed-64", "manifest.json").read_bytes())
     del manifest["checksum"]
     assert {name: content[name] for name in manifest} == manifest
-    assert set(content) - set(manifest) == {"output", "found_complete", "seconds", "compiling"}
+    others = {"output", "found_complete", "seconds", "compiling", "source", "totals"}
+    assert set(content) - set(manifest) == others
 
 
 def test_progress_goes_to_stderr_line_by_line_where_that_is_no_terminal(source, monkeypatch):
