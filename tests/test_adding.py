@@ -1,4 +1,4 @@
-"""An algorithm, an export, a batch format and an option are added by one entry each, and used by commands."""
+"""A format, an algorithm, an export, a batch format, a store and an option are added by one entry each."""
 
 import json
 import os
@@ -20,7 +20,12 @@ from packer.exporting.targets import TARGETS, Target
 from packer.loader.batching.batch_formats import FORMATS
 from packer.options import Option
 from packer.options.option import GENERAL
+from packer.sources.formats import FORMATS as INPUT_FORMATS
+from packer.sources.formats import InputFormat
+from packer.stores.address import SCHEMES
+from tests.chat_templates import save_tokenizer
 from tests.test_sources import DOCUMENTS, write
+from tests.toy_format import NUMBERS
 
 PACKAGE = Path(packer.__file__).parent
 
@@ -65,6 +70,50 @@ def test_an_algorithm_is_an_entry(source, tmp_path):
     one, other = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("toy", "best"))
     assert one["shards"] == other["shards"]
     assert "toy" in run_python("-c", ALGORITHM, "compare", source, "--max-len", 64, "--algorithm", "toy")
+
+
+@pytest.fixture
+def numbers(monkeypatch, tmp_path) -> Path:
+    """A file of the toy format, which is registered."""
+    toy = InputFormat(title="Numbers", endings=(".numbers",), magic=(NUMBERS,), module="tests.toy_format")
+    monkeypatch.setitem(INPUT_FORMATS, "numbers", toy)
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "rows.numbers"
+    path.write_bytes(NUMBERS + b"".join(b" ".join(b"%d" % token for token in d) + b"\n" for d in DOCUMENTS))
+    return path
+
+
+def test_an_input_format_is_an_entry(numbers, packed, tmp_path):
+    packer.pack(numbers.parent, tmp_path / "toy", max_len=64, sync=False)
+    one, other = (packer.load(path) for path in (tmp_path / "toy", packed))
+    assert [row["input_ids"].tolist() for row in one] == [row["input_ids"].tolist() for row in other]
+    assert not list(packer.verify(tmp_path / "toy", source=numbers.parent))
+    packer.pack(numbers, max_len=64, sync=False)
+    assert (numbers.parent / "rows-packed-64").is_dir()
+
+
+def test_text_in_an_added_format_is_tokenized(numbers, tmp_path):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    manifest = packer.pack(numbers, tmp_path / "packed", max_len=512, tokenizer=tokenizer, sync=False)
+    assert manifest.totals.documents == len(DOCUMENTS)
+
+
+def test_an_added_format_is_recognized_by_its_first_bytes_and_listed_in_messages(numbers, tmp_path):
+    numbers.rename(tmp_path / "rows.bin")
+    assert packer.pack(tmp_path / "rows.bin", tmp_path / "packed", max_len=64).totals.documents == len(DOCUMENTS)
+    (tmp_path / "other.bin").write_bytes(b"something else")
+    words = r"it begins with b'somethin'\); supported formats are .* and Numbers \(\.numbers\)$"
+    with pytest.raises(packer.PackerError, match=words):
+        packer.pack(tmp_path / "other.bin", tmp_path / "packed", max_len=64)
+
+
+def test_a_store_is_an_entry(source, packed, tmp_path, monkeypatch):
+    store = pytest.importorskip("obstore").store.MemoryStore()
+    monkeypatch.setitem(SCHEMES, "toy", lambda bucket: store)
+    packer.pack(source, "toy://bucket/out", max_len=64)
+    one, other = packer.load("toy://bucket/out", cache_dir=tmp_path / "cache"), packer.load(packed)
+    assert [row["input_ids"].tolist() for row in one] == [row["input_ids"].tolist() for row in other]
+    assert not list(packer.verify("toy://bucket/out"))
 
 
 EXPORT = """

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "hf")
-"""Beginnings of addresses that are object storage, or on the Hugging Face Hub."""
+SCHEMES: dict[str, Callable[[str], Any] | None] = dict.fromkeys(
+    ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "hf")
+)
+"""Beginnings of addresses that are object storage, or on the Hugging Face Hub, and functions that open a bucket.
+
+A function returns a store of obstore, or an object with its methods; None where obstore itself opens the address.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)

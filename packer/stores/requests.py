@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from packer.errors import PackerError
+from packer.stores.address import SCHEMES
 
 _OPENED_TOGETHER = 16  # files, each of which may make several requests at the same time
 
@@ -106,6 +107,8 @@ def _opened(scheme: str, bucket: str) -> Any:
         from obstore.store import from_url
     except ImportError:
         raise _not_installed(f"{scheme}://{bucket}") from None
+    if (opener := SCHEMES[scheme]) is not None:
+        return opener(bucket)
     options: dict[str, Any] = {}
     if scheme in ("s3", "s3a"):
         options |= _credentials_of_boto3()
