@@ -43,7 +43,7 @@ from packer.pipeline.segments.segment_reader import LengthsReader
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import NO_GROUP, apart_bound
-from packer.plan.whole_plan import deal
+from packer.plan.rows import RowExtents, place_rows
 
 ROW_BYTES = 8  # input_ids and labels
 SHARD_SIZE = 512_000_000
@@ -105,9 +105,9 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
         "survey": middle - begun,
         "rows": ended - middle,
         "total": ended - begun,
-        "packs": found.packs,
-        "above": found.packs - found.lower_bound,
-        "pool": found.pool_packs / found.packs,
+        "packs": found.totals.packs,
+        "above": found.totals.packs - found.totals.lower_bound,
+        "pool": found.totals.pool_packs / found.totals.packs,
     }
 
 
@@ -185,21 +185,18 @@ def keep_groups_apart(lengths: NDArray[np.int32], max_len: int, algorithm: str, 
     """Print what keeping groups apart costs, in packs and in seconds of CPU, beside plain packing in the same run."""
     solver = get_algorithm(algorithm)
     assert isinstance(solver, Algorithm)
-    rows_per_shard = SHARD_SIZE // (ROW_BYTES * max_len)
     for kind in ("5 equal", "20 equal", "100 Zipf", "10,000 Zipf", "one of half", "ten documents each"):
         groups = groups_of(kind, len(lengths))
         plain, apart = [], []
         for _ in range(runs + 1):
             marks = [time.process_time()]
-            segments = cut_documents(lengths, max_len, "split", threads=threads)
+            segments = cut_documents(lengths, max_len, "split")
             patterns = solver.solve(segments.histogram)
-            dealt = deal(segments, patterns, rows_per_shard=rows_per_shard, seed=0)
+            rows = RowExtents.of_patterns(patterns)
+            dealt, _ = place_rows(segments.extents_of_numbers(), rows, max_len, seed=0)
             marks.append(time.process_time())
             least = apart_bound(segments, groups)
-            found = keep_apart(
-                dealt, segments, groups, least=least,
-                max_segments=None, rows_per_shard=rows_per_shard, seed=0,
-            )  # fmt: skip
+            found = keep_apart(dealt, segments, groups, least=least, max_segments=None, seed=0)
             marks.append(time.process_time())
             plain.append(marks[1] - marks[0])
             apart.append(marks[2] - marks[0])

@@ -23,6 +23,7 @@ from packer.options import PackOptions
 from packer.pipeline.partitions.partitioning import PartitionPlan
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.plan.cutting import cut_documents
+from packer.plan.located_rows import rows_of_plan
 from packer.stats.row_figures import RowFigures, RowSums, shuffled
 
 ROW_BYTES = 8  # a token and its label
@@ -46,15 +47,12 @@ def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, RowFigures]:
 
 def made(lengths: NDArray[np.int32], max_len: int, shard_size: int) -> tuple[PartitionPlan, int, RowFigures]:
     """The plan of `auto` as `pack` makes it, its bound, and what its rows are like."""
-    planned = plan_lengths(lengths, PackOptions(max_len=max_len, shard_size=shard_size), threads=2)
-    plan = planned.shards
+    plan = plan_lengths(lengths, PackOptions(max_len=max_len, shard_size=shard_size), threads=2)
     assert isinstance(plan, PartitionPlan)
     sums = RowSums(max_len)
-    for number in range(len(plan.shard_rows)):
-        shard = plan.shard(number)
-        rows = shard.located(0, len(shard))
+    for rows in rows_of_plan(plan):
         sums.add(rows.lengths, rows.row_starts)
-    return plan, planned.lower_bound, sums.finish()
+    return plan, plan.totals.lower_bound, sums.finish()
 
 
 def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
@@ -69,7 +67,7 @@ def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
         f"{max_len:,}",
         f"{bound:,}",
         f"{packs:,}",
-        f"{plan.packs:,}",
+        f"{plan.totals.packs:,}",
         "drawn" if plan.job.patterns is None else "patterns",
         f"{before.within_row_share:.3f}",
         f"{now.within_row_share:.3f}",
@@ -77,8 +75,8 @@ def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
         f"{before.attention_spread:.2f}",
         f"{now.attention_spread:.2f}",
         f"{now.attention_peak:.2f}",
-        f"{plan.pool_packs / plan.packs:.2%}",
-        f"{ten.pool_packs / ten.packs:.2%}",
+        f"{plan.totals.pool_packs / plan.totals.packs:.2%}",
+        f"{ten.totals.pool_packs / ten.totals.packs:.2%}",
     ]
 
 

@@ -27,9 +27,9 @@ from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.partitions.partition_plan import PartitionPlan
 from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.planning.surveying import Survey, survey
+from packer.plan.located_rows import PIECE
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits
-from packer.plan.pieces import PIECE
 from packer.plan.segments import Segments
 
 MEDIAN, SIGMA, LONGEST = 245, 1.0, 20_000
@@ -63,14 +63,14 @@ class MadeUpReader:
     options: PackOptions
     quantiles: NDArray[np.int32] = field(default_factory=_quantiles)
 
-    def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
+    def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges; see `SegmentReader`."""
         lengths = np.empty(int(np.diff(ranges).sum()), np.int32)
         done = 0
         for first, last in ranges.tolist():
             _draw_lengths(first, self.quantiles, lengths[done : done + last - first])
             done += last - first
-        return cut_lengths_of(self.options, lengths, threads=threads)
+        return cut_lengths_of(self.options, lengths)
 
 
 class StandIns(Notes):
@@ -292,20 +292,20 @@ def plan_at_scale(
     return PlanFigures(
         documents=documents,
         tokens=surveyed.account.tokens,
-        rows=plan.packs,
+        rows=plan.totals.packs,
         shards=shards,
         partitions=partitions,
         blocks=len(surveyed.blocks),
         blocks_each=len(surveyed.blocks) / partitions,
         ranges=sum(len(cut.ranges(number)) for number in sample) * partitions // len(sample),
-        pool_rows=plan.pool_packs,
+        pool_rows=plan.totals.pool_packs,
         pool_segments=pool_segments,
         value_notes=_count_value_notes(plan),
-        values_tokens=left * plan.pool_packs * max_len / max(1, pool_segments),
+        values_tokens=left * plan.totals.pool_packs * max_len / max(1, pool_segments),
         values_pieces=left,
         regions=len(plan.pool),
         region_bytes=sum(sum(notes.bytes[stage.name]) * times[stage.name] for stage in plan.stages),
-        above=plan.packs - plan.lower_bound,
+        above=plan.totals.packs - plan.totals.lower_bound,
         survey_seconds=survey_seconds,
         survey_ran=min(1.0, most_surveyed / documents),
         task_seconds=sum(engine.seconds[stage] * times[stage] for stage in counts),

@@ -21,14 +21,14 @@ from packer.pipeline.planning.group_plan import plan_groups
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.segments.packable_segments import cut_by_policy
 from packer.plan.apart import find_runs, keep_apart, mark_clashes, spread_runs
-from packer.plan.cutting import cut_documents
+from packer.plan.cutting import cut_documents, cut_pairs
 from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound, deal_together, together_bound
-from packer.plan.items import cut_pairs
-from packer.plan.whole_plan import Plan, deal
+from packer.plan.rows import PlacedRows
+from packer.plan.segments import extents_of
 from tests import naive
 from tests.small import shrink
 from tests.test_kept import write
-from tests.test_plan import int32s, located, real_like_lengths, rows_of
+from tests.test_plan import deal, int32s, located, real_like_lengths, rows_of
 
 some_documents = st.lists(st.tuples(st.integers(0, 25), st.integers(NO_GROUP, 6)), min_size=1, max_size=60)
 
@@ -46,39 +46,30 @@ def cut_and_group(documents, max_len, long="split", align=1):
 
 def row_groups(segments, plan, of_documents):
     """Return the groups of the segments of every row."""
-    documents = segments.locate(plan.slots)[0]
+    documents = segments.locate(plan.numbers)[0]
     return [
         of_documents[documents[a:b]].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)
     ]
 
 
-def check_rows(segments, plan, *, max_segments, rows_per_shard):
-    assert sorted(plan.slots.tolist()) == sorted(segments.numbers().tolist())
+def check_rows(segments, plan, *, max_segments):
+    assert sorted(plan.numbers.tolist()) == sorted(segments.numbers().tolist())
     for row in rows_of(plan):
-        assert 0 < segments.extents_of(segments.locate(np.array(row))[2]).sum() <= segments.max_len
+        assert 0 < extents_of(segments.locate(np.array(row))[2], segments.align).sum() <= segments.max_len
         assert len(row) <= (max_segments or segments.max_len)
-    assert plan.shard_rows[0] == 0
-    assert plan.shard_rows[-1] == len(plan.row_starts) - 1
-    assert np.diff(plan.shard_rows).min() > 0
-    assert np.diff(plan.shard_rows).max() <= rows_per_shard
 
 
 @settings(deadline=None)
 @given(
     some_documents, st.integers(1, 12), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
-    st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(0, 3), st.sampled_from([0, 2, 64]),
+    st.none() | st.integers(1, 4), st.integers(0, 3), st.sampled_from([0, 2, 64]),
 )  # fmt: skip
-def test_together_every_row_holds_one_group(
-    documents, pieces, long, align, rows_per_shard, max_segments, seed, most_solved
-):
+def test_together_every_row_holds_one_group(documents, pieces, long, align, max_segments, seed, most_solved):
     segments, of_documents = cut_and_group(documents, pieces * align, long, align)
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, solved_groups=most_solved)
-        plan = deal_together(
-            segments, of_documents, solver(max_segments),
-            max_segments=max_segments, rows_per_shard=rows_per_shard, seed=seed,
-        )  # fmt: skip
-    check_rows(segments, plan, max_segments=max_segments, rows_per_shard=rows_per_shard)
+        plan = deal_together(segments, of_documents, solver(max_segments), max_segments=max_segments, seed=seed)
+    check_rows(segments, plan, max_segments=max_segments)
     found = row_groups(segments, plan, of_documents)
     assert all(len(set(row)) == 1 for row in found)
     # There are as many rows as the groups need on their own.
@@ -96,18 +87,18 @@ def test_together_every_row_holds_one_group(
 @settings(deadline=None, max_examples=300)
 @given(
     some_documents, st.integers(1, 40), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
-    st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(0, 3),
+    st.none() | st.integers(1, 4), st.integers(0, 3),
 )  # fmt: skip
-def test_apart_no_row_holds_two_segments_of_a_group(documents, pieces, long, align, rows_per_shard, max_segments, seed):
+def test_apart_no_row_holds_two_segments_of_a_group(documents, pieces, long, align, max_segments, seed):
     segments, of_documents = cut_and_group(documents, pieces * align, long, align)
-    dealt = deal(segments, solver(max_segments)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
-    before = dealt.slots.copy()
+    dealt = deal(segments, solver(max_segments)(segments.histogram), seed=seed)
+    before = dealt.numbers.copy()
     plan = keep_apart(
         dealt, segments, of_documents, least=apart_bound(segments, of_documents),
-        max_segments=max_segments, rows_per_shard=rows_per_shard, seed=seed,
+        max_segments=max_segments, seed=seed,
     )  # fmt: skip
-    assert np.array_equal(dealt.slots, before)
-    check_rows(segments, plan, max_segments=max_segments, rows_per_shard=rows_per_shard)
+    assert np.array_equal(dealt.numbers, before)
+    check_rows(segments, plan, max_segments=max_segments)
     for row in row_groups(segments, plan, of_documents):
         held = [group for group in row if group != NO_GROUP]
         assert len(held) == len(set(held))
@@ -116,16 +107,16 @@ def test_apart_no_row_holds_two_segments_of_a_group(documents, pieces, long, ali
         for row in row_groups(segments, dealt, of_documents)
         if (held := [group for group in row if group != NO_GROUP])
     ]
-    assert max(dealt.packs, apart_bound(segments, of_documents)) <= plan.packs
+    assert max(len(dealt), apart_bound(segments, of_documents)) <= len(plan)
     assert (plan is dealt) == (not any(clashes))
 
 
-def apart_of_many(of_documents, lengths, *, max_len=2048, seed=0, rows_per_shard=1000):
+def apart_of_many(of_documents, lengths, *, max_len=2048, seed=0):
     segments = cut_documents(lengths, max_len, "split")
-    dealt = deal(segments, solver(None)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
+    dealt = deal(segments, solver(None)(segments.histogram), seed=seed)
     plan = keep_apart(
         dealt, segments, of_documents, least=apart_bound(segments, of_documents),
-        max_segments=None, rows_per_shard=rows_per_shard, seed=seed,
+        max_segments=None, seed=seed,
     )  # fmt: skip
     return segments, dealt, plan
 
@@ -147,21 +138,19 @@ def test_few_clashes_cost_few_rows_and_leave_other_rows_unchanged():
         max(Counter(group for group in row if group >= 0).values(), default=1) > 1
         for row in row_groups(segments, dealt, of_documents)
     )
-    assert 0 < clashes < dealt.packs // 10
-    assert dealt.packs <= plan.packs <= dealt.packs + max(2, clashes // 10)
+    assert 0 < clashes < len(dealt) // 10
+    assert len(dealt) <= len(plan) <= len(dealt) + max(2, clashes // 10)
     before, after = ({tuple(sorted(row)) for row in rows_of(each)} for each in (dealt, plan))
-    assert len(before & after) == dealt.packs - clashes
+    assert len(before & after) == len(dealt) - clashes
 
 
 def test_as_many_rows_are_dissolved_as_the_largest_group_needs():
     # Of two rows [0, 0] and 18 rows without a group, the two need four rows; five rows have room for all.
     segments = cut_documents(int32s([5] * 40), 10, "split")
     of_documents = int32s([0] * 4 + [NO_GROUP] * 36)
-    dealt = Plan(
-        shard_rows=np.array([0, 20]), row_starts=np.arange(0, 41, 2), slots=np.arange(40, dtype=np.uint32), pool_packs=0
-    )
-    plan = keep_apart(dealt, segments, of_documents, least=4, max_segments=None, rows_per_shard=20, seed=0)
-    assert plan.packs == 20
+    dealt = PlacedRows(row_starts=np.arange(0, 41, 2), numbers=np.arange(40, dtype=np.uint32))
+    plan = keep_apart(dealt, segments, of_documents, least=4, max_segments=None, seed=0)
+    assert len(plan) == 20
     assert all(row.count(0) <= 1 for row in row_groups(segments, plan, of_documents))
     assert [sorted(row) in rows_of(dealt) for row in rows_of(plan)].count(True) == 15
 
@@ -177,12 +166,11 @@ def test_plans_by_group_repeat_and_depend_on_the_seed():
     of_documents, lengths = grouped_lengths()
     segments, _, plan = apart_of_many(of_documents, lengths)
     again, other = apart_of_many(of_documents, lengths)[2], apart_of_many(of_documents, lengths, seed=1)[2]
-    for name in ("shard_rows", "row_starts", "slots"):
+    for name in ("row_starts", "numbers"):
         assert np.array_equal(getattr(again, name), getattr(plan, name))
-    assert not np.array_equal(other.slots, plan.slots)
+    assert not np.array_equal(other.numbers, plan.numbers)
     together = [
-        deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=1000, seed=seed).slots
-        for seed in (0, 0, 1)
+        deal_together(segments, of_documents, solver(None), max_segments=None, seed=seed).numbers for seed in (0, 0, 1)
     ]
     assert np.array_equal(together[0], together[1])
     assert not np.array_equal(together[0], together[2])
@@ -252,7 +240,7 @@ def test_few_large_groups_need_about_as_many_rows_as_the_bound(kind, max_len, mo
     segments, _, plan = apart_of_many(of_documents, lengths, max_len=max_len)
     bound = max(apart_bound(segments, of_documents), -(-segments.tokens // max_len))
     assert bound <= len(plan.row_starts) - 1 <= most * bound
-    check_rows(segments, plan, max_segments=None, rows_per_shard=1000)
+    check_rows(segments, plan, max_segments=None)
     for row in row_groups(segments, plan, of_documents):
         held = [group for group in row if group != NO_GROUP]
         assert len(held) == len(set(held))
@@ -260,12 +248,12 @@ def test_few_large_groups_need_about_as_many_rows_as_the_bound(kind, max_len, mo
 
 def test_repacked_segments_depend_on_the_seed_and_not_on_source_order():
     of_documents, lengths = few_groups("five"), real_like_lengths(40_000)
-    plans = [apart_of_many(of_documents, lengths, seed=seed, rows_per_shard=10**9) for seed in (0, 0, 1)]
+    plans = [apart_of_many(of_documents, lengths, seed=seed) for seed in (0, 0, 1)]
     segments, _, plan = plans[0]
-    assert np.array_equal(plan.slots, plans[1][2].slots)
+    assert np.array_equal(plan.numbers, plans[1][2].numbers)
     assert np.array_equal(plan.row_starts, plans[1][2].row_starts)
-    assert not np.array_equal(plan.slots, plans[2][2].slots)
-    documents = segments.locate(plan.slots)[0]
+    assert not np.array_equal(plan.numbers, plans[2][2].numbers)
+    documents = segments.locate(plan.numbers)[0]
     rows = np.repeat(np.arange(len(plan.row_starts) - 1), np.diff(plan.row_starts))
     depths = np.diff(plan.row_starts)[rows]
     share = (np.arange(len(documents)) - plan.row_starts[rows]) / np.maximum(depths - 1, 1)
@@ -285,10 +273,10 @@ def test_a_group_of_most_documents_needs_as_many_rows():
 def test_rows_of_groups_do_not_depend_on_source_order():
     # The position of a document on disk depends neither on its position in the source nor on its length.
     of_documents, lengths = grouped_lengths()
-    segments, _, apart = apart_of_many(of_documents, lengths, rows_per_shard=10**9)
-    together = deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=10**9, seed=0)
+    segments, _, apart = apart_of_many(of_documents, lengths)
+    together = deal_together(segments, of_documents, solver(None), max_segments=None, seed=0)
     for plan in (apart, together):
-        documents = segments.locate(plan.slots)[0]
+        documents = segments.locate(plan.numbers)[0]
         order = np.arange(len(documents))
         within = order - np.repeat(plan.row_starts[:-1], np.diff(plan.row_starts))
         share = within / np.repeat(np.maximum(np.diff(plan.row_starts) - 1, 1), np.diff(plan.row_starts))
@@ -301,8 +289,8 @@ def test_rows_of_groups_do_not_depend_on_source_order():
 
 def test_equal_lengths_of_a_group_share_rows_at_random_not_in_source_order():
     segments, of_documents = cut_documents(np.full(4000, 5, np.int32), 10, "split"), np.zeros(4000, np.int32)
-    plan = deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=10**9, seed=0)
-    pairs = plan.slots.reshape(-1, 2).astype(np.int64)
+    plan = deal_together(segments, of_documents, solver(None), max_segments=None, seed=0)
+    pairs = plan.numbers.reshape(-1, 2).astype(np.int64)
     assert abs(np.corrcoef(pairs[:, 0], pairs[:, 1])[0, 1]) < 5 / np.sqrt(len(pairs))
 
 
@@ -326,7 +314,7 @@ def test_auto_keeps_groups_apart_in_no_more_rows_than_simpler_algorithms(seed):
     rows = {
         name: plan_lengths(
             lengths, PackOptions(max_len=128, group_by="topic", group_mode="apart", algorithm=name), groups=of_documents
-        ).packs
+        ).totals.packs
         for name in ("auto", "bfd", "ffd")
     }
     assert rows["auto"] == min(rows.values())
@@ -334,10 +322,10 @@ def test_auto_keeps_groups_apart_in_no_more_rows_than_simpler_algorithms(seed):
 
 def test_added_rows_are_anywhere_among_those_of_the_pool():
     lengths = np.sort(real_like_lengths(4000))
-    segments, dealt, plan = apart_of_many(np.arange(4000, dtype=np.int32) % 8, lengths, rows_per_shard=50)
-    assert dealt.pool_packs == dealt.packs < plan.packs - 20
-    filled = np.add.reduceat(segments.locate(plan.slots)[2], plan.row_starts[:-1])[-plan.pool_packs :]
-    assert abs(np.corrcoef(np.arange(plan.pool_packs), filled)[0, 1]) < 5 / np.sqrt(plan.pool_packs)
+    segments, dealt, plan = apart_of_many(np.arange(4000, dtype=np.int32) % 8, lengths)
+    assert len(dealt) < len(plan) - 20
+    filled = np.add.reduceat(segments.locate(plan.numbers)[2], plan.row_starts[:-1])
+    assert abs(np.corrcoef(np.arange(len(plan)), filled)[0, 1]) < 5 / np.sqrt(len(plan))
 
 
 def grouped_source(documents=400, seed=0):
@@ -473,13 +461,16 @@ def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, m
     assume(expected)
     segments = cut_by_policy(lengths, options)
     of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2)
-    plan, totals = plan_groups(segments, of_documents, options, rows_per_shard=3)
-    check_rows(segments, plan, max_segments=max_segments, rows_per_shard=3)
+    whole = plan_groups(segments, of_documents, options, rows_per_shard=3)
+    plan, totals = whole.placed, whole.totals
+    assert sum(whole.shard_rows) == len(plan)
+    assert max(whole.shard_rows) <= 3
+    check_rows(segments, plan, max_segments=max_segments)
     if long == "drop":
-        assert sorted(located(segments, plan.slots)) == expected
+        assert sorted(located(segments, plan.numbers)) == expected
     else:  # if both are cut, either may have a token more
         by_pair = defaultdict(list)
-        for document, start, length in located(segments, plan.slots):
+        for document, start, length in located(segments, plan.numbers):
             assert start == (lengths[document] - length if side == "left" else 0)
             by_pair[document // 2].append(length)
         assert sorted(by_pair) == sorted({document // 2 for document, _, _ in expected})

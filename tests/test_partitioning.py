@@ -41,14 +41,14 @@ def planned(lengths, max_len, rows_per_shard=10**9, **options):
     row_bytes = 8 * max_len
     pack_options = PackOptions(max_len=max_len, shard_size=min(rows_per_shard * row_bytes, 2**60), **options)
     plan = plan_lengths(int32s(lengths), pack_options)
-    shards = [plan.shards.shard(number) for number in range(len(plan.shards.shard_rows))]
-    assert [len(shard) for shard in shards] == plan.shards.shard_rows
-    return plan, [shard.located(0, len(shard)) for shard in shards]
+    shards = [plan.rows(number) for number in range(len(plan.shard_rows))]
+    assert [len(shard) for shard in shards] == plan.shard_rows
+    return plan, shards
 
 
 def of_partitions(plan, shards):
     """The shards that are not of the pool, in the order of their partitions."""
-    return [shard for number, shard in enumerate(shards) if not plan.shards.is_of_pool(number)]
+    return [shard for number, shard in enumerate(shards) if not plan.is_of_pool(number)]
 
 
 def rows_of(shard):
@@ -81,7 +81,7 @@ def test_every_segment_is_in_one_row_that_holds_it(
     plan, shards = planned(lengths, max_len, rows_per_shard, max_segments=max_segments, **options)
     rows = [row for shard in shards for row in rows_of(shard)]
     assert sorted(segment for row in rows for segment in row) == expected
-    assert len(rows) == plan.packs >= plan.lower_bound
+    assert len(rows) == plan.totals.packs >= plan.totals.lower_bound
     for row in rows:
         assert 0 < sum(-(-length // align) * align for _, _, length in row) <= max_len
         assert len(row) <= (max_segments or max_len)
@@ -110,11 +110,11 @@ def test_pairs_stay_side_by_side(pairs, rows_per_shard):
 def test_the_plan_does_not_depend_on_the_number_of_threads(algorithm):
     lengths = np.concatenate([like_real(60_000), [0, 9000, 2049, 2048]]).astype(np.int32)
     options = PackOptions(max_len=2048, shard_size=8 * 2048 * 500, algorithm=algorithm)
-    plans = [plan_lengths(lengths, options, threads=threads).shards for threads in (1, 2, 5)]
+    plans = [plan_lengths(lengths, options, threads=threads) for threads in (1, 2, 5)]
     for plan in plans[1:]:
         assert plan.shard_rows == plans[0].shard_rows
         for number in range(len(plan.shard_rows)):
-            one, other = (each.shard(number).located(0, plan.shard_rows[number]) for each in (plan, plans[0]))
+            one, other = (each.rows(number) for each in (plan, plans[0]))
             assert np.array_equal(one.documents, other.documents)
             assert np.array_equal(one.row_starts, other.row_starts)
 
@@ -132,9 +132,9 @@ def test_auto_needs_no_more_rows_than_the_solver_in_any_order_of_the_source(orde
     lengths = ORDERS[order](like_real(120_000))
     solved = get_algorithm("auto").solve(cut_documents(lengths, max_len, "split").histogram).packs
     plan, _ = planned(lengths, max_len, rows_per_shard=-(-solved // 5))
-    assert plan.packs <= max(solved + 1, solved * (1 + 1e-5))
-    assert plan.shards.job.patterns is None  # drawn
-    assert plan.shards.pool_packs < 0.03 * plan.packs
+    assert plan.totals.packs <= max(solved + 1, solved * (1 + 1e-5))
+    assert plan.job.patterns is None  # drawn
+    assert plan.totals.pool_packs < 0.03 * plan.totals.packs
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -149,11 +149,14 @@ def test_every_shard_is_a_sample_of_the_corpus(order):
 
 def test_rows_are_mixed_like_the_corpus():
     lengths = like_real(60_000)
-    plan, shards = planned(lengths, 4096, rows_per_shard=1000)
+    _, shards = planned(lengths, 4096, rows_per_shard=1000)
     sums = RowSums(4096)
     for shard in shards:
         sums.add(shard.lengths, shard.row_starts)
-    assert sums.finish().within_row_share > 0.85 * shuffled(plan.segments.histogram).within_row_share
+    assert (
+        sums.finish().within_row_share
+        > 0.85 * shuffled(cut_documents(lengths, 4096, "split").histogram).within_row_share
+    )
 
 
 @pytest.mark.parametrize("rows_per_shard", [10**9, 1_000])
@@ -168,7 +171,7 @@ def test_rows_are_mixed_in_shards_of_any_size_and_the_longest_documents_are_not_
     sums = RowSums(1024)
     for shard in shards:
         sums.add(shard.lengths, shard.row_starts)
-    assert plan.packs <= plan.lower_bound + 1
+    assert plan.totals.packs <= plan.totals.lower_bound + 1
     assert (
         sums.finish().within_row_share
         > 0.95 * shuffled(cut_documents(lengths, 1024, "split").histogram).within_row_share
@@ -190,24 +193,24 @@ def test_auto_solves_long_documents_and_mixed_draws_them():
     solved = get_algorithm("auto").solve(np.bincount(lengths, minlength=2049)).packs
     auto, _ = planned(lengths, 2048, rows_per_shard=500)
     mixed, _ = planned(lengths, 2048, rows_per_shard=500, algorithm="mixed")
-    assert auto.packs == solved
-    assert auto.shards.job.patterns is not None
-    assert mixed.shards.job.patterns is None
-    assert mixed.packs >= solved
+    assert auto.totals.packs == solved
+    assert auto.job.patterns is not None
+    assert mixed.job.patterns is None
+    assert mixed.totals.packs >= solved
 
 
 def test_rows_are_drawn_if_an_optimal_rest_makes_them_few_enough():
     """With a million log-normal lengths, `auto` alone would pack the rest into one row more than drawing may add."""
     drawn = np.exp(np.random.default_rng(0).standard_normal(1_000_000, np.float32) + np.float32(5.5))
     plan = plan_lengths(np.minimum(drawn + 1, 20_000).astype(np.int32), PackOptions(max_len=2048), threads=2)
-    assert plan.shards.shares is None
-    assert plan.packs <= plan.lower_bound * (1 + 1e-5)
+    assert plan.shares is None
+    assert plan.totals.packs <= plan.totals.lower_bound * (1 + 1e-5)
 
 
 def test_a_row_of_a_partition_holds_only_documents_of_that_partition():
     for algorithm in ("auto", "bfd"):
         plan, shards = planned(like_real(20_000), 2048, rows_per_shard=300, algorithm=algorithm)
-        partitions = plan.shards.job.partitions
+        partitions = plan.job.partitions
         assert len(partitions) > 5
         for partition, shard in enumerate(of_partitions(plan, shards)):
             own = {document for first, last in partitions.ranges(partition) for document in range(first, last)}
@@ -221,7 +224,7 @@ def test_shards_are_alike_if_documents_have_few_lengths():
     plan, shards = planned(lengths, 2048, rows_per_shard=2000, algorithm="bfd")
     own = of_partitions(plan, shards)
     assert len(own) > 5
-    assert plan.shards.pool_packs < 0.05 * plan.packs
+    assert plan.totals.pool_packs < 0.05 * plan.totals.packs
     fills = [shard.lengths.sum() / (len(shard.row_starts) - 1) for shard in own]
     depths = [np.diff(shard.row_starts).mean() for shard in own]
     assert max(fills) < 1.05 * min(fills)
@@ -242,11 +245,11 @@ def test_many_partitions_have_several_levels_of_regions(monkeypatch, algorithm):
     monkeypatch.setattr(partitioning, "Regions", Counted)
     lengths = np.random.default_rng(0).integers(5, 200, 20_000)
     plan, shards = planned(lengths, 512, rows_per_shard=120, algorithm=algorithm)
-    assert len(plan.shards.job.partitions) > 3**3
-    levels = {name.rpartition("-")[0] for name in plan.shards.pool}
+    assert len(plan.job.partitions) > 3**3
+    levels = {name.rpartition("-")[0] for name in plan.pool}
     assert len(levels) >= 4  # three levels of regions, and the last leftovers
     assert max(read.values()) <= 3
-    assert sum(plan.shards.pool_rows) == plan.shards.pool_packs
+    assert sum(plan.pool_rows) == plan.totals.pool_packs
     segments = [segment for shard in shards for row in rows_of(shard) for segment in row]
     assert sorted(segments) == [(document, 0, length) for document, length in enumerate(lengths.tolist())]
     if algorithm == "bfd":
@@ -268,13 +271,13 @@ def test_a_single_region_keeps_its_note_names(algorithm):
     # Up to 256 partitions form one region; the random streams of its rows follow those of the partitions.
     lengths = np.random.default_rng(0).integers(5, 200, 20_000)
     plan, _ = planned(lengths, 512, rows_per_shard=400, algorithm=algorithm)
-    count = len(plan.shards.job.partitions)
+    count = len(plan.job.partitions)
     assert count > 8
     expected = {
         "mixed": (f"drawn-{count}-level1-0", f"drawn-{count}-rest-0"),
         "bfd": (f"pool-{count}-0",),
     }
-    assert plan.shards.pool == expected[algorithm]
+    assert plan.pool == expected[algorithm]
 
 
 def test_another_seed_gives_another_packing_with_about_as_many_rows():
@@ -283,7 +286,7 @@ def test_another_seed_gives_another_packing_with_about_as_many_rows():
         planned(lengths, 2048, rows_per_shard=100, seed=seed) for seed in (1, 1, 2)
     )
     assert [shard.documents.tolist() for shard in first] == [shard.documents.tolist() for shard in second]
-    assert abs(one.packs - other.packs) <= 1
+    assert abs(one.totals.packs - other.totals.packs) <= 1
     together = [
         {frozenset(row) for shard in shards for row in rows_of(shard) if len(row) > 1} for shards in (first, third)
     ]
@@ -321,8 +324,8 @@ def test_a_plan_resumes_from_its_notes_with_the_same_rows(monkeypatch, algorithm
         plan = plan_partitions(reader, surveyed, options, rows_per_shard=300, notes=resumed)
         assert resumed.saved == whole.saved - most  # nothing is done twice
         assert plan.shard_rows == expected.shard_rows
-        for number, rows in enumerate(plan.shard_rows):
-            one, other = (each.shard(number).located(0, rows) for each in (plan, expected))
+        for number in range(len(plan.shard_rows)):
+            one, other = (each.rows(number) for each in (plan, expected))
             assert np.array_equal(one.documents, other.documents)
 
 
@@ -334,7 +337,7 @@ def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
     assert len(segments) >= 10
     assert max(segments) < 1200
     assert sorted(np.concatenate([shard.documents for shard in shards])) == list(range(10_000))
-    assert plan.packs == plan.lower_bound == -(-25_000 // 64)
+    assert plan.totals.packs == plan.totals.lower_bound == -(-25_000 // 64)
 
 
 @pytest.mark.parametrize("pairs", [False, True])

@@ -72,9 +72,9 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(another
 
     def in_child_first(claimed, makers, watch, engine, progress):
         (maker,) = makers
-        write = ShardTask(claimed=claimed, makers=makers, watch=watch, ends=[len(maker.shards.shard_rows)])
-        reader = getattr(getattr(maker.shards, "job", None), "reader", None)
-        surveyor = Surveyor(reader=reader, options=maker.shards.job.options) if reader is not None else None
+        write = ShardTask(claimed=claimed, makers=makers, watch=watch, ends=[len(maker.plan.shard_rows)])
+        reader = getattr(getattr(maker.plan, "job", None), "reader", None)
+        surveyor = Surveyor(reader=reader, options=maker.plan.job.options) if reader is not None else None
         found["child"] = another_process(run, tasks, surveyor, write, tmp_path / "child")
         names = [f"{task.stage}-{number}" for task, numbers in tasks for number in numbers]
         saved = NotesInStore(claimed)
@@ -108,4 +108,4 @@ def test_neither_addresses_nor_tokens_nor_notes_are_pickled(tmp_path, monkeypatc
     again = pickle.loads(pickled)
     assert isinstance(again.mapped, MappedDocuments)
     assert set(vars(again.mapped)) == {"documents"}
-    assert again.mapped is again.shards.job.reader.mapped  # one table for both
+    assert again.mapped is again.plan.job.reader.mapped  # one table for both

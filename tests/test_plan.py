@@ -14,8 +14,8 @@ from packer.plan import permute as permutations
 from packer.plan.cutting import cut_documents
 from packer.plan.permute import key_of as key
 from packer.plan.permute import permute
-from packer.plan.segments import Segments
-from packer.plan.whole_plan import Plan, deal
+from packer.plan.rows import PlacedRows, RowExtents, place_rows
+from packer.plan.segments import Segments, extents_of
 from tests import naive
 from tests.compiled import compiled
 
@@ -27,14 +27,21 @@ def int32s(values: list[int]) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
-def make_plan(lengths, max_len, long="split", rows_per_shard=3, seed=0, threads=1, **cut) -> tuple[Segments, Plan]:
-    segments = cut_documents(int32s(lengths), max_len, long, threads=threads, **cut)
-    patterns = get_algorithm("bfd").solve(segments.histogram, None)
-    return segments, deal(segments, patterns, rows_per_shard=rows_per_shard, seed=seed)
+def deal(segments: Segments, patterns, *, seed: int) -> PlacedRows:
+    """Fill the rows of patterns with all segments."""
+    rows = RowExtents.of_patterns(patterns)
+    placed, left = place_rows(segments.extents_of_numbers(), rows, segments.max_len, seed=seed)
+    assert len(left) == 0
+    return placed
 
 
-def rows_of(plan: Plan) -> list[list[int]]:
-    return [plan.slots[a:b].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)]
+def make_plan(lengths, max_len, long="split", seed=0, **cut) -> tuple[Segments, PlacedRows]:
+    segments = cut_documents(int32s(lengths), max_len, long, **cut)
+    return segments, deal(segments, get_algorithm("bfd").solve(segments.histogram, None), seed=seed)
+
+
+def rows_of(plan: PlacedRows) -> list[list[int]]:
+    return [plan.numbers[a:b].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)]
 
 
 def located(segments: Segments, numbers: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -84,24 +91,17 @@ def test_error_policy_names_the_document_its_length_and_the_limit():
 
 @settings(deadline=None)
 @given(
-    some_lengths.filter(any), st.integers(1, 12), policies, st.integers(1, 6), st.integers(0, 3),
-    st.integers(0, 5), st.integers(1, 3),
+    some_lengths.filter(any), st.integers(1, 12), policies, st.integers(0, 3), st.integers(0, 5), st.integers(1, 3)
 )  # fmt: skip
-def test_every_segment_is_dealt_once_into_rows_that_hold_it(
-    lengths, pieces, long, rows_per_shard, seed, overlap, align
-):
+def test_every_segment_is_dealt_once_into_rows_that_hold_it(lengths, pieces, long, seed, overlap, align):
     max_len = pieces * align
     if long == "drop" and not any(0 < length <= max_len for length in lengths):
         return
     overlap = min(overlap, max_len - 1) if long == "split" else 0
-    segments, plan = make_plan(lengths, max_len, long, rows_per_shard, seed, overlap=overlap, align=align)
-    assert sorted(located(segments, plan.slots)) == naive.cut_documents(lengths, max_len, long, overlap)
+    segments, plan = make_plan(lengths, max_len, long, seed, overlap=overlap, align=align)
+    assert sorted(located(segments, plan.numbers)) == naive.cut_documents(lengths, max_len, long, overlap)
     for row in rows_of(plan):
-        assert 0 < segments.extents_of(segments.locate(np.array(row))[2]).sum() <= max_len
-    assert plan.shard_rows[0] == 0
-    assert plan.shard_rows[-1] == len(plan.row_starts) - 1
-    assert (np.diff(plan.shard_rows) > 0).all()
-    assert np.diff(plan.shard_rows).max() <= rows_per_shard
+        assert 0 < extents_of(segments.locate(np.array(row))[2], align).sum() <= max_len
 
 
 def real_like_lengths(documents: int) -> NDArray[np.int32]:
@@ -110,10 +110,10 @@ def real_like_lengths(documents: int) -> NDArray[np.int32]:
 
 def test_another_seed_gives_another_packing_with_as_many_rows():
     lengths = real_like_lengths(5_000)
-    _, one = make_plan(lengths, 2048, rows_per_shard=100, seed=1)
-    _, again = make_plan(lengths, 2048, rows_per_shard=100, seed=1)
-    _, other = make_plan(lengths, 2048, rows_per_shard=100, seed=2)
-    assert np.array_equal(one.slots, again.slots)
+    _, one = make_plan(lengths, 2048, seed=1)
+    _, again = make_plan(lengths, 2048, seed=1)
+    _, other = make_plan(lengths, 2048, seed=2)
+    assert np.array_equal(one.numbers, again.numbers)
     assert len(one.row_starts) == len(other.row_starts)
     together = [{frozenset(row) for row in rows_of(plan) if len(row) > 1} for plan in (one, other)]
     assert len(together[0] & together[1]) < len(together[0]) / 3  # long documents of a length of their own stay paired
@@ -122,7 +122,7 @@ def test_another_seed_gives_another_packing_with_as_many_rows():
 def test_the_order_of_rows_and_segments_is_independent_of_length():
     # 5-sigma bounds of a rank correlation under independence: 5 / sqrt(n)
     lengths = real_like_lengths(30_000)
-    segments, plan = make_plan(lengths, 2048, rows_per_shard=10**9)
+    segments, plan = make_plan(lengths, 2048)
     rows = rows_of(plan)
     sizes = [segments.locate(np.array(row))[2] for row in rows]
     means = np.array([size.mean() for size in sizes])
@@ -134,8 +134,8 @@ def test_the_order_of_rows_and_segments_is_independent_of_length():
 
 
 def test_equal_lengths_are_dealt_at_random_not_in_source_order():
-    _, plan = make_plan([5] * 4000, 10, rows_per_shard=10**9)
-    pairs = plan.slots.reshape(-1, 2).astype(np.int64)
+    _, plan = make_plan([5] * 4000, 10)
+    pairs = plan.numbers.reshape(-1, 2).astype(np.int64)
     assert abs(rank_correlation(pairs[:, 0], pairs[:, 1])) < 5 / np.sqrt(len(pairs))
 
 

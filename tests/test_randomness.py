@@ -74,10 +74,9 @@ def shards(request):
         lengths = random.permutation(lengths)
         options = PackOptions(max_len=2048, shard_size=shard_size, seed=seed, algorithm=request.param)
         plan = plan_lengths(lengths, options)
-        assert not plan.shards.is_of_pool(0)
-        for number in (0, int(plan.shards.pool_numbers[-1])):
-            shard = plan.shards.shard(number)
-            rows = shard.located(0, len(shard))
+        assert not plan.is_of_pool(0)
+        for number in (0, int(plan.pool_numbers[-1])):
+            rows = plan.rows(number)
             bounds = zip(rows.row_starts[:-1], rows.row_starts[1:], strict=True)
             found.append([(rows.documents[a:b], rows.lengths[a:b]) for a, b in bounds])
     return {"of a partition": found[::2], "of the pool": found[1::2]}

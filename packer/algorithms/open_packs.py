@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import jit_helper, jit_if_many_tokens
-from packer.algorithms.joined_ranges import joined_ranges
 from packer.algorithms.patterns import Patterns
 
 COUNT, SEGMENTS, CHAIN, BELOW = range(4)

@@ -78,11 +78,11 @@ def _machine() -> dict[str, Any]:
 
 def _kernel_cache() -> dict[str, Any]:
     """The folder in which kernels are cached (None if no folder can be written), and how many are there."""
-    from packer.plan import row_kernels
+    from packer.plan import permute
 
-    kernel: Any = row_kernels.fill_rows
+    kernel: Any = permute.permute
     folder = kernel.compiled.stats.cache_path
-    package = Path(row_kernels.__file__).parent.parent
+    package = Path(permute.__file__).parent.parent
     root = Path(folder) if folder is not None else None
     if root is not None and package in root.parents:  # the cache is next to each module
         root = package

@@ -13,8 +13,7 @@ from packer.algorithms.patterns import Patterns
 from packer.arrow import is_numeric
 from packer.errors import SourceError
 from packer.options import PackOptions
-from packer.plan.cutting import cut_documents
-from packer.plan.items import cut_pairs
+from packer.plan.cutting import cut_documents, cut_pairs
 from packer.plan.segments import Segments
 from packer.shards.row_format import RowFormat
 
@@ -39,15 +38,12 @@ def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) ->
     return RowFormat.of(options).keeping(kept, kept_tokens)
 
 
-def cut_lengths_of(
-    options: PackOptions, lengths: NDArray[np.int32], *, threads: int = 1, first_document: int = 0
-) -> Segments:
+def cut_lengths_of(options: PackOptions, lengths: NDArray[np.int32], *, first_document: int = 0) -> Segments:
     """Cut documents, or pairs of them, into segments; see `cut_documents` and `cut_pairs`.
 
     Args:
         options: options of the pack.
         lengths: (documents,) tokens of each document.
-        threads: number of threads that read the lengths.
         first_document: number of the first of these documents in the source, for messages.
 
     Raises:
@@ -62,7 +58,6 @@ def cut_lengths_of(
             options.long,
             truncate_side=options.truncate_side,
             align=options.align,
-            threads=threads,
             first_document=first_document,
         )
     return cut_documents(
@@ -72,7 +67,6 @@ def cut_lengths_of(
         overlap=options.overlap,
         truncate_side=options.truncate_side,
         align=options.align,
-        threads=threads,
         first_document=first_document,
     )
 

@@ -16,10 +16,11 @@ from packer.loader.dataset import PackedDataset
 from packer.options import PackOptions
 from packer.options.pack_options import LONGEST_ROW
 from packer.paths import PathList, expanded
-from packer.pipeline.measure_source import Measured, located_rows, measure_at_lengths
-from packer.pipeline.planning.make_plan import PlannedLengths
+from packer.pipeline.apply_options import cut_lengths_of
+from packer.pipeline.measure_source import Measured, measure_at_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
+from packer.plan.located_rows import Plan, rows_of_plan
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
@@ -65,16 +66,15 @@ def dataset_figures(
         if max_lens:
             options = (compared.smallest or compared.lengths[-1]).options
     measured = measure_at(options)
-    planned = measured.plan(options, progress)
-    rows = measured.follow(planned, options, keeps_rows=for_report) if for_report or options.limit else None
+    plan = measured.plan(options, progress)
+    rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
     values, counts = tally(measured.lengths)
-    figures = _planned_figures(measured, planned, options, rows, documents_per_step)
+    figures = _planned_figures(measured, plan, options, rows, documents_per_step)
     figures = replace(figures, document_lengths=(values, counts))
     if rows is None or rows.profile is None:
         return figures
-    shown = planned_rows(
-        located_rows(planned.shards), chosen_rows(rows.profile), options.align, measured.origins_for(options)
-    )
+    origins = measured.origins_for(options)
+    shown = planned_rows(rows_of_plan(plan), chosen_rows(rows.profile), options.align, origins)
     return replace(figures, name=_name(source), row_lengths=compared, shown_rows=shown)
 
 
@@ -191,18 +191,18 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows:
 
 def _planned_figures(
     measured: Measured,
-    planned: PlannedLengths,
+    plan: Plan,
     options: PackOptions,
     rows: RowFigures | None,
     documents_per_step: int,
 ) -> Figures:
-    segments = planned.segments
+    segments = cut_lengths_of(options, measured.lengths_for(options))
     histogram = segments.histogram
     if options.align > 1:  # which counts extents, not tokens
         histogram = np.bincount(segments.locate(segments.numbers())[2], minlength=options.max_len + 1)
     return Figures(
         options=options,
-        totals=planned.totals,
+        totals=plan.totals,
         histogram=histogram,
         documents_per_step=documents_per_step,
         mixture=measured.mixture,
@@ -230,9 +230,9 @@ def _compare_lengths(
             at_length = replace(options, max_len=max_len)
             measured = measure_at(at_length)
             progress(f"length {max_len}", done, len(tried))
-            planned = measured.plan(at_length)
-            rows = measured.follow(planned, at_length)
-            found.append(_planned_figures(measured, planned, at_length, rows, documents_per_step))
+            plan = measured.plan(at_length)
+            rows = measured.follow(plan, at_length)
+            found.append(_planned_figures(measured, plan, at_length, rows, documents_per_step))
         except PackerError:
             if max_lens or (max_len == tried[-1] and not found):
                 raise

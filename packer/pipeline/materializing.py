@@ -13,6 +13,7 @@ from xxhash import xxh3_128_hexdigest
 
 from packer.engine import Engine
 from packer.errors import PackerError
+from packer.facts import Totals
 from packer.gather import lengths_of
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
@@ -31,7 +32,7 @@ from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
 from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
-from packer.plan.pieces import PieceRows, ShardRows, pieces_of
+from packer.plan.located_rows import LocatedRows, joined_rows, pieces_of
 from packer.progress import Progress, silent
 from packer.shards.file_names import rejected_name
 from packer.shards.generations import with_generation
@@ -131,7 +132,7 @@ class _Part:
         self.watch.check()
         return ShardMaker(
             mapped=mapped,
-            shards=IndexShards(folder=self.folder, manifest=self.manifest, mapped=mapped),
+            plan=IndexPlan(folder=self.folder, manifest=self.manifest, mapped=mapped),
             row_format=row_format_of(options, mapped.table.extra),
             overlap=overlap_of(options),
             first_document=self.manifest.first.document,
@@ -229,8 +230,8 @@ def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IndexShards:
-    """Rows of each shard of an index, located in the source. Can be pickled."""
+class IndexPlan:
+    """The plan that an index is: its rows, located in the source. Can be pickled."""
 
     folder: AnyPath
     """Folder of the index."""
@@ -242,30 +243,34 @@ class IndexShards:
     """Documents of its source."""
 
     @property
+    def totals(self) -> Totals:
+        """Totals of the manifest."""
+        return self.manifest.totals
+
+    @property
     def shard_rows(self) -> list[int]:
         """Number of rows of each shard."""
         rows: list[int] = column_of(self.manifest.shards, "rows").tolist()
         return rows
 
-    def shard(self, number: int) -> ShardRows:
+    def rows(self, shard: int) -> LocatedRows:
         """Return the rows of a shard.
 
         Raises:
             PackerError: the shard is damaged, or refers to tokens that the source does not have.
         """
         folder, manifest = self.folder, self.manifest
-        entry = manifest.shards[number]
+        entry = manifest.shards[shard]
         path = folder / entry.file
-        parts, depths = [], []
+        parts = []
         for batch in checked_batches(folder, entry, manifest):
             segments = RowSegments.of(batch)
-            depths.append(np.bincount(segments.rows, minlength=batch.num_rows))
+            depths = np.bincount(segments.rows, minlength=batch.num_rows)
             documents = self._numbers(segments.keys, str(path))
             self._check(documents, segments.starts + segments.lengths, str(path))
-            parts.append(pieces_of(documents, segments.starts, segments.lengths))
-        rows = np.concatenate(depths)
-        starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-        return PieceRows(pieces=np.concatenate(parts), starts=starts, order=np.arange(len(rows), dtype=np.int64))
+            pieces = pieces_of(documents, segments.starts, segments.lengths)
+            parts.append(LocatedRows(pieces=pieces, row_starts=np.append(0, np.cumsum(depths))))
+        return joined_rows(parts)
 
     def _numbers(self, columns: Mapping[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
         """Return the documents of segments, as they are numbered for packing."""

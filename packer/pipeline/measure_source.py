@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from packer.facts import MixturePart
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.planning.grouping import document_groups
+from packer.pipeline.planning.group_plan import document_groups
 from packer.pipeline.planning.limit_plan import limit_values
-from packer.pipeline.planning.make_plan import PlannedLengths, is_planned_whole, makes_own_rows, plan_lengths
+from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows, plan_lengths
 from packer.pipeline.read_documents import Documents, SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
-from packer.plan.pieces import Located, Shards
+from packer.plan.located_rows import Plan, rows_of_plan
 from packer.progress import Progress, silent
 from packer.sources.mixtures.origins import Origins
 from packer.sources.open_documents import Survey
@@ -64,17 +64,17 @@ class Measured:
             return self.survey.origins(self.order)
         return self.survey.origins(self.survey.order(self.lengths))
 
-    def plan(self, options: PackOptions, progress: Progress = silent) -> PlannedLengths:
+    def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
         lengths = self.lengths_for(options)
         return plan_lengths(
             lengths, options, groups=self.groups, limits=self.limits, describe=self.describe, progress=progress
         )
 
-    def follow(self, planned: PlannedLengths, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
+    def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
         """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
         sums = RowSums(options.max_len, limits=options.limits, keeps_rows=keeps_rows)
-        for rows in located_rows(planned.shards):
+        for rows in rows_of_plan(plan):
             limited = {name: self.limits[name][rows.documents] for name in options.limits}
             sums.add(rows.lengths, rows.row_starts, starts=rows.starts, limited=limited)
         return sums.finish()
@@ -135,13 +135,6 @@ def measure_at_lengths(
         return held[read_at]
 
     return measure_at
-
-
-def located_rows(shards: Shards) -> Iterator[Located]:
-    """Yield the rows of a plan, one shard after the other."""
-    for number in range(len(shards.shard_rows)):
-        shard = shards.shard(number)
-        yield shard.located(0, len(shard))
 
 
 def _in_order(lengths: NDArray[np.int32], order: NDArray[Any] | None) -> NDArray[np.int32]:

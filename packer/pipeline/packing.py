@@ -17,6 +17,7 @@ from packer.output.claim_pack import finish_interrupted, refuse_replacing
 from packer.output.request import Request
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded, output_path
+from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.complete_output import check_complete, written_by_another
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.job import Job, build_claimed
@@ -24,9 +25,16 @@ from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.partitions.leftover_values import leftover_values
-from packer.pipeline.planning.make_plan import PLAN_VERSION, is_planned_whole, makes_own_rows, plan_documents
+from packer.pipeline.planning.make_plan import (
+    PLAN_VERSION,
+    is_planned_whole,
+    makes_own_rows,
+    overlap_of,
+    plan_documents,
+)
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, refuse_untrained, with_rejected, write_rejected_list
+from packer.pipeline.segments.segment_reader import MappedDocuments
 from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.source_warnings import (
     warn_of_linked_files,
@@ -249,20 +257,22 @@ def pack_into(
     warn_of_unstopped(mapped)
 
     # Plan the rows.
-    planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
+    packed = MappedDocuments(documents=documents)
+    row_format = row_format_of(options, packed.table.extra)
+    plan = plan_documents(packed, options, row_format, notes=notes, engine=engine, progress=progress)
     watch.check()
-    warn_of_split_chats(opened, planned.totals, options)
-    target.check_columns(planned.row_format)
+    warn_of_split_chats(opened, plan.totals, options)
+    target.check_columns(row_format)
 
     # Write the shards that are missing.
-    size = planned.row_format.bytes_of(planned.totals.packs, planned.totals.segments)
+    size = row_format.bytes_of(plan.totals.packs, plan.totals.segments)
     check_writing(claimed, size, options, engine.workers)
     maker = ShardMaker(
-        mapped=planned.mapped,
-        shards=planned.shards,
-        row_format=planned.row_format,
-        overlap=planned.overlap,
-        leftovers=leftover_values(planned.mapped, planned.shards, planned.row_format),
+        mapped=packed,
+        plan=plan,
+        row_format=row_format,
+        overlap=overlap_of(options),
+        leftovers=leftover_values(packed, plan, row_format),
         first_document=target.documents,
     )
     entries = write_shards(claimed, [maker], watch, engine, progress)
@@ -270,7 +280,7 @@ def pack_into(
 
     # Write the manifest, which completes the dataset.
     totals = Totals(
-        **planned.totals.values(),
+        **plan.totals.values(),
         tokens_trained=sum(entry.trained for entry in entries),
         segments_untrained=sum(entry.untrained_segments for entry in entries),
     )

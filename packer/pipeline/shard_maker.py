@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ from packer.gather import Spans, held_spans
 from packer.labels import NO_LOSS
 from packer.pipeline.partitions.leftover_values import LeftoverValues
 from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
-from packer.plan.pieces import Located, ShardRows, Shards
-from packer.plan.segments import context_of
+from packer.plan.located_rows import LocatedRows, Plan, ShardRows
+from packer.plan.segments import context_of, extents_of
 from packer.shards.kept_columns import KeptValues
 from packer.shards.row_block import RowBlock
 from packer.shards.row_format import RowFormat
@@ -39,7 +39,7 @@ class ShardMaker:
     mapped: MappedDocuments
     """Documents that are packed."""
 
-    shards: Shards
+    plan: Plan
     """Segments of the rows of each shard."""
 
     row_format: RowFormat
@@ -70,13 +70,13 @@ class ShardMaker:
         Raises:
             SourceError: a token or label of the source is out of range.
         """
-        rows = self.shards.shard(shard)
+        rows = self.plan.rows(shard)
         kept, schema = self._kept(rows), self.row_format.schema
         is_collected = self.leftovers is not None and self.leftovers.plan.is_of_pool(shard)
         segments = 0
         with self._read(shard, rows) as columns:
             for first, last in self.row_format.blocks(len(rows)):
-                block = self.block(rows.located(first, last))
+                block = self.block(rows.part(first, last))
                 if is_collected:
                     block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
                 segments += len(block.lists)
@@ -85,39 +85,39 @@ class ShardMaker:
                 except BadTokenError as bad:
                     raise SourceError(self._explain(bad, block)) from bad
 
-    def block(self, rows: Located) -> RowBlock:
+    def block(self, rows: LocatedRows) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""
-        sources, ids, copies = (None, rows.documents, None)
+        documents, starts, lengths = rows.documents, rows.starts, rows.lengths
+        sources, ids, copies = (None, documents, None)
         if self.origins is not None:
-            sources, ids, copies = self.origins.of(rows.documents)
-        align = self.row_format.align
-        lists = lists_of(self.table, rows.documents)
+            sources, ids, copies = self.origins.of(documents)
+        lists = lists_of(self.table, documents)
         return RowBlock(
             lists=lists,
             kept_lists=lists,
             documents=ids + self.first_document if self.first_document else ids,
             source_ids=sources,
             copies=copies,
-            starts=rows.starts,
-            lengths=rows.lengths,
-            extents=rows.lengths if align == 1 else -(-rows.lengths // align) * align,
-            context=context_of(rows.starts, self.overlap),
+            starts=starts,
+            lengths=lengths,
+            extents=extents_of(lengths, self.row_format.align),
+            context=context_of(starts, self.overlap),
             row_starts=rows.row_starts,
         )
 
-    def copy_values(self, segments: Located, places: NDArray[np.int64], out: SegmentValues) -> None:
+    def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: SegmentValues) -> None:
         """Copy the values of segments from the source.
 
         Args:
-            segments: segments of any rows.
+            pieces: (segments,) an array of PIECE.
             places: (segments,) index of the first value of each in `out`.
             out: receives the values.
 
         Raises:
             SourceError: a token or label of the source is out of range.
         """
-        block, columns = self.block(segments), self._columns()
-        with self._held(columns, segments):
+        block, columns = self.block(LocatedRows.one_row(pieces)), self._columns()
+        with self._held(columns, pieces):
             try:
                 out.fill(columns, Spans(block.lists, block.starts, block.lengths, places))
             except BadTokenError as bad:
@@ -139,37 +139,33 @@ class ShardMaker:
             if not in_use():
                 yield columns
                 return
-            with self._held(columns, rows.located(0, len(rows))):
+            with self._held(columns, rows.part(0, len(rows)).pieces):
                 yield columns
             return
-        every = rows.located(0, len(rows))
+        every = rows.part(0, len(rows))
         if self.leftovers.plan.is_of_pool(shard):
-            yield self.leftovers.collected(shard, every, self.copy_values).columns(every.starts, every.lengths)
+            yield self.leftovers.collected(shard, every.pieces, self.copy_values).columns(every.starts, every.lengths)
         else:
             left = self.leftovers.left_by(shard)
-            with self._held(columns, every, left):
+            with self._held(columns, np.concatenate([every.pieces, left])):
                 self.leftovers.save(shard, left, self.copy_values)
                 yield columns
 
     @contextmanager
-    def _held(self, columns: SourceColumns, *parts: Located) -> Iterator[None]:
+    def _held(self, columns: SourceColumns, pieces: NDArray[Any]) -> Iterator[None]:
         """Hold segments of a source in object storage, which is read in as few requests as possible."""
         tokens = None if self.row_format.index_only else columns.input_ids
         read = [column for column in (tokens, columns.labels, *columns.kept_tokens.values()) if column]
-        documents, starts, lengths = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("documents", "starts", "lengths")
-        )
-        with (
-            reading(self.mapped.documents.source.name),
-            held_spans(read, lists_of(self.table, documents), starts, lengths),
-        ):
+        rows = LocatedRows.one_row(pieces)
+        lists = lists_of(self.table, rows.documents)
+        with reading(self.mapped.documents.source.name), held_spans(read, lists, rows.starts, rows.lengths):
             yield
 
     def _kept(self, rows: ShardRows) -> KeptValues:
         """Return the values that the documents of a shard have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
-        lists = lists_of(self.table, rows.located(0, len(rows)).documents)
+        lists = lists_of(self.table, rows.part(0, len(rows)).documents)
         return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, lists)
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:

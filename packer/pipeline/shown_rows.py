@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from packer.loader.dataset import PackedDataset
 from packer.loader.draws import draws, stream_key
 from packer.loader.open_shards import Row
-from packer.plan.pieces import Located
+from packer.plan.located_rows import LocatedRows
+from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
 from packer.sources.mixtures.origins import Origins
 from packer.stats.dataset_figures import ShownRow
@@ -74,20 +75,20 @@ def within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
 
 
 def planned_rows(
-    parts: Iterable[Located], chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
+    parts: Iterable[LocatedRows], chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
 ) -> tuple[ShownRow, ...]:
     """Return the chosen rows of a plan, whose parts are read once; arguments as for `planned_row`."""
     found: dict[int, ShownRow] = {}
     first_row = 0
     for located in parts:
-        end = first_row + len(located.row_starts) - 1
+        end = first_row + len(located)
         for row in {row for row, _ in chosen if first_row <= row < end}:
             found[row] = planned_row(located, row, row - first_row, align, origins)
         first_row = end
     return within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
 
 
-def planned_row(located: Located, row: int, index: int, align: int, origins: Origins | None) -> ShownRow:
+def planned_row(located: LocatedRows, row: int, index: int, align: int, origins: Origins | None) -> ShownRow:
     """Return a row of a plan.
 
     Args:
@@ -105,7 +106,7 @@ def planned_row(located: Located, row: int, index: int, align: int, origins: Ori
     return ShownRow(
         row=row,
         lengths=tuple(lengths.tolist()),
-        extents=tuple((-(-lengths // align) * align).tolist()),
+        extents=tuple(extents_of(lengths, align).tolist()),
         documents=tuple(documents.tolist()),
         starts=tuple(located.starts[segments].tolist()),
         sources=None if sources is None else tuple(sources.tolist()),

@@ -72,7 +72,7 @@ def write_shards(
         engine: decides which shards this process writes.
         progress: callback.
     """
-    rows_of = [maker.shards.shard_rows for maker in makers]
+    rows_of = [maker.plan.shard_rows for maker in makers]
     ends = list(accumulate(map(len, rows_of)))
     task = ShardTask(claimed=claimed, makers=makers, watch=watch, ends=ends)
     shard_rows, names = [rows for each in rows_of for rows in each], all_shard_names(*ends)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound_of_extents, by_group, collected, groups_of_numbers
+from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound_of_extents, by_group, groups_of_numbers
+from packer.plan.rows import PlacedRows, collected_rows
 from packer.plan.segments import Segments
-from packer.plan.whole_plan import Plan
 
 EXTRA = 0.006
 """Extra rows to pack the segments of dissolved rows into, as a share of these rows."""
@@ -26,65 +26,62 @@ row, and the class of all below 1 / SHORTEST of a row."""
 
 
 def keep_apart(
-    plan: Plan,
+    placed: PlacedRows,
     segments: Segments,
     groups: NDArray[np.int32],
     *,
     least: int,
     max_segments: int | None,
-    rows_per_shard: int,
     seed: int,
-) -> Plan:
-    """Change a plan so that no row holds two segments of a group; pieces of one document are in one group.
+) -> PlacedRows:
+    """Change rows so that no row holds two segments of a group; pieces of one document are in one group.
 
     Rows that hold two segments of a group are dissolved, and as many others as the largest group needs. Their segments,
     the longest first, are spread over the same number of rows and a few extra ones: each goes to the emptiest row
     without its group, or to a new row. If this adds more than the share EXTRA to all rows, or the largest group needs
-    all rows, every row is dissolved. The plan with the fewest rows is kept.
+    all rows, every row is dissolved. The fewest rows are kept.
 
     Args:
-        plan: plan made by `deal`; it is returned unchanged if no row holds two segments of a group.
-        segments: segments of the plan.
+        placed: rows of all segments in random order; returned unchanged if none holds two segments of a group.
+        segments: segments of the rows.
         groups: (documents,) group of each document, 0 to groups - 1, or NO_GROUP for documents that may share any row.
         least: lower bound on the rows, from `apart_bound`.
         max_segments: largest number of segments in a row; None for no limit.
-        rows_per_shard: largest number of rows of a shard.
         seed: seed of all permutations, 0 to 2**64 - 1.
     """
     of_numbers = groups_of_numbers(segments, groups)
-    is_clash = np.zeros(plan.packs, np.bool_)
-    mark_clashes(plan.slots, plan.row_starts, of_numbers, int(groups.max(initial=NO_GROUP)) + 1, is_clash)
+    is_clash = np.zeros(len(placed), np.bool_)
+    mark_clashes(placed.numbers, placed.row_starts, of_numbers, int(groups.max(initial=NO_GROUP)) + 1, is_clash)
     clashes = int(np.count_nonzero(is_clash))
     if not clashes:
-        return plan
+        return placed
     repair = _Repair(
-        plan=plan,
+        placed=placed,
         extents=segments.extents_of_numbers(),
         groups=of_numbers,
         order=np.argsort(~is_clash, kind="stable"),
         max_len=segments.max_len,
         limit=segments.max_len if max_segments is None else min(max_segments, segments.max_len),
-        rows_per_shard=rows_per_shard,
         seed=seed,
     )
     rows, found = clashes, None
-    while rows < plan.packs:
+    while rows < len(placed):
         needed = apart_bound_of_extents(repair.extents_in(rows), of_numbers, segments.max_len)
         if needed <= (1 + EXTRA) * rows:
             found = repair.dissolve(rows, needed)
             break
         rows = math.ceil(GROWTH * rows)
-    if found is None or found.packs > (1 + EXTRA) * plan.packs:
-        repacked = repair.dissolve(plan.packs, least)
-        found = repacked if found is None or repacked.packs < found.packs else found
+    if found is None or len(found) > (1 + EXTRA) * len(placed):
+        repacked = repair.dissolve(len(placed), least)
+        found = repacked if found is None or len(repacked) < len(found) else found
     return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Repair:
-    """Plan with rows that hold two segments of a group."""
+    """Rows of which some hold two segments of a group."""
 
-    plan: Plan
+    placed: PlacedRows
 
     extents: NDArray[np.int32]
     """Shape (segment numbers,): extent of each segment."""
@@ -97,17 +94,16 @@ class _Repair:
 
     max_len: int
     limit: int
-    rows_per_shard: int
     seed: int
 
     def extents_in(self, rows: int) -> NDArray[np.int32]:
         """Return the extents of the segments in the first rows of `order`, by segment number; 0 for all others."""
-        numbers = self.plan.slots[self._slots_of(rows)]
+        numbers = self.placed.numbers[self._is_in(rows)]
         chosen = np.zeros_like(self.extents)
         chosen[numbers] = self.extents[numbers]
         return chosen
 
-    def dissolve(self, rows: int, least: int) -> Plan:
+    def dissolve(self, rows: int, least: int) -> PlacedRows:
         """Pack the segments in the first rows of `order` again, into at least `least` rows, and keep the other rows.
 
         Segments are packed class of extents by class, the longest first, and within a class group by group, so that
@@ -122,21 +118,16 @@ class _Repair:
         packs = spread_runs(grouped, classes, runs, self.max_len, self.limit, begin, new_rows)
         # Rows that are kept get the numbers from `packs` on.
         kept = np.sort(self.order[rows:])
-        depths = np.diff(self.plan.row_starts)[kept]
+        depths = np.diff(self.placed.row_starts)[kept]
         kept_rows = np.repeat(np.arange(packs, packs + len(kept), dtype=new_rows.dtype), depths)
-        return collected(
-            np.concatenate([grouped.numbers, self.plan.slots[~self._slots_of(rows)]]),
-            np.concatenate([new_rows, kept_rows]),
-            packs + len(kept),
-            rows_per_shard=self.rows_per_shard,
-            seed=self.seed,
-        )
+        numbers = np.concatenate([grouped.numbers, self.placed.numbers[~self._is_in(rows)]])
+        return collected_rows(numbers, np.concatenate([new_rows, kept_rows]), packs + len(kept), seed=self.seed)
 
-    def _slots_of(self, rows: int) -> NDArray[np.bool_]:
-        """Return which slots are in the first rows of `order`: bool, shape (segments,)."""
-        is_chosen = np.zeros(self.plan.packs, np.bool_)
+    def _is_in(self, rows: int) -> NDArray[np.bool_]:
+        """Return which segments are in the first rows of `order`: bool, shape (segments,)."""
+        is_chosen = np.zeros(len(self.placed), np.bool_)
         is_chosen[self.order[:rows]] = True
-        return np.repeat(is_chosen, np.diff(self.plan.row_starts))
+        return np.repeat(is_chosen, np.diff(self.placed.row_starts))
 
 
 def _classes(max_len: int) -> NDArray[np.int64]:

@@ -1,27 +1,17 @@
-"""Apply the long-document policy: cut documents into segments of at most max_len tokens."""
+"""Apply the long-document policy: cut documents, or preference pairs, into segments of at most max_len tokens."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import joined_ranges
+from packer.algorithms.jit import jit_if_large
 from packer.errors import SourceError
 from packer.options.choices import LongPolicy, TruncateSide
-from packer.plan.extents import (
-    BLOCK,
-    DROP,
-    SPLIT,
-    TRUNCATE,
-    Cutting,
-    SplitDocuments,
-    choose_cuts,
-    fill_pieces,
-    survey,
-)
-from packer.plan.segments import Segments
-from packer.plan.threads import in_threads
-
-_KERNEL_POLICY = {"split": SPLIT, "truncate": TRUNCATE, "drop": DROP, "error": DROP}
+from packer.plan.segments import Segments, extents_of
 
 
 def cut_documents(
@@ -32,7 +22,6 @@ def cut_documents(
     overlap: int = 0,
     truncate_side: TruncateSide = "right",
     align: int = 1,
-    threads: int = 1,
     first_document: int = 0,
 ) -> Segments:
     """Apply the long-document policy.
@@ -48,7 +37,6 @@ def cut_documents(
         overlap: tokens that a piece repeats, 0 to max_len - 1.
         truncate_side: left or right.
         align: extents are rounded up to a multiple of this divisor of max_len.
-        threads: number of threads that read the lengths.
         first_document: number of the first of these documents in the source, for the error message.
 
     Raises:
@@ -56,49 +44,24 @@ def cut_documents(
     """
     assert 0 <= overlap < max_len
     assert max_len % align == 0
-    blocks = -(-len(lengths) // BLOCK)
-    block_heads = np.zeros(blocks, np.int64)
-    bounds = [blocks * task // threads for task in range(threads + 1)]
-    cutting = Cutting(max_len=max_len, policy=_KERNEL_POLICY[long], stride=max_len - overlap)
-
-    def surveyed(task: int) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
-        counted = np.zeros(max_len + 1, np.int64)
-        first, last = bounds[task], bounds[task + 1]
-        facts = survey(lengths, first, last, cutting, counted, block_heads)
-        return counted, facts
-
-    parts = in_threads(surveyed, range(threads), threads)
-    counts = np.sum([counted for counted, _ in parts], axis=0)
-    long_documents, long_tokens, empty_documents = (
-        int(sum(facts)) for facts in zip(*(part[1] for part in parts), strict=True)
-    )
-    if long == "error" and long_documents:
-        first = int(np.argmax(lengths > max_len))
+    cut = np.flatnonzero(lengths > max_len)
+    of_long = lengths[cut].astype(np.int64)
+    if long == "error" and len(cut):
         raise SourceError(
-            f"document {first_document + first} has {lengths[first]:,} tokens and max_len is {max_len:,} "
-            f"({long_documents:,} documents are longer); choose --long split, truncate or drop"
+            f"document {first_document + cut[0]} has {of_long[0]:,} tokens and max_len is {max_len:,} "
+            f"({len(cut):,} documents are longer); choose --long split, truncate or drop"
         )
-    heads = int(block_heads.sum())
-    tails, cut, tail_starts = lengths, np.empty(0, np.int64), np.empty(0, np.int32)
-    head_documents, head_starts = np.empty(heads, np.int64), np.empty(heads, np.int32)
-    if long_documents and long == "split":
+    tails, stride = lengths, max_len - overlap
+    heads, tail_starts = np.zeros(len(cut), np.int64), np.zeros(len(cut), np.int64)
+    if len(cut) and long == "split":
+        heads = (of_long - max_len + stride - 1) // stride
+        tail_starts = heads * stride
+    elif long == "truncate" and truncate_side == "left":
+        tail_starts = of_long - max_len
+    if len(cut):
         tails = lengths.copy()
-        cut, tail_starts = np.empty(long_documents, np.int64), np.empty(long_documents, np.int32)
-        out = SplitDocuments(tails, cut, tail_starts, head_documents, head_starts)
-        fill_pieces(lengths, cutting, out)
-    elif long_documents and long == "truncate":
-        tails = np.minimum(lengths, max_len)
-        if truncate_side == "left":
-            cut = np.flatnonzero(lengths > max_len)
-            tail_starts = lengths[cut] - np.int32(max_len)
-    elif long_documents:
-        tails = np.where(lengths > max_len, np.int32(0), lengths)
-    counts[0] = 0
-    counts[max_len] += heads
-    histogram = counts
-    if align > 1:
-        histogram = np.zeros(max_len + 1, np.int64)
-        np.add.at(histogram, -(-np.arange(max_len + 1) // align) * align, counts)
+        tails[cut] = of_long - tail_starts if long == "split" else max_len if long == "truncate" else 0
+    has_start = tail_starts > 0
     return Segments(
         lengths=lengths,
         max_len=max_len,
@@ -106,19 +69,94 @@ def cut_documents(
         overlap=overlap if long == "split" else 0,
         align=align,
         tails=tails,
+        cut_documents=cut[has_start],
+        tail_starts=tail_starts[has_start].astype(np.int32),
+        head_documents=np.repeat(cut, heads),
+        head_starts=(joined_ranges(np.zeros_like(heads), heads) * stride).astype(np.int32),
+        head_lengths=np.full(int(heads.sum()), max_len, np.int32),
+        repeated=overlap * int(heads.sum()),
+        long_documents=len(cut),
+        long_tokens=int(of_long.sum()),
+        empty_documents=len(lengths) - int(np.count_nonzero(lengths)),
+        truncated_tokens=int(of_long.sum()) - max_len * len(cut) if long == "truncate" else 0,
+    ).counted()
+
+
+def cut_pairs(
+    lengths: NDArray[np.int32],
+    max_len: int,
+    long: LongPolicy,
+    *,
+    truncate_side: TruncateSide = "right",
+    align: int = 1,
+    first_document: int = 0,
+) -> Segments:
+    """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed max_len.
+
+    `truncate` keeps up to half a row of each side, and more of the longer side if the shorter one leaves room; `drop`
+    leaves both sides out. Every policy leaves out pairs with an empty side; the other side is counted as unpaired.
+
+    Args:
+        lengths: (2 * pairs,) tokens of each document; documents 2i and 2i + 1 are a pair.
+        max_len: length of a row, at least 2 * align.
+        long: long-document policy; pairs are never split, so that "split" is "error".
+        truncate_side: left or right, the side that is cut off.
+        align: extents are rounded up to a multiple of this divisor of max_len.
+        first_document: number of the first of these documents in the source, for the error message.
+
+    Raises:
+        SourceError: `long` is "split" or "error", and a pair is longer than max_len.
+    """
+    assert len(lengths) % 2 == 0
+    assert max_len >= 2 * align
+    pairs = lengths.reshape(-1, 2)
+    extents = extents_of(pairs.astype(np.int64), align)
+    places = extents.sum(axis=1)
+    is_whole = np.minimum(pairs[:, 0], pairs[:, 1]) > 0
+    is_long = is_whole & (places > max_len)
+    if long in ("split", "error") and is_long.any():
+        first = int(np.argmax(is_long))
+        raise SourceError(
+            f"pair {first_document // 2 + first} takes {places[first]:,} tokens and max_len is {max_len:,} "
+            f"({np.count_nonzero(is_long):,} pairs are longer), and pairs are never split: "
+            "choose --long truncate or drop"
+        )
+    tails = np.where(is_whole[:, None], pairs, np.int32(0))
+    if long == "truncate":
+        half = max_len // 2 // align * align
+        others = extents[:, ::-1]
+        room = np.where(others <= half, max_len - others, half)
+        tails[is_long] = np.minimum(tails, room)[is_long]
+    else:
+        tails[is_long] = 0
+    tails = tails.reshape(-1)
+    is_cut = (tails < lengths) & (tails > 0)
+    was_long = is_cut if long == "truncate" else np.repeat(is_long, 2)
+    unpaired = (lengths > 0) & np.repeat(~is_whole, 2)
+    cut = np.flatnonzero(is_cut) if truncate_side == "left" else np.empty(0, np.int64)
+    # Start from empty documents; `counted` counts the segments set here.
+    return replace(
+        cut_documents(np.zeros_like(lengths), max_len, "drop", align=align),
+        lengths=lengths,
+        long=long,
+        tails=tails,
         cut_documents=cut,
-        tail_starts=tail_starts,
-        head_documents=head_documents,
-        head_starts=head_starts,
-        head_lengths=np.full(heads, max_len, np.int32),
-        histogram=histogram,
-        tokens=int(counts @ np.arange(max_len + 1)),
-        repeated=overlap * heads,
-        long_documents=long_documents,
-        long_tokens=long_tokens,
-        empty_documents=empty_documents,
-        truncated_tokens=long_tokens - max_len * long_documents if long == "truncate" else 0,
-    )
+        tail_starts=lengths[cut] - tails[cut],
+        long_documents=int(np.count_nonzero(was_long)),
+        long_tokens=int(lengths[was_long].sum(dtype=np.int64)),
+        empty_documents=int(np.count_nonzero(lengths == 0)),
+        unpaired_documents=int(np.count_nonzero(unpaired)),
+        unpaired_tokens=int(lengths[unpaired].sum(dtype=np.int64)),
+        truncated_tokens=int((lengths - tails)[is_cut].sum(dtype=np.int64)),
+    ).counted()
+
+
+def items_of(segments: Segments, *, pairs: bool) -> Segments:
+    """Return what is dealt to rows: segments, or pairs as one segment each, with the extent of both sides."""
+    if not pairs:
+        return segments
+    places = segments.places_of_documents().reshape(-1, 2).sum(axis=1)
+    return cut_documents(places.astype(np.int32), segments.max_len, "error")
 
 
 def cuts_between(
@@ -140,5 +178,36 @@ def cuts_between(
     """
     counts = np.zeros(len(lengths), np.int64)
     cuts = np.empty(len(starts), np.int32)
-    used, wrong = choose_cuts(lengths, offsets, starts, max_len, counts, cuts)
+    used, wrong = _choose_cuts(lengths, offsets, starts, max_len, counts, cuts)
     return counts, cuts[:used].copy(), int(wrong)
+
+
+@jit_if_large
+def _choose_cuts(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int32],
+    max_len: int,
+    out_counts: NDArray[np.int64],
+    out_cuts: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Write the cuts; return how many there are, and the first document that cannot be cut, or -1."""
+    used = 0
+    for document in range(len(lengths)):
+        begin = np.int64(0)
+        last = np.int64(0)  # last position that fits
+        before = np.int64(0)
+        for i in range(offsets[document], offsets[document + 1] + 1):
+            place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])
+            if place < before or place > lengths[document]:
+                return used, document
+            before = place
+            if place - begin > max_len:
+                if last == begin or place - last > max_len:
+                    return used, document
+                out_cuts[used] = last
+                out_counts[document] += 1
+                used += 1
+                begin = last
+            last = place
+    return used, -1

@@ -68,6 +68,14 @@ def permute_all(out: NDArray[Any], key: Any) -> None:
     permute(out, 0, len(out), key)
 
 
+@jit_if_large
+def permute_runs(starts: NDArray[np.int64], key: Any, purpose: int, first: int, out: NDArray[Any]) -> None:
+    """Permute each run out[starts[i]:starts[i + 1]] in place, with the draws of stream `first + i`."""
+    for run in range(len(starts) - 1):
+        if starts[run + 1] - starts[run] > 1:
+            permute(out, starts[run], starts[run + 1], stream_key(key, purpose, first + run))
+
+
 @jit_helper
 def permuted(index: int | np.int64, size: int | np.int64, key: Any) -> Any:
     """Return where a permutation of 0 to size - 1 takes an index, in a time that does not grow with the size.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.joined_ranges import joined_ranges
+from packer.algorithms.index_arrays import joined_ranges, sorted_indices
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns
-from packer.plan.permute import key_of, permute_all
-from packer.plan.row_kernels import expand_patterns, fill_rows, permute_equal, sort_by_extent
-from packer.random_purposes import DRAWING, ROWS, SEGMENTS_IN_ROW
+from packer.plan.located_rows import LocatedRows, located_pieces
+from packer.plan.permute import key_of, permute_all, permute_runs
+from packer.plan.segments import Segments
+from packer.random_purposes import DRAWING, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +38,10 @@ class RowExtents:
         """Return the rows that follow patterns: all of them, or `packs` rows of the patterns with these numbers."""
         if numbers is None or packs is None:
             numbers, packs = np.arange(len(patterns.counts), dtype=np.int32), patterns.counts
-        depths = np.diff(patterns.offsets)[numbers]
-        extents = np.empty(int(packs @ depths), np.int32)
-        starts = np.zeros(int(packs.sum()) + 1, np.int64)
-        expand_patterns(numbers, packs, patterns.offsets, patterns.extents, extents, starts)
-        return cls(extents=extents, starts=starts)
+        followed = np.repeat(numbers, packs)
+        depths = np.diff(patterns.offsets)[followed]
+        extents = patterns.extents[joined_ranges(patterns.offsets[followed], depths)]
+        return cls(extents=extents, starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.int64))
 
     def __add__(self, other: RowExtents) -> RowExtents:
         starts = np.concatenate([self.starts, other.starts[1:] + self.starts[-1]])
@@ -49,25 +50,29 @@ class RowExtents:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedRows:
-    """Rows of segment numbers, in random order, and the segments that no row took."""
+    """Rows of segment numbers, in the order in which they are written; [7, 2] and [5] have row_starts [0, 2, 3]."""
 
     row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r holds slots[row_starts[r]:row_starts[r + 1]]."""
+    """Shape (rows + 1,): row r holds numbers[row_starts[r]:row_starts[r + 1]]."""
 
-    slots: NDArray[np.uint32] | NDArray[np.int64]
-    """Shape (segments in rows,): segment numbers, row by row."""
-
-    left: NDArray[np.uint32] | NDArray[np.int64]
-    """Shape (segments left,): numbers of the other segments, by extent."""
+    numbers: NDArray[np.uint32] | NDArray[np.int64]
+    """Shape (segments in rows,): segment numbers (see `Segments`), row by row."""
 
     def __len__(self) -> int:
         return len(self.row_starts) - 1
 
     def of_pairs(self) -> PlacedRows:
         """Return the rows with each number i replaced by the two segments 2i and 2i + 1, side by side."""
-        return replace(
-            self, row_starts=self.row_starts * 2, slots=both_of_each(self.slots), left=both_of_each(self.left)
-        )
+        return PlacedRows(row_starts=self.row_starts * 2, numbers=both_of_each(self.numbers))
+
+    def part(self, first: int, last: int) -> PlacedRows:
+        """Return rows first..last - 1."""
+        row_starts = self.row_starts[first : last + 1]
+        return PlacedRows(row_starts=row_starts - row_starts[0], numbers=self.numbers[row_starts[0] : row_starts[-1]])
+
+    def located(self, segments: Segments, ranges: NDArray[np.int64] | None = None) -> LocatedRows:
+        """Locate the segments of the rows; the arguments are those of `located_pieces`."""
+        return LocatedRows(pieces=located_pieces(segments, self.numbers, ranges), row_starts=self.row_starts)
 
 
 def drawn_rows(
@@ -104,7 +109,9 @@ def drawn_rows(
     return RowExtents(extents=drawn.row_extents, starts=drawn.row_starts), drawn.left
 
 
-def place_rows(extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, seed: int, stream: int) -> PlacedRows:
+def place_rows(
+    extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, seed: int, stream: int = 0
+) -> tuple[PlacedRows, NDArray[Any]]:
     """Fill rows with segments at random: choose among equal extents, and order the rows and the segments in each.
 
     Args:
@@ -113,21 +120,24 @@ def place_rows(extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, se
         max_len: length of a row.
         seed: seed of the pack.
         stream: random stream, one per partition or region.
+
+    Returns:
+        The rows, and the numbers of the segments that no row took, by extent.
     """
-    groups, numbers = _permuted(extents, max_len, seed, stream)
+    starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
     order = np.arange(len(rows), dtype=numbers.dtype)
     permute_all(order, key_of(seed, ROWS, stream))
-    taken = groups.copy()
-    row_starts = np.zeros(len(rows) + 1, np.int64)
+    taken = starts.copy()
     slots = np.empty(len(rows.extents), numbers.dtype)
-    key = key_of(seed, SEGMENTS_IN_ROW, stream)
-    fill_rows(rows.extents, rows.starts, order, taken, numbers, key, row_starts, slots)
-    return PlacedRows(row_starts=row_starts, slots=slots, left=_collected(groups, taken, numbers))
+    _fill_rows(rows.extents, rows.starts, order, numbers, taken, slots)
+    row_starts = np.concatenate([[0], np.cumsum(np.diff(rows.starts)[order])]).astype(np.int64)
+    permute_runs(row_starts, key_of(seed, SEGMENTS_IN_ROW, stream), SEGMENTS_IN_ROW, 0, slots)
+    return PlacedRows(row_starts=row_starts, numbers=slots), _from_each(starts, taken[1:-1], numbers)
 
 
 def segments_left(
     extents: NDArray[np.int32], left: NDArray[np.int64], max_len: int, *, seed: int, stream: int
-) -> NDArray[np.uint32] | NDArray[np.int64]:
+) -> NDArray[Any]:
     """Return the numbers of the segments that `place_rows` would leave, without making the rows.
 
     Args:
@@ -137,27 +147,68 @@ def segments_left(
         seed: seed of the pack.
         stream: random stream, one per partition or region.
     """
-    groups, numbers = _permuted(extents, max_len, seed, stream)
-    taken = groups.copy()
-    taken[1:-1] = groups[2:] - left[1:]  # rows take the first of every extent
-    return _collected(groups, taken, numbers)
+    starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
+    return _from_each(starts, starts[2:] - left[1:], numbers)  # rows take the first of every extent
 
 
-def _permuted(
-    extents: NDArray[np.int32], max_len: int, seed: int, stream: int
+def sorted_by_extent(
+    extents: NDArray[np.int32], max_len: int, *, seed: int, stream: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return (groups, numbers) of `sort_by_extent`, with the segments of each extent in random order."""
-    groups = np.zeros(max_len + 2, np.int64)
-    numbers = np.empty(int(np.count_nonzero(extents)), np.uint32 if len(extents) < 2**32 else np.int64)
-    sort_by_extent(extents, groups, numbers)
-    permute_equal(groups, stream, np.uint64(seed), numbers)
-    return groups, numbers
+    """Sort segment numbers by extent as `sorted_indices` does, and those of each extent above 0 at random."""
+    starts, numbers = sorted_indices(extents, max_len + 1)
+    permute_runs(starts[1:], np.uint64(seed), EQUAL_LENGTHS, (stream << 32) + 1, numbers)
+    return starts, numbers
 
 
-def _collected(groups: NDArray[np.int64], taken: NDArray[np.int64], numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of the segments that no row took, by extent; `fill_rows` writes `taken`."""
-    left: NDArray[Any] = numbers[joined_ranges(taken[1:-1], groups[2:] - taken[1:-1])]
-    return left
+def _from_each(starts: NDArray[np.int64], firsts: NDArray[np.int64], numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers of every extent above 0 from `firsts` on, shape (max_len,), which index `numbers`."""
+    found: NDArray[Any] = numbers[joined_ranges(firsts, starts[2:] - firsts)]
+    return found
+
+
+@jit_if_large
+def _fill_rows(
+    row_extents: NDArray[np.int32],
+    row_starts: NDArray[np.int64],
+    row_order: NDArray[np.uint32],
+    numbers: NDArray[np.uint32],
+    out_firsts: NDArray[np.int64],
+    out_slots: NDArray[np.uint32],
+) -> None:
+    """Fill rows with the next segment of each of their extents.
+
+    Args:
+        row_extents: (segments in rows,) extents, row by row.
+        row_starts: (rows + 1,) row r takes the extents row_extents[row_starts[r]:row_starts[r + 1]].
+        row_order: (rows,) order in which rows are filled and written.
+        numbers: (segments,) segment numbers by extent, in the order in which they are taken.
+        out_firsts: (max_len + 2,) start of each extent in `numbers`; afterwards, the first segment that is left.
+        out_slots: (segments in rows,) segment numbers, row by row.
+    """
+    slot = 0
+    for row in row_order:
+        for e in range(row_starts[row], row_starts[row + 1]):
+            extent = row_extents[e]
+            out_slots[slot] = numbers[out_firsts[extent]]
+            out_firsts[extent] += 1
+            slot += 1
+
+
+def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, seed: int) -> PlacedRows:
+    """Return rows in random order, with segments in random order within each.
+
+    Args:
+        numbers: (segments,) segment numbers.
+        row_of: (segments,) row of each segment, 0 to rows - 1.
+        rows: number of rows.
+        seed: seed of the permutations.
+    """
+    ranks = np.arange(rows, dtype=np.uint32 if rows < 2**32 else np.int64)
+    permute_all(ranks, key_of(seed, ROWS, 0))
+    row_starts, order = sorted_indices(ranks[row_of], rows)
+    numbers = numbers[order]
+    permute_runs(row_starts, np.uint64(seed), SEGMENTS_IN_ROW, 0, numbers)
+    return PlacedRows(row_starts=row_starts, numbers=numbers)
 
 
 def both_of_each(numbers: NDArray[Any]) -> NDArray[Any]:

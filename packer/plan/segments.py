@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.options.choices import LongPolicy
-from packer.plan.extents import BLOCK, number_pieces, piece_extents
+
+Integer = TypeVar("Integer", bound=np.integer[Any])
+
+_TOGETHER = 1 << 16  # segments that are counted or located together
+
+
+def extents_of(lengths: NDArray[Integer], align: int) -> NDArray[Integer]:
+    """Return the extents of segments, the places that they take in rows: lengths rounded up to multiples of `align`."""
+    extents: NDArray[Integer] = lengths if align == 1 else -(-lengths // align) * align
+    return extents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,12 +65,6 @@ class Segments:
     head_lengths: NDArray[np.int32]
     """Shape (heads,): tokens in each head."""
 
-    histogram: NDArray[np.int64]
-    """Shape (max_len + 1,): number of segments of every extent; 0 at extent 0."""
-
-    tokens: int
-    """Tokens in all segments."""
-
     repeated: int
     """Tokens in segments that are also in the piece before."""
 
@@ -88,6 +92,12 @@ class Segments:
     untrained_tokens: int = 0
     """Tokens in segments that `without` removed and in no remaining segment, each counted once."""
 
+    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Shape (max_len + 1,): number of segments of every extent, 0 at extent 0; written by `counted`."""
+
+    tokens: int = 0
+    """Tokens in all segments; written by `counted`."""
+
     @property
     def documents(self) -> int:
         """Number of documents in the source, empty and dropped ones included."""
@@ -98,11 +108,11 @@ class Segments:
         """Number of segment numbers: documents + heads; segments of length 0 are not placed in rows."""
         return len(self.lengths) + len(self.head_documents)
 
-    def kept_lengths(self, first: int, last: int) -> NDArray[np.int32]:
-        """Return the tokens kept of documents first to last - 1, counted once each; 0 for dropped documents."""
+    def kept_lengths(self) -> NDArray[np.int32]:
+        """Return the tokens kept of each document, counted once each; 0 for dropped documents."""
         if self.long != "split" or self.tails is self.lengths:
-            return self.tails[first:last]
-        return np.where(self.tails[first:last] > 0, self.lengths[first:last], np.int32(0))
+            return self.tails
+        return np.where(self.tails > 0, self.lengths, np.int32(0))
 
     def kept_starts(self, documents: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return where the kept tokens of documents start: above 0 only if the policy truncates on the left."""
@@ -117,48 +127,37 @@ class Segments:
         """Return the numbers of all segments with tokens, tails first: int64."""
         return np.concatenate([np.flatnonzero(self.tails), np.arange(self.documents, self.count)])
 
-    def numbers_in_order(self) -> NDArray[np.uint32] | NDArray[np.int64]:
+    def numbers_in_order(self) -> NDArray[np.int64]:
         """Return the numbers of all segments with tokens, in source order."""
-        count = np.count_nonzero(self.tails) + len(self.head_documents)
-        numbers = np.empty(count, np.uint32 if self.count < 2**32 else np.int64)
-        number_pieces(self.tails, self.head_documents, numbers)
-        return numbers
+        numbers = self._all_in_order()
+        return numbers[self._lengths_of_numbers()[numbers] > 0]
 
     def extents_in_order(self) -> NDArray[np.int32]:
         """Return the extent of every piece in source order: int32, shape (count,), 0 for a tail without tokens."""
-        if not len(self.head_documents) and self.align == 1:
-            return self.tails
-        extents = np.empty(self.count, np.int32)
-        piece_extents(self.tails, self.head_documents, self.head_lengths, self.align, extents)
-        return extents
+        extents = self.extents_of_numbers()
+        return extents[self._all_in_order()] if len(self.head_documents) else extents
+
+    def _all_in_order(self) -> NDArray[np.int64]:
+        """Return the numbers of all pieces in source order: the heads of a document, then its tail."""
+        heads = np.arange(self.documents, self.count)
+        return np.insert(np.arange(self.documents), self.head_documents, heads)
+
+    def _lengths_of_numbers(self) -> NDArray[np.int32]:
+        return np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
 
     def extents_of_numbers(self) -> NDArray[np.int32]:
         """Return the extent of every segment by number: int32, shape (count,), 0 for a tail without tokens."""
-        lengths = np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
-        return lengths if self.align == 1 else -(-lengths // self.align) * self.align
+        return extents_of(self._lengths_of_numbers(), self.align)
 
     def places_of_documents(self) -> NDArray[np.int64]:
         """Return the summed extents of the segments of each document: int64, shape (documents,)."""
-        places = self.extents_of(self.tails.astype(np.int64))
+        places = extents_of(self.tails.astype(np.int64), self.align)
         if len(self.head_documents):
-            np.add.at(places, self.head_documents, self.extents_of(self.head_lengths.astype(np.int64)))
+            np.add.at(places, self.head_documents, extents_of(self.head_lengths, self.align))
         return places
 
-    def extents_of(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the extents of segments of these lengths."""
-        return lengths if self.align == 1 else (lengths + self.align - 1) // self.align * self.align
-
-    def context_of(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many tokens have no loss at the head of segments with these starts: 1, or the repeated ones."""
-        return context_of(starts, self.overlap)
-
-    def heads_of(self, first: int, last: int) -> tuple[int, int]:
-        """Return the heads of documents first to last - 1 as a range of indices into `head_documents`."""
-        begin, end = np.searchsorted(self.head_documents, [first, last])
-        return int(begin), int(end)
-
     def locate(
-        self, numbers: NDArray[np.unsignedinteger] | NDArray[np.int64]
+        self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return (documents, starts, lengths) of segments by number, each int64 of the shape of `numbers`."""
         documents = numbers.astype(np.int64)
@@ -186,7 +185,7 @@ class Segments:
         is_first = np.diff(documents, prepend=-1) > 0
         is_last = np.diff(documents, append=self.documents) > 0
         cut = documents[is_last]
-        kept = self.kept_lengths(0, self.documents)
+        kept = self.kept_lengths()
         # Documents that are no longer cut become whole again.
         firsts = np.zeros(len(self.cut_documents), np.int32) if self.long == "split" else self.tail_starts
         begins = self.kept_starts(documents)
@@ -266,8 +265,8 @@ class Segments:
         """Return the same segments with `histogram` and `tokens` recounted."""
         histogram = np.zeros(self.max_len + 1, np.int64)
         for lengths in (self.tails, self.head_lengths):
-            for first in range(0, len(lengths), BLOCK):
-                extents = self.extents_of(lengths[first : first + BLOCK].astype(np.int64))
+            for first in range(0, len(lengths), _TOGETHER):
+                extents = extents_of(lengths[first : first + _TOGETHER], self.align)
                 # Extents above max_len occur only if `verify` cuts documents as a damaged row has them.
                 histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0

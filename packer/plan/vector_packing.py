@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import vector_bounds
-from packer.algorithms.jit import jit_if_large
 from packer.algorithms.vector_drawing import draw_full_rows
 from packer.algorithms.vector_first_fit import vector_first_fit
-from packer.plan.permute import key_of, permute, permute_all, stream_key
-from packer.random_purposes import DRAWING, ROWS, SEGMENTS_IN_ROW
+from packer.plan.permute import key_of, permute_all
+from packer.plan.rows import PlacedRows, collected_rows
+from packer.random_purposes import DRAWING
 
 RESERVES = (0.02, 0.1, 0.2)
 """Shares of the rows to be drawn that are packed by first fit decreasing instead, tried one after the other."""
@@ -28,23 +27,9 @@ SCARCE = 0.9
 """Bound of a resource, as a share of the largest, from which on rows may be drawn full in it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VectorRows:
-    """Rows of item numbers, in random order; rows [2, 0] and [1] have items [2, 0, 1] and row_starts [0, 2, 3]."""
-
-    row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r holds items[row_starts[r]:row_starts[r + 1]]."""
-
-    items: NDArray[np.int64]
-    """Shape (items,): item numbers, row by row, in random order within a row; every item once."""
-
-    def __len__(self) -> int:
-        return len(self.row_starts) - 1
-
-
 def pack_vectors(
     demands: NDArray[np.int32], capacities: NDArray[np.int64], *, max_segments: int | None = None, seed: int
-) -> VectorRows:
+) -> PlacedRows:
     """Pack items into rows so that the demands in a row are within the capacity of every resource.
 
     Rows are drawn at random, full in one resource (`packer.algorithms.vector_drawing`). What they leave, and a reserve,
@@ -65,7 +50,7 @@ def pack_vectors(
     primary_first = np.argsort(np.arange(len(bounds)) != _primary(demands, capacities, bounds), kind="stable")
     demands, capacities = np.ascontiguousarray(demands[primary_first].T[order]), capacities[primary_first]
     row_of, rows = _best_rows(demands, capacities, int(bounds.max(initial=0)))
-    return _in_random_order(row_of, rows, order, seed)
+    return collected_rows(order, row_of, rows, seed=seed)
 
 
 def _primary(demands: NDArray[np.int32], capacities: NDArray[np.int64], bounds: NDArray[np.int64]) -> int:
@@ -120,44 +105,3 @@ def _fit_others(
     others = others[np.argsort(~shares[others], kind="stable")]
     row_of = drawn.copy()
     return row_of, vector_first_fit(demands, capacities, others, rooms, row_of)
-
-
-def _in_random_order(row_of: NDArray[Any], rows: int, order: NDArray[np.int64], seed: int) -> VectorRows:
-    """Number the rows at random, and return them with their items in random order."""
-    numbers = np.arange(rows)
-    permute_all(numbers, key_of(seed, ROWS, 0))
-    row_starts = np.zeros(rows + 1, np.int64)
-    items = np.empty(len(order), np.int64)
-    _collect(numbers[row_of], order, np.uint64(seed), row_starts, items)
-    return VectorRows(row_starts=row_starts, items=items)
-
-
-@jit_if_large
-def _collect(
-    row_of: NDArray[np.int64],
-    order: NDArray[np.int64],
-    seed: np.uint64,
-    out_row_starts: NDArray[np.int64],
-    out_items: NDArray[np.int64],
-) -> None:
-    """Sort items by row and permute those of each row.
-
-    Args:
-        row_of: (items,) row of each item of `order`.
-        order: (items,) item numbers.
-        seed: seed of the pack.
-        out_row_starts: (rows + 1,) all zero; afterwards the start of each row, then the end.
-        out_items: (items,) item numbers, row by row.
-    """
-    rows = len(out_row_starts) - 1
-    for row in row_of:
-        out_row_starts[row] += 1
-    for row in range(1, rows + 1):
-        out_row_starts[row] += out_row_starts[row - 1]
-    # Each row is filled from its end, so that its end becomes its start.
-    for i in range(len(row_of) - 1, -1, -1):
-        row = row_of[i]
-        out_row_starts[row] -= 1
-        out_items[out_row_starts[row]] = order[i]
-    for row in range(rows):
-        permute(out_items, out_row_starts[row], out_row_starts[row + 1], stream_key(seed, SEGMENTS_IN_ROW, row))

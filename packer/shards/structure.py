@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.column_names import ROLE
 from packer.options import PackOptions
+from packer.plan.segments import extents_of
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
 
@@ -132,7 +133,7 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     if "seq_tokens" in values:
         tokens, align = values["seq_tokens"].astype(np.int64), row_format.align
         rounded = np.where(documents == PADDING, 0, extents)
-        if ((tokens < 1) != (documents == PADDING)).any() or (-(-tokens // align) * align != rounded).any():
+        if ((tokens < 1) != (documents == PADDING)).any() or (extents_of(tokens, align) != rounded).any():
             return f"seq_lengths are not seq_tokens rounded up to a multiple of {align}"
     if "source_ids" in values and (
         ((values["source_ids"] < 0) != (documents == PADDING)).any() or values["copy"].min() < 0

@@ -18,8 +18,8 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.partitions.partition_rows import LAST_RESERVE
 from packer.pipeline.partitions.regions import Regions, load
-from packer.plan.pieces import extents_of_pieces
-from packer.plan.rows import RowExtents, drawn_rows, place_rows
+from packer.plan.located_rows import extents_of_pieces
+from packer.plan.rows import RowExtents, both_of_each, drawn_rows, place_rows
 
 FEW_ROWS = 64
 """Drawing leaves LAST_RESERVE of the tokens of a region, but at least this many rows, or half of the tokens."""
@@ -100,8 +100,8 @@ def _rows_of_pieces(
     options: PackOptions, pieces: NDArray[Any], extents: NDArray[np.int32], rows: RowExtents, stream: int
 ) -> Note:
     """Deal pieces to rows, and note the rows and the pieces left over."""
-    placed = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
+    placed, left = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
     if options.pairs:
-        placed = placed.of_pairs()
-    arrays = {"pieces": pieces[placed.slots], "row_starts": placed.row_starts, "left": pieces[placed.left]}
+        placed, left = placed.of_pairs(), both_of_each(left)
+    arrays = {"pieces": pieces[placed.numbers], "row_starts": placed.row_starts, "left": pieces[left]}
     return Note(facts={"rows": len(rows)}, arrays=arrays)

@@ -30,12 +30,12 @@ from packer.notes import Note, run_stage
 from packer.pipeline.partitions.partition_plan import PartitionPlan
 from packer.pipeline.partitions.regions import PoolStage, load
 from packer.pipeline.segments.segment_reader import MappedDocuments
-from packer.plan.pieces import Located, Shards
+from packer.plan.located_rows import Plan
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
 from packer.stores.temporary_files import temporary_memory
 
-Copy: TypeAlias = Callable[[Located, NDArray[np.int64], SegmentValues], None]
+Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], SegmentValues], None]
 """Function that copies the values of segments from the source to these places. Can be pickled."""
 
 _REGION = -1  # in place of a shard of the pool: the region that leaves a piece over
@@ -60,11 +60,11 @@ class LeftoverValues:
         """Name of the stage in which partitions left pieces over."""
         return self.plan.stages[0].below.stage
 
-    def left_by(self, shard: int) -> Located:
+    def left_by(self, shard: int) -> NDArray[Any]:
         """Return the pieces that the partition of a shard leaves over."""
         return self._left(self._partitions, self.plan.partition_of(shard))
 
-    def save(self, shard: int, left: Located, copy: Copy) -> None:
+    def save(self, shard: int, left: NDArray[Any], copy: Copy) -> None:
         """Note the values of the pieces that the partition of a shard leaves over.
 
         Args:
@@ -108,7 +108,7 @@ class LeftoverValues:
         left = self._left(stage.name, region)
         return self._deal(above, region, left, partial(self._collect, [(stage, region)], _REGION, copy))
 
-    def collected(self, shard: int, segments: Located, copy: Copy) -> SegmentValues:
+    def collected(self, shard: int, segments: NDArray[Any], copy: Copy) -> SegmentValues:
         """Return the values of all segments of a shard of the pool, in memory mapped from temporary files.
 
         Raises:
@@ -122,7 +122,7 @@ class LeftoverValues:
         return values
 
     def _deal(
-        self, stage: PoolStage, number: int, left: Located, fill: Callable[[Located, SegmentValues], None]
+        self, stage: PoolStage, number: int, left: NDArray[Any], fill: Callable[[NDArray[Any], SegmentValues], None]
     ) -> Note:
         """Save a note for each shard of the pool that takes some pieces; return that for the region.
 
@@ -133,27 +133,27 @@ class LeftoverValues:
             fill: function that writes the values of pieces, one after the other.
         """
         region = self._recent(stage.names[number // stage.below.size])
-        here, found = _Finder(left).find(Located.of_pieces(region.arrays["pieces"]))
+        here, found = _Finder(left).find(region.arrays["pieces"])
         rows = np.searchsorted(region.arrays["row_starts"], here, side="right") - 1
-        takers = np.full(len(left.lengths), _REGION)
+        takers = np.full(len(left), _REGION)
         takers[found] = self.plan.pool_shards(stage, number // stage.below.size, rows)
         order = np.argsort(takers, kind="stable")
-        left, takers = left.some(order), takers[order]
+        left, takers = left[order], takers[order]
         values = self._room(left)
         fill(left, values)
-        ends = np.append(left.places, left.lengths.sum())
+        ends = np.append(_places(left), left["length"].sum(dtype=np.int64))
         notes = {}
         for taker in [_REGION, *np.unique(takers).tolist()]:
             first, last = np.searchsorted(takers, [taker, taker + 1])
-            arrays = {"pieces": left.some(slice(first, last)).pieces, **values.arrays(ends[first], ends[last])}
+            arrays = {"pieces": left[first:last], **values.arrays(ends[first], ends[last])}
             notes[f"{_stage(stage.below.stage, taker)}-{number}"] = Note(facts={}, arrays=arrays)
         for_region = notes.pop(f"{_stage(stage.below.stage, _REGION)}-{number}")
         self.plan.notes.save_all(notes)
         return for_region
 
-    def _left(self, stage: str, number: int) -> Located:
+    def _left(self, stage: str, number: int) -> NDArray[Any]:
         """Return the pieces that a task of a stage leaves over."""
-        return Located.of_pieces(load(self.plan.notes, f"{stage}-{number}").arrays["left"])
+        return load(self.plan.notes, f"{stage}-{number}").arrays["left"]
 
     def _run(self, left_by: str, numbers: Sequence[int], task: Callable[[int], Note], engine: Engine) -> None:
         """Run tasks that return notes for regions."""
@@ -165,11 +165,11 @@ class LeftoverValues:
         regions: Sequence[tuple[PoolStage, int]],
         taker: int,
         copy: Copy,
-        segments: Located,
+        segments: NDArray[Any],
         out: SegmentValues,
     ) -> None:
         """Write the values of segments that were left over below some regions, one after the other."""
-        places, finder = segments.places, _Finder(segments)
+        places, finder = _places(segments), _Finder(segments)
         missing = np.ones(len(places), bool)
         names = [
             f"{_stage(stage.below.stage, taker)}-{number}"
@@ -179,16 +179,17 @@ class LeftoverValues:
         for note in self.plan.notes.load_all(names):
             if note is None:
                 continue
-            pieces = Located.of_pieces(note.arrays["pieces"])
+            pieces = note.arrays["pieces"]
             here, found = finder.find(pieces)
-            source = SegmentValues.from_arrays(note.arrays).columns(pieces.starts, pieces.lengths)
-            out.fill(source, Spans(here, pieces.starts[here], pieces.lengths[here], places[found]))
+            starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
+            source = SegmentValues.from_arrays(note.arrays).columns(starts, lengths)
+            out.fill(source, Spans(here, starts[here], lengths[here], places[found]))
             missing[found] = False
         if missing.any():
-            copy(segments.some(np.flatnonzero(missing)), places[missing], out)
+            copy(segments[missing], places[missing], out)
 
-    def _room(self, segments: Located, memory: Callable[[int], Any] = bytearray) -> SegmentValues:
-        tokens = int(segments.lengths.sum())
+    def _room(self, segments: NDArray[Any], memory: Callable[[int], Any] = bytearray) -> SegmentValues:
+        tokens = int(segments["length"].sum(dtype=np.int64))
         return SegmentValues.empty(tokens, self.row_format, labels=self.labels, memory=memory)
 
     @cached_property
@@ -200,20 +201,20 @@ class LeftoverValues:
         return {"plan": self.plan, "row_format": self.row_format, "labels": self.labels}
 
 
-def leftover_values(mapped: MappedDocuments, shards: Shards, row_format: RowFormat) -> LeftoverValues | None:
+def leftover_values(mapped: MappedDocuments, plan: Plan, row_format: RowFormat) -> LeftoverValues | None:
     """Return the notes with the values of leftovers, if they save requests.
 
     Args:
         mapped: documents that are packed.
-        shards: plan of the shards; only partitions leave pieces over.
+        plan: plan of the rows; only partitions leave pieces over.
         row_format: format of the rows.
     """
     table = mapped.table
-    if row_format.index_only or not isinstance(shards, PartitionPlan):
+    if row_format.index_only or not isinstance(plan, PartitionPlan):
         return None
-    if not shards.pool_packs or not is_remote(table.input_ids):
+    if not plan.totals.pool_packs or not is_remote(table.input_ids):
         return None
-    return LeftoverValues(plan=shards, row_format=row_format, labels=table.labels is not None)
+    return LeftoverValues(plan=plan, row_format=row_format, labels=table.labels is not None)
 
 
 class _Finder:
@@ -223,32 +224,38 @@ class _Finder:
         segments: segments to find, no two with the same document and first token.
     """
 
-    def __init__(self, segments: Located) -> None:
-        self._documents = np.unique(segments.documents)
-        keys = self._keys(np.searchsorted(self._documents, segments.documents), segments.starts)
+    def __init__(self, segments: NDArray[Any]) -> None:
+        self._documents = np.unique(segments["document"])
+        keys = self._keys(np.searchsorted(self._documents, segments["document"]), segments["start"])
         self._order = np.argsort(keys)
         self._sorted = keys[self._order]
 
-    def find(self, pieces: Located) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, pieces: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which of these pieces are among the segments, and which segments they are."""
         if not len(self._sorted):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        of_document = np.minimum(np.searchsorted(self._documents, pieces.documents), len(self._documents) - 1)
-        keys = self._keys(of_document, pieces.starts)
+        of_document = np.minimum(np.searchsorted(self._documents, pieces["document"]), len(self._documents) - 1)
+        keys = self._keys(of_document, pieces["start"])
         places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        here = np.flatnonzero((self._documents[of_document] == pieces.documents) & (self._sorted[places] == keys))
+        here = np.flatnonzero((self._documents[of_document] == pieces["document"]) & (self._sorted[places] == keys))
         return here, self._order[places[here]]
 
     @staticmethod
-    def _keys(of_document: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _keys(of_document: NDArray[np.int64], starts: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return a number for each piece; the starts, and the number of documents of a shard, are below 2**31."""
         keys: NDArray[np.int64] = of_document << 31 | starts
         return keys
 
 
-def _copy_all(copy: Copy, segments: Located, out: SegmentValues) -> None:
+def _places(pieces: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the index of the first token of each piece if they lie one after the other: shape (pieces,)."""
+    places: NDArray[np.int64] = np.cumsum(pieces["length"], dtype=np.int64) - pieces["length"]
+    return places
+
+
+def _copy_all(copy: Copy, segments: NDArray[Any], out: SegmentValues) -> None:
     """Copy the values of segments, one after the other."""
-    copy(segments, segments.places, out)
+    copy(segments, _places(segments), out)
 
 
 def _stage(left_by: str, taker: int) -> str:

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.facts import PlanTotals
 from packer.notes import Notes
 from packer.pipeline.partitions.partition_rows import PartitionJob
 from packer.pipeline.partitions.pattern_shares import Shares
 from packer.pipeline.partitions.regions import PoolStage, load
+from packer.plan.located_rows import LocatedRows, joined_rows
 from packer.plan.permute import key_of, permute_all
-from packer.plan.pieces import PieceRows, ShardRows
 from packer.plan.whole_plan import even_cuts
 from packer.random_purposes import POOL_ROWS
 
@@ -59,23 +60,13 @@ class PartitionPlan:
     pool_rows: NDArray[np.int64]
     """Shape (notes of the pool,): rows in each note of these stages."""
 
-    lower_bound: int
-    """Lower bound on the rows of any packing."""
+    totals: PlanTotals
+    """Totals for the manifest."""
 
     @property
     def pool(self) -> tuple[str, ...]:
         """Names of the notes with rows made of leftovers, in order."""
         return tuple(name for stage in self.stages for name in stage.names)
-
-    @property
-    def pool_packs(self) -> int:
-        """Number of rows in the pool."""
-        return int(self.pool_rows.sum())
-
-    @property
-    def packs(self) -> int:
-        """Number of rows."""
-        return int(self.own_rows.sum()) + self.pool_packs
 
     @property
     def shard_rows(self) -> list[int]:
@@ -93,7 +84,7 @@ class PartitionPlan:
     @property
     def _pool_cuts(self) -> list[int]:
         """First row of each shard of the pool, counted through its notes, and the end of the last."""
-        return even_cuts(0, self.pool_packs, self.job.most_rows)
+        return even_cuts(self.totals.pool_packs, self.job.most_rows)
 
     def is_of_pool(self, number: int) -> bool:
         """Whether a shard is one of the pool."""
@@ -103,12 +94,12 @@ class PartitionPlan:
         """Return the partition of a shard, which must not be one of the pool."""
         return int(np.flatnonzero(self.own_rows)[number - np.searchsorted(self.pool_numbers, number)])
 
-    def shard(self, number: int) -> ShardRows:
+    def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard."""
-        if self.is_of_pool(number):
-            return self._pool_shard(number)
-        partition = self.partition_of(number)
-        return self.job.shard(partition, None if self.shares is None else self.shares.share(partition))
+        if self.is_of_pool(shard):
+            return self._rows_of_pool(shard)
+        partition = self.partition_of(shard)
+        return self.job.rows(partition, None if self.shares is None else self.shares.share(partition))
 
     def pool_shards(self, stage: PoolStage, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shard of each of these rows of a region."""
@@ -128,17 +119,14 @@ class PartitionPlan:
             first, last = first - rows, last - rows
         return parts
 
-    def _pool_shard(self, number: int) -> ShardRows:
-        """Make a shard of the pool: rows of consecutive notes, in random order."""
-        pieces, depths = [], []
-        for stage, region, begin, end in self.pool_parts(number):
-            note = load(self.notes, stage.names[region])
-            row_starts = note.arrays["row_starts"]
-            pieces.append(note.arrays["pieces"][row_starts[begin] : row_starts[end]])
-            depths.append(np.diff(row_starts[begin : end + 1]))
-        order = np.arange(
-            sum(map(len, depths)), dtype=np.uint32
-        )  # the type of `numbers`, so that `permute` is compiled only once
+    def _rows_of_pool(self, number: int) -> LocatedRows:
+        """Make the rows of a shard of the pool: rows of consecutive notes, in random order."""
+
+        def noted(part: PoolPart) -> LocatedRows:
+            arrays = load(self.notes, part.stage.names[part.region]).arrays
+            return LocatedRows(pieces=arrays["pieces"], row_starts=arrays["row_starts"]).part(part.begin, part.end)
+
+        rows = joined_rows(map(noted, self.pool_parts(number)))
+        order = np.arange(len(rows), dtype=np.uint32)  # the type of segment numbers, so that it is compiled only once
         permute_all(order, key_of(self.job.options.seed, POOL_ROWS, int(np.searchsorted(self.pool_numbers, number))))
-        starts = np.concatenate([[0], np.cumsum(np.concatenate(depths))]).astype(np.int64)
-        return PieceRows(pieces=np.concatenate(pieces), starts=starts, order=order.astype(np.int64))
+        return rows.reordered(order)

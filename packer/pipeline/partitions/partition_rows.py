@@ -7,7 +7,6 @@ run them, and running one twice does no harm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,11 @@ from packer.notes import Note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.partitions.pattern_shares import Shares
-from packer.pipeline.segments.segment_reader import SegmentReader, documents_of
-from packer.plan.items import items_of
+from packer.pipeline.segments.segment_reader import SegmentReader
+from packer.plan.cutting import items_of
+from packer.plan.located_rows import LocatedRows, located_pieces
 from packer.plan.partitions import Partitions
-from packer.plan.pieces import Located, ShardRows, pieces_of
-from packer.plan.rows import PlacedRows, RowExtents, both_of_each, drawn_rows, place_rows, segments_left
+from packer.plan.rows import RowExtents, both_of_each, drawn_rows, place_rows, segments_left
 from packer.plan.segments import Segments
 from packer.plan.shares import Share, even_share
 
@@ -58,7 +57,7 @@ class PartitionJob:
         """Read the documents of a partition."""
         ranges = self.partitions.ranges(partition)
         segments = self.reader.segments(ranges)
-        items = items_of(segments) if self.options.pairs else segments
+        items = items_of(segments, pairs=self.options.pairs)
         return Part(ranges=ranges, segments=segments, extents=items.extents_of_numbers())
 
     def row_extents(self, part: Part, partition: int, share: Share | None) -> tuple[RowExtents, NDArray[np.int64]]:
@@ -91,12 +90,12 @@ class PartitionJob:
             rows, left = rows + RowExtents.of_patterns(solve_histogram(options, left)), np.zeros_like(left)
         return rows, left
 
-    def shard(self, partition: int, share: Share | None) -> ShardRows:
-        """Make the rows of a partition, as a shard."""
+    def rows(self, partition: int, share: Share | None) -> LocatedRows:
+        """Make the rows of a partition; the arguments are those of `row_extents`."""
         part = self.part(partition)
         rows, _ = self.row_extents(part, partition, share)
-        placed = place_rows(part.extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
-        return _OwnRows(part=part, placed=placed.of_pairs() if self.options.pairs else placed)
+        placed, _ = place_rows(part.extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
+        return (placed.of_pairs() if self.options.pairs else placed).located(part.segments, part.ranges)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,30 +111,6 @@ class Part:
     extents: NDArray[np.int32]
     """Shape (items,): extent of every segment, or pair of segments; 0 for a number without one."""
 
-    def locate(
-        self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return (documents, starts, lengths) of segments by number; documents are numbered in the whole source."""
-        local, starts, lengths = self.segments.locate(numbers)
-        return documents_of(self.ranges, local), starts, lengths
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _OwnRows:
-    """Rows that a partition makes of its own documents."""
-
-    part: Part
-    placed: PlacedRows
-
-    def __len__(self) -> int:
-        return len(self.placed)
-
-    def located(self, first_row: int, last_row: int) -> Located:
-        """Locate the segments of rows first_row..last_row - 1 in the source."""
-        row_starts = self.placed.row_starts[first_row : last_row + 1]
-        documents, starts, lengths = self.part.locate(self.placed.slots[row_starts[0] : row_starts[-1]])
-        return Located(documents=documents, starts=starts, lengths=lengths, row_starts=row_starts - row_starts[0])
-
 
 def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
     """Count the rows that a partition makes, and note the pieces that it leaves over.
@@ -150,7 +125,7 @@ def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
     numbers = segments_left(part.extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
     if job.options.pairs:
         numbers = both_of_each(numbers)
-    return Note(facts={"rows": len(rows)}, arrays={"left": pieces_of(*part.locate(numbers))})
+    return Note(facts={"rows": len(rows)}, arrays={"left": located_pieces(part.segments, numbers, part.ranges)})
 
 
 def take_share(job: PartitionJob, partition: int) -> Note:

@@ -21,6 +21,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
 from packer.engine import Engine, Threads
+from packer.facts import PlanTotals
 from packer.notes import Note, Notes, make_note, run_stage
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
@@ -31,8 +32,8 @@ from packer.pipeline.partitions.pattern_shares import Shares, share_further, sha
 from packer.pipeline.partitions.regions import PoolStage, Regions, load
 from packer.pipeline.planning.surveying import Survey
 from packer.pipeline.segments.segment_reader import SegmentReader
+from packer.plan.located_rows import extents_of_pieces
 from packer.plan.partitions import make_partitions
-from packer.plan.pieces import extents_of_pieces
 from packer.progress import Progress, silent
 
 REGION = 256
@@ -177,9 +178,9 @@ class _Planner:
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
         plan = self._plan(job, own, None, self._drawn_pool(job, stage) if count > 1 else _Pool())
-        if far and allowed is not None and count > 1 and plan.packs > allowed:
+        if far and allowed is not None and count > 1 and plan.totals.packs > allowed:
             plan = self._plan(job, own, None, self._drawn_pool(job, stage, proves=True))
-        return None if allowed is not None and plan.packs > allowed else plan
+        return None if allowed is not None and plan.totals.packs > allowed else plan
 
     def _drawn_pool(self, job: PartitionJob, drawn: str, *, proves: bool = False) -> _Pool:
         """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
@@ -241,14 +242,23 @@ class _Planner:
         return Regions(notes=self.notes, stage=stage, count=count, size=REGION)
 
     def _plan(self, job: PartitionJob, own: NDArray[np.int64], shares: Shares | None, pool: _Pool) -> PartitionPlan:
+        pool_rows = np.concatenate([np.zeros(0, np.int64), *pool.rows])
+        totals = PlanTotals.of(
+            self.surveyed.account,
+            max_len=self.options.max_len,
+            segments=self.surveyed.segments,
+            packs=int(own.sum() + pool_rows.sum()),
+            pool_packs=int(pool_rows.sum()),
+            lower_bound=self.lower_bound,
+        )
         return PartitionPlan(
             job=job,
             notes=self.notes,
             own_rows=own,
             shares=shares,
             stages=tuple(pool.stages),
-            pool_rows=np.concatenate([np.zeros(0, np.int64), *pool.rows]),
-            lower_bound=self.lower_bound,
+            pool_rows=pool_rows,
+            totals=totals,
         )
 
 

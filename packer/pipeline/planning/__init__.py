@@ -4,6 +4,5 @@ make_plan.py     a plan of any kind; plans by partitions are in `packer.pipeline
 surveying.py     one pass over the documents: counts, a histogram and blocks
 order_plan.py    rows that follow the order of the source
 group_plan.py    groups of documents, kept together or apart
-grouping.py      numbers of the groups, by the values of a column
 limit_plan.py    rows with limits besides tokens
 """

@@ -15,9 +15,10 @@ from packer.facts import PlanTotals
 from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
 from packer.pipeline.segments.packable_segments import account_of
-from packer.plan.segments import Segments
+from packer.plan.rows import PlacedRows
+from packer.plan.segments import Segments, extents_of
 from packer.plan.vector_packing import pack_vectors
-from packer.plan.whole_plan import Plan, even_cuts
+from packer.plan.whole_plan import WholePlan
 from packer.shards.sharing import Chunks
 from packer.sources.columns.number_columns import number_fault, wrong_numbers
 
@@ -29,7 +30,7 @@ def plan_under_limits(
     *,
     rows_per_shard: int,
     describe: Callable[[int], str],
-) -> tuple[Plan, PlanTotals]:
+) -> WholePlan:
     """Plan rows in which tokens and further columns stay within their limits.
 
     Args:
@@ -46,28 +47,23 @@ def plan_under_limits(
     documents, _, lengths = segments.locate(numbers)
     taken = {name: values[name][documents] for name in options.limits}
     _refuse_above(taken, documents, options, describe)
-    demands = np.stack([segments.extents_of(lengths), *taken.values()])
+    demands = np.stack([extents_of(lengths, segments.align), *taken.values()])
     capacities = np.array([options.max_len, *options.limits.values()], np.int64)
     demands = demands.astype(np.int32, copy=False)
     del documents, lengths, taken
-    rows = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
-    plan = Plan(
-        shard_rows=np.array(even_cuts(0, len(rows), rows_per_shard), np.int64),
-        row_starts=rows.row_starts,
-        slots=numbers[rows.items],
-        pool_packs=0,
-    )
+    placed = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
     totals = PlanTotals.of(
         account_of(segments, options),
         max_len=options.max_len,
-        segments=len(plan.slots),
-        packs=plan.packs,
+        segments=len(numbers),
+        packs=len(placed),
         pool_packs=0,
         lower_bound=max(
             lower_bound(segments.histogram, options.max_items), int(vector_bounds(demands, capacities).max())
         ),
     )
-    return plan, totals
+    placed = PlacedRows(row_starts=placed.row_starts, numbers=numbers[placed.numbers])
+    return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
 
 
 def limit_values(

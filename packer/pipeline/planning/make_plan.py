@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,8 @@ from packer.engine import Engine, Threads
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory, make_note
 from packer.options import PackOptions
-from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.planning.surveying import survey
-from packer.pipeline.read_documents import Documents
 from packer.pipeline.segments.packable_segments import cut_by_policy
 from packer.pipeline.segments.segment_reader import (
     LengthsReader,
@@ -31,35 +29,15 @@ from packer.pipeline.segments.segment_reader import (
     SourceReader,
     lists_of,
 )
-from packer.plan.pieces import Shards
-from packer.plan.segments import Segments
-from packer.plan.whole_plan import Plan, PlannedShards
+from packer.plan.located_rows import Plan
+from packer.plan.rows import PlacedRows
+from packer.plan.whole_plan import WholePlan
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
 
 PLAN_VERSION = 2
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
 shards would have other documents."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
-    """A plan and everything needed to write its rows."""
-
-    mapped: MappedDocuments
-    """Documents that are packed."""
-
-    row_format: RowFormat
-    """Format of the rows."""
-
-    shards: Shards
-    """Rows of each shard."""
-
-    overlap: int
-    """Tokens that each piece of a split document repeats from the end of the piece before it."""
-
-    totals: PlanTotals
-    """Totals for the manifest."""
 
 
 def is_planned_whole(options: PackOptions) -> bool:
@@ -78,18 +56,20 @@ def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
 
 
 def plan_documents(
-    documents: Documents,
+    mapped: MappedDocuments,
     options: PackOptions,
+    row_format: RowFormat,
     *,
     notes: Notes,
     engine: Engine = Threads(),  # noqa: B008 (immutable)
     progress: Progress = silent,
-) -> Planned:
+) -> Plan:
     """Plan the rows of all documents; continue from the notes of an interrupted run.
 
     Args:
-        documents: documents of a mapped source, with their lengths if they are grouped.
+        mapped: documents of a mapped source, with their lengths if they are grouped.
         options: options of the pack.
+        row_format: format of the rows.
         notes: store of finished parts of the plan.
         engine: decides which tasks this process runs; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
@@ -97,47 +77,18 @@ def plan_documents(
     Raises:
         SourceError: the options do not allow a document to be packed, or there is nothing to pack.
     """
-    identity = documents.identity
+    identity = mapped.documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
-    mapped = MappedDocuments(documents=documents)
-    row_format = row_format_of(options, mapped.table.extra)
     rows_per_shard = _rows_per_shard(options, row_format)
-    shards: Shards
     if is_planned_whole(options):
-        shards, totals = _plan_whole(mapped, options, rows_per_shard, notes, engine)
-    else:
-        reader = SourceReader(mapped=mapped, options=options)
-        shards, totals = _plan_ungrouped(reader, options, rows_per_shard, notes, engine, progress)
-    return Planned(mapped=mapped, row_format=row_format, shards=shards, overlap=overlap_of(options), totals=totals)
+        return _plan_whole(mapped, options, rows_per_shard, notes, engine)
+    reader = SourceReader(mapped=mapped, options=options)
+    return _plan_by_tasks(reader, options, rows_per_shard, notes, engine, progress)
 
 
 def overlap_of(options: PackOptions) -> int:
     """Return the tokens that each piece of a split document repeats from the end of the piece before it."""
     return options.overlap if options.long == "split" and options.split_at == "tokens" else 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedLengths:
-    """A plan made from lengths only."""
-
-    segments: Segments
-    """Segments of all documents."""
-
-    shards: Shards
-    """Rows of each shard."""
-
-    totals: PlanTotals
-    """Totals of the plan: every document and token accounted for."""
-
-    @property
-    def packs(self) -> int:
-        """Number of rows."""
-        return self.totals.packs
-
-    @property
-    def lower_bound(self) -> int:
-        """Lower bound on the rows of any packing."""
-        return self.totals.lower_bound
 
 
 def plan_lengths(
@@ -149,7 +100,7 @@ def plan_lengths(
     describe: Callable[[int], str] = "document {:,}".format,
     threads: int = 1,
     progress: Progress = silent,
-) -> PlannedLengths:
+) -> Plan:
     """Plan the rows that `pack` makes with the same options, from the lengths of documents, without writing anything.
 
     Args:
@@ -167,24 +118,17 @@ def plan_lengths(
     """
     prepare_for(documents=len(lengths))
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
-    segments = cut_by_policy(lengths, options, threads=threads)
-    shards: Shards
+    segments = cut_by_policy(lengths, options)
     if options.limit:
         from packer.pipeline.planning.limit_plan import plan_under_limits
 
-        plan, totals = plan_under_limits(segments, limits, options, rows_per_shard=rows_per_shard, describe=describe)
-        shards = PlannedShards(plan=plan, segments=segments)
-    elif groups is not None:
+        return plan_under_limits(segments, limits, options, rows_per_shard=rows_per_shard, describe=describe)
+    if groups is not None:
         from packer.pipeline.planning.group_plan import plan_groups
 
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
-        shards = PlannedShards(plan=plan, segments=segments)
-    else:
-        reader = LengthsReader(lengths=lengths, options=options)
-        shards, totals = _plan_ungrouped(
-            reader, options, rows_per_shard, NotesInMemory(), Threads(workers=threads), progress
-        )
-    return PlannedLengths(segments=segments, shards=shards, totals=totals)
+        return plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+    reader = LengthsReader(lengths=lengths, options=options)
+    return _plan_by_tasks(reader, options, rows_per_shard, NotesInMemory(), Threads(workers=threads), progress)
 
 
 def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
@@ -195,68 +139,55 @@ def _is_in_order(options: PackOptions) -> bool:
     return isinstance(get_algorithm(options.algorithm), OrderAlgorithm)
 
 
-def _plan_ungrouped(
+def _plan_by_tasks(
     reader: SegmentReader,
     options: PackOptions,
     rows_per_shard: int,
     notes: Notes,
     engine: Engine,
     progress: Progress,
-) -> tuple[Shards, PlanTotals]:
-    """Plan rows without groups; hold nothing per document."""
+) -> Plan:
+    """Plan rows without groups or limits; hold nothing per document."""
     if _is_in_order(options):
         from packer.pipeline.planning.order_plan import plan_in_order
 
-        ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
-        return ordered, ordered.totals
+        return plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
     surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=engine.workers)
-    plan = plan_partitions(
-        reader,
-        surveyed,
-        options,
-        rows_per_shard=rows_per_shard,
-        notes=notes,
-        engine=engine,
-        progress=progress,
+    return plan_partitions(
+        reader, surveyed, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine, progress=progress
     )
-    totals = PlanTotals.of(
-        surveyed.account,
-        max_len=options.max_len,
-        segments=surveyed.segments,
-        packs=plan.packs,
-        pool_packs=plan.pool_packs,
-        lower_bound=plan.lower_bound,
-    )
-    return plan, totals
 
 
 def _plan_whole(
     mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, engine: Engine
-) -> tuple[Shards, PlanTotals]:
+) -> WholePlan:
     """Plan rows with groups or limits; the whole plan is saved as one note, and then mapped."""
-    from packer.pipeline.planning.group_plan import plan_groups
-    from packer.pipeline.planning.grouping import document_groups
+    from packer.pipeline.planning.group_plan import document_groups, plan_groups
     from packer.pipeline.planning.limit_plan import limit_values, plan_under_limits
 
     documents = mapped.documents
     assert documents.lengths is not None
     table = replace(mapped.table, lengths=documents.lengths)
-    segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=engine.workers)
+    segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe)
 
     def make() -> Note:
         lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
         if options.limit:
             values = limit_values(table.extra, lists, options, documents.describe)
-            plan, totals = plan_under_limits(
+            plan = plan_under_limits(
                 segments, values, options, rows_per_shard=rows_per_shard, describe=documents.describe
             )
         else:
             groups = document_groups(table.extra, lists, options)
             assert groups is not None
-            plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
-        arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
-        return Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
+            plan = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+        arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.numbers}
+        return Note(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
 
     note = make_note(notes, "plan", make, engine, lasting=True)
-    plan = Plan(**note.arrays, pool_packs=note.facts["pool_packs"])
-    return PlannedShards(plan=plan, segments=segments), PlanTotals.from_dict(note.facts["totals"])
+    return WholePlan(
+        placed=PlacedRows(row_starts=note.arrays["row_starts"], numbers=note.arrays["slots"]),
+        segments=segments,
+        rows_per_shard=rows_per_shard,
+        totals=PlanTotals.from_dict(note.facts["totals"]),
+    )

@@ -6,8 +6,9 @@ documents again from there, so nothing is held per document, and any shard can b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,9 @@ from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.pipeline.segments.packable_segments import account_of, require_segments
 from packer.pipeline.segments.segment_reader import SegmentReader, chunks, read_chunk
-from packer.plan.items import items_of
-from packer.plan.ordered import OrderedSegments, lengths_to_arrange, row_places, rows_from
-from packer.plan.pieces import Located, ShardRows
+from packer.plan.cutting import items_of
+from packer.plan.located_rows import LocatedRows, ShardRows, joined_rows
+from packer.plan.rows import PlacedRows
 from packer.plan.segments import Segments
 from packer.plan.threads import each_in_threads
 
@@ -42,7 +43,7 @@ class _Chunk(NamedTuple):
     """Segments of the documents, or pairs of segments as one."""
 
     lengths: NDArray[np.int32]
-    """Lengths to be arranged; see `lengths_to_arrange`."""
+    """Lengths to be arranged; see `OrderJob.lengths_of`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,28 +70,76 @@ class OrderJob:
     def read(self, first: int) -> _Chunk:
         """Read the chunk that begins with document `first`."""
         segments = read_chunk(self.reader, first)
-        items = items_of(segments) if self.options.pairs else segments
-        lengths = lengths_to_arrange(items, keeps_whole=self.algorithm.keeps_whole)
-        return _Chunk(account_of(segments, self.options), items, lengths)
+        items = items_of(segments, pairs=self.options.pairs)
+        return _Chunk(account_of(segments, self.options), items, self.lengths_of(items))
 
-    def rows(self, *, document: int, skipped: int, end: int, rows: int) -> OrderedSegments:
-        """Make rows again.
+    def lengths_of(self, items: Segments) -> NDArray[np.int32]:
+        """Return the lengths that are arranged: int32, 0 for pieces or documents without tokens.
+
+        An algorithm that keeps segments whole arranges the extents of all pieces; another one the tokens of whole
+        documents, which it cuts itself.
+        """
+        return items.extents_in_order() if self.algorithm.keeps_whole else items.kept_lengths()
+
+    def rows(self, *, document: int, skipped: int, end: int, rows: int) -> LocatedRows:
+        """Make rows again: every row begins empty, so the place where the first one begins is enough.
 
         Args:
             document: document with which the first row begins.
-            skipped: part of this document that is in earlier rows; see `row_places`.
+            skipped: part of this document, or pair, that is in earlier rows; see `row_places`.
             end: document after the one in which the last row ends.
             rows: number of rows.
         """
-        return rows_from(
-            self.reader.segments(np.array([[document, end]])),
-            self.arrange,
-            first_document=document,
-            skipped=skipped,
-            rows=rows,
-            pairs=self.options.pairs,
-            keeps_whole=self.algorithm.keeps_whole,
-        )
+        ranges = np.array([[document, end]])
+        segments = self.reader.segments(ranges)
+        items = items_of(segments, pairs=self.options.pairs)
+        lengths = self.lengths_of(items)
+        if self.algorithm.keeps_whole:
+            arranged = self.arrange(lengths[skipped:])
+            numbers = items.numbers_in_order()[skipped:]  # every piece before the first row has tokens
+        else:
+            if skipped:
+                lengths = lengths.copy()
+                lengths[0] -= skipped
+            arranged = self.arrange(lengths)
+            cut_documents, cut_starts = arranged.cut_documents, arranged.cut_starts
+            if skipped:  # also cut off the piece before the first row
+                offsets = np.where(cut_documents == 0, np.int32(skipped), np.int32(0))
+                cut_documents = np.concatenate([np.zeros(1, np.int64), cut_documents])
+                cut_starts = np.concatenate([np.array([skipped], np.int32), cut_starts + offsets])
+            segments = segments.cut_at(cut_documents, cut_starts)
+            numbers = segments.numbers_in_order()[int(skipped > 0) :]
+        row_starts = arranged.row_starts[: rows + 1]
+        placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])
+        return (placed.of_pairs() if self.options.pairs else placed).located(segments, ranges)
+
+
+def row_places(
+    items: Segments, arranged: OrderedRows, rows: NDArray[np.int64], *, keeps_whole: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find where some rows begin: (items, skipped), each int64, shape (rows,).
+
+    `skipped` is the part of the item that is in earlier rows: a number of pieces if the algorithm keeps them whole,
+    otherwise of tokens. Lengths [3, 9] with max_len 4, for example:
+
+        next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
+        wrapped   3 1 | 4 | 4      rows begin at (0, 0), (1, 1), (1, 5)
+
+    Args:
+        items: segments, or pairs of segments as one.
+        arranged: rows that the algorithm made of these lengths.
+        rows: numbers of rows in `arranged`.
+        keeps_whole: whether the algorithm keeps segments whole.
+    """
+    found = arranged.row_documents[rows]
+    if not keeps_whole:
+        return found, arranged.row_offsets[rows].astype(np.int64)
+    heads = items.head_documents
+    # Piece i is tail number i - h, or a head of that document, if h heads come earlier.
+    earlier = np.searchsorted(heads + np.arange(len(heads)), found)
+    numbers = found - earlier
+    skipped: NDArray[np.int64] = earlier - np.searchsorted(heads, numbers)
+    return numbers, skipped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +155,7 @@ class OrderPlan:
     totals: PlanTotals
     """Totals for the manifest."""
 
-    rows: NDArray[np.int64]
+    marked_rows: NDArray[np.int64]
     """Shape (marks,): number of the row that begins at each mark; the last is the number of rows."""
 
     documents: NDArray[np.int64]
@@ -116,27 +165,18 @@ class OrderPlan:
     """Shape (marks,): part of that document that is in earlier rows; see `row_places`."""
 
     @property
-    def packs(self) -> int:
-        """Number of rows."""
-        return int(self.rows[-1])
-
-    @property
-    def lower_bound(self) -> int:
-        """Lower bound on the rows of any packing."""
-        return self.totals.lower_bound
-
-    @property
     def shard_rows(self) -> list[int]:
         """Rows of each shard; none is empty."""
-        rows: list[int] = np.diff([*range(0, self.packs, self.rows_per_shard), self.packs]).tolist()
+        packs = self.totals.packs
+        rows: list[int] = np.diff([*range(0, packs, self.rows_per_shard), packs]).tolist()
         return rows
 
-    def shard(self, number: int) -> ShardRows:
+    def rows(self, shard: int) -> ShardRows:
         """Return the rows of a shard; they are made when they are looked up."""
-        first = number * self.rows_per_shard
-        return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.packs))
+        first = shard * self.rows_per_shard
+        return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.totals.packs))
 
-    def stretch(self, mark: int) -> OrderedSegments:
+    def stretch(self, mark: int) -> LocatedRows:
         """Make the rows from a mark to the next one."""
         end = self.documents[mark + 1]
         if self.skipped[mark + 1]:  # a part of the document at the next mark belongs to these rows
@@ -145,50 +185,34 @@ class OrderPlan:
             document=int(self.documents[mark]),
             skipped=int(self.skipped[mark]),
             end=int(end),
-            rows=int(self.rows[mark + 1] - self.rows[mark]),
+            rows=int(self.marked_rows[mark + 1] - self.marked_rows[mark]),
         )
 
 
 class _ShardInOrder:
-    """Rows first..last - 1 of a plan; keeps only the stretch that was looked up last."""
+    """Rows first..last - 1 of a plan, of which only the stretch that was looked up last is held."""
 
     def __init__(self, plan: OrderPlan, first: int, last: int) -> None:
         self._plan = plan
         self._first = first
         self._last = last
-        self._mark = -1
-        self._stretch: OrderedSegments | None = None
+        self._stretch: Callable[[int], LocatedRows] = lru_cache(maxsize=1)(plan.stretch)
 
     def __len__(self) -> int:
         return self._last - self._first
 
-    def located(self, first_row: int, last_row: int) -> Located:
-        """Locate the segments of rows first_row..last_row - 1 in the source."""
-        first, last = self._first + first_row, self._first + last_row
-        marks = self._plan.rows
-        parts: list[Located] = []
-        while first < last or not parts:
-            mark = int(np.searchsorted(marks, first, side="right")) - 1
-            end = min(last, int(marks[mark + 1]))
-            parts.append(self._at(mark).located(first - int(marks[mark]), end - int(marks[mark])))
-            first = end
-        if len(parts) == 1:
-            return parts[0]
-        ends = np.cumsum([0, *(len(part.documents) for part in parts)])
-        return Located(
-            documents=np.concatenate([part.documents for part in parts]),
-            starts=np.concatenate([part.starts for part in parts]),
-            lengths=np.concatenate([part.lengths for part in parts]),
-            row_starts=np.concatenate(
-                [np.zeros(1, np.int64), *(part.row_starts[1:] + end for part, end in zip(parts, ends, strict=False))]
-            ),
-        )
+    def part(self, first: int, last: int) -> LocatedRows:
+        """Make rows first..last - 1 of the shard."""
+        return joined_rows(self._parts(self._first + first, self._first + last))
 
-    def _at(self, mark: int) -> OrderedSegments:
-        if self._stretch is None or self._mark != mark:
-            self._stretch = None  # do not hold two stretches
-            self._mark, self._stretch = mark, self._plan.stretch(mark)
-        return self._stretch
+    def _parts(self, first: int, last: int) -> Iterator[LocatedRows]:
+        """Yield rows first..last - 1 of the plan, stretch by stretch."""
+        marks = self._plan.marked_rows
+        while first < last:
+            mark = int(np.searchsorted(marks, first, side="right")) - 1
+            begin, end = int(marks[mark]), min(last, int(marks[mark + 1]))
+            yield self._stretch(mark).part(first - begin, end - begin)
+            first = end
 
 
 def plan_in_order(
@@ -213,8 +237,14 @@ def plan_in_order(
     """
     job = OrderJob(reader=reader, options=options)
     note = make_note(notes, "order", partial(_note_marks, job, rows_per_shard, engine.workers), engine)
-    marks = {name: np.array(array) for name, array in note.arrays.items()}
-    return OrderPlan(job=job, rows_per_shard=rows_per_shard, totals=PlanTotals.from_dict(note.facts["totals"]), **marks)
+    return OrderPlan(
+        job=job,
+        rows_per_shard=rows_per_shard,
+        totals=PlanTotals.from_dict(note.facts["totals"]),
+        marked_rows=np.array(note.arrays["rows"]),
+        documents=np.array(note.arrays["documents"]),
+        skipped=np.array(note.arrays["skipped"]),
+    )
 
 
 def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:

@@ -12,7 +12,7 @@ from packer.facts import Account
 from packer.options import PackOptions
 from packer.pipeline.segments.packable_segments import account_of, require_segments
 from packer.pipeline.segments.segment_reader import SegmentReader, chunks, read_chunk
-from packer.plan.items import items_of
+from packer.plan.cutting import items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks
 from packer.plan.threads import each_in_threads
 
@@ -67,7 +67,7 @@ class Surveyor:
             SourceError: as `SegmentReader.segments`.
         """
         segments = read_chunk(self.reader, first)
-        items = items_of(segments) if self.options.pairs else segments
+        items = items_of(segments, pairs=self.options.pairs)
         account = account_of(segments, self.options)
         return ChunkSurvey(account, int(segments.histogram.sum()), items.histogram, items.places_of_documents())
 

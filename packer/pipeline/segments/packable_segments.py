@@ -15,8 +15,8 @@ from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.segments.turns import split_at_turns
 from packer.pipeline.segments.untrained import without_untrained
 from packer.plan.account import count_documents
+from packer.plan.cutting import items_of
 from packer.plan.groups import apart_bound, together_bound
-from packer.plan.items import items_of
 from packer.plan.segments import Segments
 from packer.sources.documents import TokenTable
 
@@ -27,7 +27,6 @@ def cut_by_policy(
     *,
     table: TokenTable | None = None,
     describe: Callable[[int], str] = "document {:,}".format,
-    threads: int = 1,
 ) -> Segments:
     """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
 
@@ -36,12 +35,11 @@ def cut_by_policy(
         options: options of the pack.
         table: documents with their labels; None if only lengths are known, so that no segment is untrained.
         describe: function that names a document in messages.
-        threads: number of threads that read the lengths.
 
     Raises:
         SourceError: the options do not allow a document to be packed, or there is nothing to pack.
     """
-    policy = cut_lengths_of(options, lengths, threads=threads)
+    policy = cut_lengths_of(options, lengths)
     if table is not None:
         policy = split_at_turns(policy, table, options, describe)
     segments = policy if table is None else without_untrained(policy, table, options, describe)
@@ -64,9 +62,7 @@ def items_and_groups(
         groups: (documents,) group of each document; None without groups.
         options: options of the pack.
     """
-    if not options.pairs:
-        return segments, groups
-    return items_of(segments), None if groups is None else groups[::2]
+    return items_of(segments, pairs=options.pairs), groups[::2] if options.pairs and groups is not None else groups
 
 
 def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:

@@ -15,6 +15,7 @@ from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.read_documents import Documents
 from packer.pipeline.segments.turns import split_at_turns
 from packer.pipeline.segments.untrained import without_untrained
+from packer.plan.located_rows import documents_of
 from packer.plan.segments import Segments
 from packer.sources.documents import TokenTable
 
@@ -31,12 +32,11 @@ class SegmentReader(Protocol):
     def documents(self) -> int:
         """Number of documents."""
 
-    def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
+    def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges, one range after the other.
 
         Args:
             ranges: (ranges, 2) first document of each range and the one after its last, ascending.
-            threads: number of threads that read the lengths.
         """
 
 
@@ -65,13 +65,11 @@ class LengthsReader:
         """Number of documents."""
         return len(self.lengths)
 
-    def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
+    def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges; see `SegmentReader`."""
         parts = [self.lengths[first:last] for first, last in ranges]
         lengths = np.array(parts[0]) if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
-        return cut_lengths_of(
-            self.options, lengths, threads=threads, first_document=int(ranges[0, 0]) if len(ranges) else 0
-        )
+        return cut_lengths_of(self.options, lengths, first_document=int(ranges[0, 0]) if len(ranges) else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +103,7 @@ class SourceReader:
         """Number of documents."""
         return self.mapped.documents.identity.documents
 
-    def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
+    def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges; see `SegmentReader`.
 
         Raises:
@@ -114,7 +112,7 @@ class SourceReader:
         """
         lengths = self._lengths(ranges)
         first = int(ranges[0, 0]) if len(ranges) else 0
-        segments = cut_lengths_of(self.options, lengths, threads=threads, first_document=first)
+        segments = cut_lengths_of(self.options, lengths, first_document=first)
         if self.options.split_at == "tokens" and self.options.untrained == "keep":
             return segments
         documents = documents_of(ranges, np.arange(len(lengths)))
@@ -139,15 +137,6 @@ class SourceReader:
                 lengths_of(table.input_ids.addresses, lists_of(table, documents), out)
                 done += len(documents)
         return lengths
-
-
-def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Convert numbers within ranges to documents: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
-    counts = np.diff(ranges).reshape(-1)
-    ends = np.cumsum(counts)
-    of_range = np.searchsorted(ends, local, side="right")
-    documents: NDArray[np.int64] = ranges[:, 0][of_range] + local - (ends - counts)[of_range]
-    return documents
 
 
 def lists_of(table: TokenTable, documents: NDArray[np.int64]) -> NDArray[np.int64]:

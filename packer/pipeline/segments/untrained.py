@@ -12,7 +12,7 @@ from packer.errors import SourceError
 from packer.gather import Spans, any_trained, gather, held_spans, mask_context
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
-from packer.plan.segments import Segments
+from packer.plan.segments import Segments, context_of
 from packer.sources.documents import TokenTable, reading
 
 _CHECKED_TOGETHER = 4 << 20  # labels
@@ -41,14 +41,14 @@ def without_untrained(
     if isinstance(algorithm, OrderAlgorithm) and not algorithm.keeps_whole:
         documents = np.flatnonzero(segments.tails)
         starts = segments.kept_starts(documents).astype(np.int64)
-        lengths = segments.kept_lengths(0, segments.documents)[documents].astype(np.int64)
+        lengths = segments.kept_lengths()[documents].astype(np.int64)
         gone = documents[~_trained(table, documents, starts, lengths, np.ones_like(lengths))]
         heads = np.flatnonzero(np.isin(segments.head_documents, gone)) + segments.documents
         numbers = np.concatenate([gone, heads])
     else:
         numbers = segments.numbers()
         documents, starts, lengths = segments.locate(numbers)
-        numbers = numbers[~_trained(table, documents, starts, lengths, segments.context_of(starts))]
+        numbers = numbers[~_trained(table, documents, starts, lengths, context_of(starts, segments.overlap))]
     if options.untrained == "error" and len(numbers):
         where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
         raise SourceError(

@@ -18,7 +18,7 @@ from packer.pipeline.segments.packable_segments import account_of
 from packer.pipeline.segments.segment_reader import lists_of
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import together_bound
-from packer.plan.segments import Segments
+from packer.plan.segments import Segments, extents_of
 from packer.shards.check_totals import differences
 from packer.shards.kept_columns import KeptValues
 from packer.shards.manifest import Manifest
@@ -99,7 +99,7 @@ class SourceCounts:
         if fault is not None:
             yield f"row {fault[0]} {fault[1]}"
         step = 2 if options.pairs else 1
-        extents = -(-lengths // options.align) * options.align
+        extents = extents_of(lengths, options.align)
         items = cut_documents(extents.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
         least = lower_bound(items.histogram, options.max_items)
         ungrouped = totals.groups.packs_ungrouped if totals.groups is not None else 0

@@ -13,7 +13,7 @@ from packer.gather import Spans, TokenColumn, gather, held_spans, mask_context
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.pipeline.segments.segment_reader import lists_of
-from packer.plan.segments import Segments
+from packer.plan.segments import Segments, context_of
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.sources.columns.column_types import cast, join
 from packer.sources.documents import TokenTable, reading
@@ -44,7 +44,7 @@ class ExpectedSegments:
         documents, starts, lengths = segments.locate(segments.numbers())
         order = np.lexsort((starts, documents))
         documents, starts, lengths = documents[order], starts[order], lengths[order]
-        return cls(documents=documents, starts=starts, lengths=lengths, context=segments.context_of(starts))
+        return cls(documents=documents, starts=starts, lengths=lengths, context=context_of(starts, segments.overlap))
 
     def __len__(self) -> int:
         return len(self.documents)

@@ -1,0 +1,51 @@
+"""Arrays of indices: ranges one after the other, and a stable sort by small whole numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit_if_large
+
+
+def joined_ranges(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the indices of all ranges, int64: starts [5, 2] and lengths [3, 2] -> [5, 6, 7, 2, 3]."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    indices = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
+    indices += np.repeat(starts - (ends - lengths), lengths)
+    return indices
+
+
+def sorted_indices(keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Sort indices by key; those of equal keys stay in order.
+
+    Keys [2, 0, 2] and count 3 give starts [0, 1, 1, 3] and indices [1, 0, 2].
+
+    Args:
+        keys: whole numbers from 0 to count - 1.
+        count: number of keys.
+
+    Returns:
+        Where the indices of each key start, and the end of the last: int64, shape (count + 1,); and the indices, uint32
+        if that counts them, otherwise int64.
+    """
+    starts = np.zeros(count + 1, np.int64)
+    indices = np.empty(len(keys), np.uint32 if len(keys) < 2**32 else np.int64)
+    _counting_sort(keys, starts, indices)
+    return starts, indices
+
+
+@jit_if_large
+def _counting_sort(keys: NDArray[Any], out_starts: NDArray[np.int64], out_indices: NDArray[Any]) -> None:
+    """Write the result of `sorted_indices`; `out_starts` is all zero."""
+    for key in keys:
+        out_starts[key] += 1
+    for key in range(1, len(out_starts)):
+        out_starts[key] += out_starts[key - 1]
+    # Each key is filled from its end, so that its end becomes its start.
+    for i in range(len(keys) - 1, -1, -1):
+        key = keys[i]
+        out_starts[key] -= 1
+        out_indices[out_starts[key]] = i
