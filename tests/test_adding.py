@@ -53,7 +53,7 @@ def run_python(*arguments: object, package: Path = PACKAGE) -> str:
 ALGORITHM = """
 import sys
 from packer.algorithms import ALGORITHMS, Algorithm
-from packer.algorithms.best_fit import best_fit_decreasing
+from packer.algorithms.open_packs import best_fit_decreasing
 
 def solve(histogram, max_segments=None, **limits):
     return best_fit_decreasing(histogram, max_segments)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from test_algorithms import assert_valid, jit_only, packs_of
 from test_optimal import hard_histogram
 
-from packer.algorithms.auto import auto
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.exact_fill import exact_fill
-from packer.algorithms.optimal import Limits, solve_optimal
+from packer.algorithms.open_packs import best_fit_decreasing
+from packer.algorithms.optimal import Limits, auto, solve_optimal
 from tests.histograms import histogram_of, histograms, limits
 
 
@@ -54,7 +53,7 @@ def test_auto_closes_a_gap_that_is_worth_it(max_segments):
 
 def test_auto_does_without_the_solver_where_the_bound_is_met():
     script = (
-        "import sys; import numpy as np; from packer.algorithms.auto import auto;"
+        "import sys; import numpy as np; from packer.algorithms.optimal import auto;"
         "auto(np.array([0, 4, 2, 0, 1])); print('highspy' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

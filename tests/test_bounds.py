@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import l2_bound, lower_bound, segments_bound, token_bound
+from packer.algorithms.open_packs import best_fit_decreasing
 from tests import naive
 from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from test_algorithms import assert_valid, packs_of
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.nnls import ennlshp, nnlshp, nnlshp_published
 from packer.algorithms.nnls.active_set import Columns, Target, improve, no_columns
 from packer.algorithms.nnls.remainder import fill
 from packer.algorithms.nnls.strategies import NEVER, best_strategies, count_strategies, every_strategy
+from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
 from tests import naive

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_algorithms import assert_valid, heavy_tailed, jit_only, packs_of
 
-from packer.algorithms.auto import auto
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound, segments_bound, token_bound
 from packer.algorithms.exact_fill import exact_fill
-from packer.algorithms.optimal import Limits, search, solve, solve_optimal
+from packer.algorithms.open_packs import best_fit_decreasing
+from packer.algorithms.optimal import Limits, auto, search, solve, solve_optimal
+from packer.algorithms.optimal.column_generation import first_values
 from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price
 from packer.algorithms.optimal.round_patterns import follow_rounded, round_packs
-from packer.algorithms.optimal.start import KNOTS, first_values, stages
+from packer.algorithms.optimal.search import KNOTS, stages
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.spread import deepest, spread
 from tests import naive

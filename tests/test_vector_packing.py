@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm, jit
 from packer.algorithms.bounds import token_bound, vector_bounds
-from packer.algorithms.coarse_units import FINEST, coarsen
-from packer.algorithms.vector_drawing import draw_full_rows
+from packer.algorithms.vector_drawing import FINEST, coarsen, draw_full_rows
 from packer.algorithms.vector_first_fit import vector_first_fit
 from packer.plan.vector_packing import pack_vectors
 from tests import naive

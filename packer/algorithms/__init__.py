@@ -134,14 +134,14 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
         Algorithm(
             name="auto",
             summary="As few rows as a solver needs, and of such packings one that is mixed like the corpus.",
-            solve=_in_file("auto", "auto"),
+            solve=_in_file("optimal", "auto"),
             proves=True,
             draws=True,
         ),
         Algorithm(
             name="mixed",
             summary="Rows drawn at random, mixed like the corpus, even where that takes a few more rows than auto.",
-            solve=_in_file("auto", "auto"),
+            solve=_in_file("optimal", "auto"),
             proves=True,
             draws=True,
             always_draws=True,
@@ -149,7 +149,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
         Algorithm(
             name="bfd",
             summary="Best-fit decreasing: the longest first, each into the fullest pack that takes it (LPFHP).",
-            solve=_in_file("best_fit", "best_fit_decreasing"),
+            solve=_in_file("open_packs", "best_fit_decreasing"),
         ),
         Algorithm(
             name="optimal",

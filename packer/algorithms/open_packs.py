@@ -1,4 +1,4 @@
-"""The packs that can still take a segment, as the kernels keep them.
+"""The packs that can still take a segment, as the kernels keep them, and best fit, which most algorithms end with.
 
 Packs that hold the same extents are one **group**. Groups are in stacks, one stack per key (a residual, or a fill),
 with the group that changed last on top. A set of bits says which stacks are not empty, so that the next one is found in
@@ -269,3 +269,16 @@ def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns
     extents = np.empty(offsets[-1], np.int32)
     unroll(links, used[:, CHAIN], offsets, extents)
     return Patterns(offsets=offsets, extents=extents, counts=used[:, COUNT].copy())
+
+
+def best_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Put each segment, the longest first, into the pack with the least room that still takes it.
+
+    Among packs with the same room the one that changed last takes it. The packs are exactly those of placing the
+    segments one by one; with `max_segments` they are those of LPFHP in Krell et al. (arXiv 2107.02027).
+    """
+    limit = segment_limit(histogram, max_segments)
+    capacity = len(histogram) - 1
+    packs = open_packs(histogram, capacity)
+    used, links = best_fit(packs, 1, new_links(), histogram, capacity, limit)
+    return to_patterns(packs.groups[:used], links.rows[: links.used])

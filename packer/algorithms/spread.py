@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import (
@@ -18,6 +17,7 @@ from packer.algorithms.open_packs import (
     OpenPacks,
     add_segments,
     best_fit,
+    best_fit_decreasing,
     detach,
     new_links,
     next_key,

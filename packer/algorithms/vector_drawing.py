@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.coarse_units import coarsen
 from packer.algorithms.jit import jit_helper, jit_if_large
+
+FINEST = 1 << 17
+"""Largest capacity of the primary resource for drawing; demands of a larger one are counted in coarser units."""
 
 CANDIDATES = 64
 """Items, next in the order, that are tried as the first of two or three that close a row."""
@@ -106,6 +108,16 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
     _index(starts.copy(), primary, members)
     _draw(drawing, limits, aim, row_of)
     return row_of
+
+
+def coarsen(demands: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
+    """Return demands and a capacity of at most FINEST, in coarser units, such that whatever fits in these units fits.
+
+    Demands are rounded up and the capacity down: 5, 6 and 10 of 10 in units of 3 are 2, 2 and 3 of 3. A demand is never
+    above the capacity: one that takes all of it is alone in its row.
+    """
+    unit = -(-capacity // FINEST)
+    return np.minimum(-(-demands // unit), capacity // unit).astype(np.int32), capacity // unit
 
 
 def _aim(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> _Aim:

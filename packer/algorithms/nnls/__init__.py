@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.nnls.active_set import Columns, Passive, Target, improve, no_columns, weighted_residual
 from packer.algorithms.nnls.remainder import fill, one_more
 from packer.algorithms.nnls.strategies import NEVER, best_strategies, count_strategies, every_strategy
-from packer.algorithms.open_packs import segment_limit
+from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price, pricing_work
-from packer.algorithms.optimal.start import first_values
 from packer.algorithms.patterns import Patterns
 
 SCALE = 2**40
@@ -254,3 +253,23 @@ class Master:
             upper = np.full(columns, self._infinity)
             starts, rows = starts.astype(np.int32), rows.astype(np.int32)
             self._highs.addCols(columns, costs, np.zeros(columns), upper, len(rows), starts, rows, entries)
+
+
+def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64]:
+    """Return values (lengths,) at which no pattern is worth more than a pack: those that give the better of two bounds.
+
+    Either a length is worth its share of the capacity, or it is worth one of the places beside lengths of at least t;
+    see `token_bound` and `segments_bound` in `packer.algorithms.bounds`.
+    """
+    capacity = len(histogram) - 1
+    lengths = np.flatnonzero(histogram)
+    by_tokens = lengths / capacity
+    below = np.concatenate([[0], np.cumsum(histogram)])
+    t = np.arange(1, max(1, capacity // 2) + 1)
+    places = np.minimum(capacity // t, limit)
+    packs = below[-1] - below[capacity - t + 1] + (below[capacity - t + 1] - below[t]) / places
+    best = int(np.argmax(packs))
+    if packs[best] <= by_tokens @ histogram[lengths]:
+        return by_tokens
+    by_places = np.where(lengths >= t[best], 1 / places[best], 0.0)
+    return np.where(lengths > capacity - t[best], 1.0, by_places)

@@ -3,10 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.exact_fill import Filled, add_packs, exact_fill, longest_left, nothing_filled, packs_left
 from packer.algorithms.jit import jit, jit_helper
-from packer.algorithms.open_packs import segment_limit, to_patterns
+from packer.algorithms.open_packs import best_fit_decreasing, segment_limit, to_patterns
 from packer.algorithms.patterns import Patterns
 
 GOLDEN = (5**0.5 - 1) / 2

@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.exact_fill import exact_fill
-from packer.algorithms.open_packs import segment_limit
+from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.optimal.column_generation import ColumnGeneration
 from packer.algorithms.optimal.pricing import pricing_work
 from packer.algorithms.optimal.round_patterns import follow_rounded, joined, round_packs
-from packer.algorithms.optimal.start import stages
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.prepare_numba import compile_seconds
 from packer.algorithms.spread import deepest, spread
+
+KNOTS = (160, 640)
+"""Approximate numbers of rows of the coarse linear programs."""
 
 ATTEMPTS, COARSE_ATTEMPTS = 64, 12
 """How many ways to round the last solution of a linear program, and of a coarse one, to whole packs are tried."""
@@ -228,6 +229,30 @@ class Search:
             part.run()
             self._work -= work - part._work
             self.best = min(self.best, joined(kept, part.best), key=_packs)
+
+
+def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] | None]:
+    """Return the knots of the linear programs to solve in turn; None stands for all lengths.
+
+    If a limit binds and there are many lengths, coarse programs come first. The value of a length changes fastest among
+    the shortest lengths, and among those that only the shortest fit beside. So a third of the knots grows from the
+    shortest length by a constant factor, a third is its mirror image below the capacity, and a third lies at even
+    shares.
+    """
+    lengths = np.flatnonzero(histogram)
+    if limit >= deepest(histogram):
+        return [None]
+    capacity = len(histogram) - 1
+    programs: list[NDArray[np.int64] | None] = []
+    for rows in KNOTS:
+        if len(lengths) <= 2 * rows:
+            break
+        short = np.geomspace(lengths[0], max(capacity / 2, lengths[0]), rows // 3)
+        wanted = np.concatenate([short, capacity - short])
+        by_length = np.minimum(np.searchsorted(lengths, wanted), len(lengths) - 1)
+        even = np.round(np.linspace(0, 1, rows // 3) * (len(lengths) - 1)).astype(np.int64)
+        programs.append(np.unique(np.concatenate([by_length, even])))
+    return [*programs, None]
 
 
 def _clock() -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.auto import prove
+from packer.algorithms.optimal import prove
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note
 from packer.options import PackOptions
