@@ -73,7 +73,7 @@ def test_a_shared_cache_keeps_kernels_of_different_sources_apart(tmp_path):
     environment = os.environ | {"PACKER_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
     folders = set()
     for change in ("", "# changed\n"):
-        with (copy / "gather" / "memory.py").open("a") as helper:
+        with (copy / "algorithms" / "memory.py").open("a") as helper:
             helper.write(change)
         command = [sys.executable, "-m", "packer", "doctor", "--json"]
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_many_tokens
+from packer.algorithms.jit import jit_helper, jit_if_large
 from packer.algorithms.open_packs import (
     CHAIN,
     COUNT,
@@ -50,7 +50,7 @@ def nothing_filled() -> Filled:
     return Filled(np.zeros((64, 4), np.int64), 1, new_links())
 
 
-@jit_if_many_tokens  # its arrays are four times as large as the histogram
+@jit_if_large
 def _exact_fill(
     out_left: NDArray[np.int64],
     out_below: NDArray[np.int64],

@@ -19,17 +19,15 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from packer.algorithms.prepare_numba import PREPARING, prepared_numba
+from packer.algorithms.prepare_numba import prepared_numba
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 FEW_DOCUMENTS, FEW_TOKENS = 1 << 9, 1 << 17
 """Most documents and tokens of a command whose kernels run as plain Python."""
 
-MOST_VALUES, MOST_VALUES_OF_ALL = 1 << 18, 1 << 22
-"""Most values in the arrays of a plain call, and of all plain calls of a process; a token is one value."""
-
-_COST = 8  # values that one value of a kernel counts for that does more than to copy or count tokens
+MOST_VALUES, MOST_VALUES_OF_ALL = 1 << 18, 1 << 21
+"""Most values in the arrays of a plain call, and of all plain calls of a process."""
 
 CACHE_DIR = "PACKER_CACHE_DIR"
 """Environment variable that names the folder of compiled kernels, in a folder for each state of their sources.
@@ -59,12 +57,7 @@ def jit_if_large(kernel: Kernel) -> Kernel:
 
     For kernels of whole numbers whose work is in proportion to the sizes of their arrays.
     """
-    return cast(Kernel, _CompiledIfLarge(kernel, _COST))
-
-
-def jit_if_many_tokens(kernel: Kernel) -> Kernel:
-    """Like `jit_if_large`, for kernels that copy or count tokens."""
-    return cast(Kernel, _CompiledIfLarge(kernel, 1))
+    return cast(Kernel, _CompiledIfLarge(kernel))
 
 
 def jit_helper(kernel: Kernel) -> Kernel:
@@ -120,7 +113,7 @@ class _Compiled:
     def compiled(self) -> Any:
         """Numba's dispatcher; with NUMBA_DISABLE_JIT, the Python function."""
         if self._compiled is None:
-            with PREPARING:
+            with _making:
                 self._compiled = self._compiled or self._new_dispatcher()
         return self._compiled
 
@@ -183,6 +176,7 @@ class _Plain(threading.local):
 
 
 _plain = _Plain()
+_making = threading.Lock()  # held while the dispatcher of a kernel is made
 _plain_values = 0  # in the arrays of the plain calls of this process
 _is_compiling = False  # all kernels of this process
 
@@ -190,17 +184,13 @@ _is_compiling = False  # all kernels of this process
 class _CompiledIfLarge(_Compiled):
     """A kernel that runs as plain Python while there is little to do."""
 
-    def __init__(self, function: Callable[..., object], cost: int) -> None:
-        super().__init__(function)
-        self._cost = cost
-
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel in one of the two ways."""
         global _plain_values
         if _plain.active:
             return self.function(*arguments)
         if not _is_compiling:
-            values = self._cost * _values(arguments)
+            values = _values(arguments)
             _plain_values += values
             if values <= MOST_VALUES and _plain_values <= MOST_VALUES_OF_ALL:
                 return self._run_plain(arguments)

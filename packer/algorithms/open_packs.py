@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
-from packer.algorithms.jit import jit_helper, jit_if_many_tokens
+from packer.algorithms.jit import jit_helper, jit_if_large
 from packer.algorithms.patterns import Patterns
 
 COUNT, SEGMENTS, CHAIN, BELOW = range(4)
@@ -207,7 +207,7 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
     return Links(rows, out_links.used + 1)
 
 
-@jit_if_many_tokens  # its arrays are ten times as large as the histogram
+@jit_if_large
 def best_fit(
     out: OpenPacks, used: int, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int
 ) -> tuple[int, Links]:

@@ -1,15 +1,14 @@
-"""Numba, with what is added to it before the first kernel is compiled: primitives, notices and a check of memory."""
+"""Numba, with what is added to it before the first kernel is compiled: memory access, a notice, a check of memory."""
 
 from __future__ import annotations
 
 import functools
 import resource
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from packer.algorithms.memory import teach_numba
 from packer.progress import STATUS
 
 _ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
@@ -21,22 +20,6 @@ def compile_seconds() -> float:
 
 
 _compile_seconds = 0.0
-
-
-def before_compiling(prepare: Callable[[], None]) -> Callable[[], None]:
-    """Call a function once, before the first kernel is compiled, or now if one is already; it may import Numba."""
-    with PREPARING:
-        if is_prepared():
-            prepare()
-        else:
-            _preparations.append(prepare)
-    return prepare
-
-
-_preparations: list[Callable[[], None]] = []
-
-PREPARING = threading.RLock()
-"""Held while Numba is prepared, or a kernel is made."""
 
 
 @functools.cache
@@ -84,14 +67,8 @@ def prepared_numba() -> Any:
 
     event.register("numba:compile", CompileNotice())  # type: ignore[no-untyped-call]
     event.register("numba:compiler_lock", AddressSpaceCheck())  # type: ignore[no-untyped-call]
-    for prepare in _preparations:
-        prepare()
+    teach_numba()
     return numba
-
-
-def is_prepared() -> bool:
-    """Whether a kernel was compiled, or is about to be."""
-    return prepared_numba.cache_info().currsize > 0
 
 
 def _check_address_space() -> None:

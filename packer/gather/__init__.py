@@ -1,8 +1,8 @@
 """Tokens in mapped Arrow memory, and the kernels that copy them into rows.
 
-`token_column.py` describes a list column by memory addresses, `gather_kernels.py` copies spans of it with the
-primitives of `memory.py`, and `derived.py` fills in padding, labels and positions. Columns of sources and of packed
-shards are described in the same way, so the same kernel packs and verifies.
+`token_column.py` describes a list column by memory addresses, `gather_kernels.py` copies spans of it, and `derived.py`
+fills in padding, labels and positions. Columns of sources and of packed shards are described in the same way, so the
+same kernel packs and verifies.
 """
 
 from packer.gather.derived import RowLayout, any_trained, count_trained, fill_gaps, mask_context, restart_positions

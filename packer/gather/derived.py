@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
-from packer.algorithms.jit import jit_if_many_tokens
+from packer.algorithms.jit import jit_if_large
 
 
 class RowLayout(NamedTuple):
@@ -20,7 +20,7 @@ class RowLayout(NamedTuple):
     ends: NDArray[np.int64]  # (rows,) end of the last extent, counted from the start of the row
 
 
-@jit_if_many_tokens
+@jit_if_large
 def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
     """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
 
@@ -54,7 +54,7 @@ def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss:
     out[joined_ranges(places, context)] = no_loss
 
 
-@jit_if_many_tokens
+@jit_if_large
 def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
     """Count the trained tokens and the untrained segments.
 
@@ -78,7 +78,7 @@ def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels:
     return tokens, without
 
 
-@jit_if_many_tokens
+@jit_if_large
 def any_trained(
     places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
 ) -> None:
@@ -98,7 +98,7 @@ def any_trained(
         out[s] = found
 
 
-@jit_if_many_tokens
+@jit_if_large
 def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
     """Number the tokens of every segment from 0, and likewise the padding of every row.
 

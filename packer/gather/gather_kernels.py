@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large, jit_if_many_tokens
-from packer.gather.memory import array_at, copy_bytes, int32_at, int64_at, prefetch
+from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.memory import array_at, copy_bytes, prefetch
 from packer.gather.token_column import VALUE_TYPES, Addresses
 
 
@@ -45,9 +45,9 @@ def _locate(column: Addresses, number: int) -> tuple[int, int]:
             end = middle
     index = number - column.first_rows[chunk]
     if column.offset_bytes[chunk] == 4:
-        return chunk, int32_at(column.offsets[chunk] + np.uint64(4 * index))
+        return chunk, np.int64(array_at(column.offsets[chunk] + np.uint64(4 * index), 1, np.int32)[0])
     if column.offset_bytes[chunk] == 8:
-        return chunk, int64_at(column.offsets[chunk] + np.uint64(8 * index))
+        return chunk, array_at(column.offsets[chunk] + np.uint64(8 * index), 1, np.int64)[0]
     return chunk, index * column.list_sizes[chunk]
 
 
@@ -121,7 +121,7 @@ def _find_values(column: Addresses, spans: Spans, code: int, out: NDArray[np.uin
             out[s] = column.values[chunk] + np.uint64((first + starts[s]) * column.value_bytes[chunk])
 
 
-@jit_if_many_tokens
+@jit_if_large
 def _gather_int32(
     found: NDArray[np.uint64],
     lengths: NDArray[np.int64],
@@ -139,7 +139,7 @@ def _gather_int32(
     return -1
 
 
-@jit_if_many_tokens
+@jit_if_large
 def _gather_cast(
     found: NDArray[np.uint64],
     like: NDArray[Any],
@@ -160,7 +160,7 @@ def _gather_cast(
     return -1
 
 
-@jit_if_many_tokens
+@jit_if_large
 def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
     """Copy spans of values of any type unchanged and unchecked.
 
@@ -219,10 +219,10 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
             chunk, _ = _locate(column, number)
         index = number - column.first_rows[chunk]
         if column.offset_bytes[chunk] == 4:
-            address = column.offsets[chunk] + np.uint64(4 * index)
-            out[i] = int32_at(address + np.uint64(4)) - int32_at(address)
+            offsets = array_at(column.offsets[chunk] + np.uint64(4 * index), 2, np.int32)
+            out[i] = offsets[1] - offsets[0]
         elif column.offset_bytes[chunk] == 8:
-            address = column.offsets[chunk] + np.uint64(8 * index)
-            out[i] = int64_at(address + np.uint64(8)) - int64_at(address)
+            long_offsets = array_at(column.offsets[chunk] + np.uint64(8 * index), 2, np.int64)
+            out[i] = long_offsets[1] - long_offsets[0]
         else:
             out[i] = column.list_sizes[chunk]

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.algorithms.memory import array_at
 from packer.arrow import as_arrow, as_numpy, numpy_dtype
-from packer.gather.memory import array_at
 
 # Integer types that tokens may have on disk. The `value_code` of a chunk is an index into this tuple.
 VALUE_TYPES: tuple[type[np.integer], ...] = (

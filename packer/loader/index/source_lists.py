@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.memory import array_at
 from packer.gather import TokenColumn
-from packer.gather.memory import array_at
 from packer.gather.token_column import VALUE_TYPES
 
 _ALL = 1 << 46  # bytes: views reach over all chunks of a layout; only what lies in a chunk is read

@@ -1,4 +1,4 @@
-"""Access to memory by address in compiled code: libc's memcpy, array views and prefetching."""
+"""Access to memory by address, in Python and in compiled code: array views, libc's memcpy and prefetching."""
 
 from __future__ import annotations
 
@@ -8,40 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.prepare_numba import before_compiling
-
 _FETCHED = 512  # bytes to prefetch; the hardware prefetcher continues from there
 _LINE = 64  # bytes of a cache line
 
 
 def array_at(address: int, count: int, dtype: Any) -> NDArray[Any]:
-    """View `count` values of `dtype` at a memory address; compiled code uses the overload below."""
+    """View `count` values of `dtype` at a memory address."""
     size = int(count) * np.dtype(dtype).itemsize
     return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype)
 
 
 def copy_bytes(destination: int, source: int, count: int) -> None:
-    """Copy `count` bytes between memory addresses; compiled code calls libc's memcpy."""
+    """Copy `count` bytes between memory addresses."""
     ctypes.memmove(int(destination), int(source), int(count))
 
 
-def int32_at(address: int) -> int:
-    """Read the int32 at a memory address."""
-    return ctypes.c_int32.from_address(int(address)).value
-
-
-def int64_at(address: int) -> int:
-    """Read the int64 at a memory address."""
-    return ctypes.c_int64.from_address(int(address)).value
-
-
 def prefetch(address: int, count: int) -> None:
-    """Prefetch the first cache lines of `count` bytes; addresses that are not mapped are ignored."""
+    """Prefetch the first cache lines of `count` bytes in compiled code; addresses that are not mapped are ignored."""
 
 
-@before_compiling
-def _teach_numba() -> None:
-    """Have compiled code do the same, by a few instructions: an overload is a function, which takes time to compile."""
+def teach_numba() -> None:
+    """Have compiled code do the same as the functions above, by a few instructions."""
     from llvmlite import ir
     from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
     from numba.core import cgutils, types
@@ -53,21 +40,6 @@ def _teach_numba() -> None:
 
     def widened(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
         return [context.cast(builder, *each, types.int64) for each in zip(values, signature.args, strict=True)]
-
-    @type_callable(int32_at)
-    @type_callable(int64_at)
-    def _type_of_integer(context: Any) -> Any:
-        return lambda address: types.int64
-
-    @lower(int32_at, types.Integer)  # type: ignore[untyped-decorator]
-    def _int32_at(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        (address,) = widened(context, builder, signature, values)
-        return builder.sext(builder.load(builder.inttoptr(address, word.as_pointer())), wide)
-
-    @lower(int64_at, types.Integer)  # type: ignore[untyped-decorator]
-    def _int64_at(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        (address,) = widened(context, builder, signature, values)
-        return builder.load(builder.inttoptr(address, wide.as_pointer()))
 
     @type_callable(copy_bytes)
     def _type_of_copy(context: Any) -> Any:
