@@ -12,7 +12,8 @@ from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.text import TextError, train_byte_level
 from packer.text.built_in_templates import built_in
-from packer.text.rendering import Chat, Templates
+from packer.text.conversations import Chat
+from packer.text.rendering import Templates
 from packer.text.text_columns import Records
 from packer.text.text_encoder import Encoder, TextOptions
 from packer.text.tokenizer import of_transformers

@@ -6,8 +6,8 @@ import jinja2
 import pytest
 
 from packer.text import TextError
-from packer.text.messages import messages_of, tools_of
-from packer.text.rendering import Chat, Templates
+from packer.text.conversations import Chat, messages_of, tools_of
+from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
 from tests.chat_templates import ALWAYS_PROMPTING, EXACT, MARKED, REWRITING, auto_tokenizer, save_tokenizer
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.text.conversations import Chat, messages_of
 from packer.text.message_ends.generation_tags import tags_stand_alone, without_generation_marks
-from packer.text.messages import messages_of
-from packer.text.rendering import Chat, Templates
+from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.text.conversations import Chat
 from packer.text.message_ends import ChatTemplate
-from packer.text.rendering import Chat
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, auto_tokenizer, lists, trained_at

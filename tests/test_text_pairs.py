@@ -19,7 +19,7 @@ from packer.options import PackOptions
 from packer.pipeline import collect_figures, packing, tokenizing
 from packer.sources.text_source import open_text
 from packer.sources.tokenized_source import open_source
-from packer.text import PairEncoder, TextOptions, recognize_pairs
+from packer.text import Encoder, TextOptions, recognize_pairs
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
 from tests.test_from_text import Killed, documents_of, kill_after, shards, write_formats, write_lines
 from tests.test_from_text import small as small  # a fixture
@@ -181,7 +181,7 @@ def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, s
 
 @cache
 def encoder_of(tokenizer):
-    return PairEncoder(TextOptions(tokenizer=tokenizer), recognize_pairs(records("explicit text")[0], "rows"))
+    return Encoder(TextOptions(tokenizer=tokenizer), recognize_pairs(records("explicit text")[0], "rows"))
 
 
 plain_tokenizer = cache(auto_tokenizer)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.text.conversations import Chat
 from packer.text.message_ends import chat_template as chat_template_module
 from packer.text.message_ends.generation_tags import has_generation_tags, tags_stand_alone
 from packer.text.message_ends.message_marks import RenderedChat, mark_ends, render_with_ends
-from packer.text.rendering import Chat, Templates
+from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, trained_at

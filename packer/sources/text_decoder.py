@@ -141,8 +141,8 @@ def _joined_documents(encoder: Encoder, parts: Sequence[Encoded | None]) -> Enco
     return Encoded(
         input_ids=pa.concat_arrays([empty if part is None else part.input_ids for part in parts]),
         labels=labels,
-        straddling=tuple(row for part in encoded for row in part.straddling),
-        untrained=tuple(row for part in encoded for row in part.untrained),
+        straddling=sum(part.straddling for part in encoded),
+        untrained=sum(part.untrained for part in encoded),
         turn_starts=turns,
         unstopped=sum(part.unstopped for part in encoded),
     )

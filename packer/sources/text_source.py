@@ -27,8 +27,8 @@ from packer.sources.text_decoder import DecodeText
 from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs
 from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
 from packer.stores import AnyPath
-from packer.text import Encoder, PairEncoder, Records, TextOptions, recognize, recognize_pairs
-from packer.text.messages import holds_messages
+from packer.text import Encoder, Records, TextOptions, recognize, recognize_pairs
+from packer.text.conversations import holds_messages
 from packer.text.text_columns import JSON, OF_CHATS, column_values
 
 _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
@@ -76,7 +76,7 @@ def open_text(
     readers = _readers(found)
     records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
     turns = turns and records.conversational and not pairs
-    encoder = PairEncoder(options, records) if pairs else Encoder(options, records, turns=turns)
+    encoder = Encoder(options, records, turns=turns)
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
-from packer.text.messages import Message, TextError, is_utf8
+from packer.text.conversations import Chat, Message, TextError, is_utf8
 from packer.text.template_environment import compiled
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
@@ -28,24 +28,23 @@ _NOT_FOR_TEMPLATES = ("continue_final_message", "return_assistant_tokens_mask", 
 _NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
 
 
+Span = tuple[int, int]
+"""Characters first:last of a text."""
+
+
 @dataclass(frozen=True, slots=True)
-class Chat:
-    """A conversation, with everything that its template reads."""
+class MarkedText:
+    """A document as text, with the places of what is trained and of its messages, in characters."""
 
     row: int
-    """Number of the document, for errors."""
-    messages: list[Message]
-    first: int = 0
-    """Number of messages in the prompt, which is never trained."""
-    tools: list[Any] | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the template (`chat_template_kwargs`)."""
-    masked: frozenset[int] = frozenset()
-    """Numbers of messages that are context only."""
-
-    def name_of(self, turn: int) -> str:
-        """The name of a message in errors: "message 1 (assistant)"."""
-        return f"message {turn} ({self.messages[turn]['role']})" if turn < len(self.messages) else "the completion"
+    """Number of the record, for errors."""
+    text: str
+    trained: list[Span] | None = None
+    """What is trained, in order; None if everything is."""
+    turn_starts: list[int] | None = None
+    """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
+    unstopped: int = 0
+    """Number of answers that end without a trained stop token."""
 
 
 class Templates:

@@ -1,4 +1,4 @@
-"""Columns that hold the text: a text, a prompt and its completion, or a conversation."""
+"""Columns that hold the text: a text, a prompt and its completion, a conversation, or a preference pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from packer.column_names import ROLES
-from packer.errors import PackerError
+from packer.errors import OtherSourceError, PackerError
 from packer.options.choices import TrainOn
 
 Kind = Literal["text", "prompt+completion", "chat", "pair"]
@@ -31,6 +31,8 @@ JSON = ":json"
 
 ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
 """Columns of the Alpaca format; the prompt is the instruction followed by the input, if there is one."""
+
+_NAMED = "name them by --text-column, as in question,chosen,rejected"
 
 _KNOWN: dict[tuple[str, ...], Kind] = {
     ("text",): "text",
@@ -82,7 +84,7 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     Raises:
         PackerError: none or several of these exist, or a column holds neither strings nor lists of messages.
     """
-    shapes, text_column, json = decode_shapes(column_shapes(fields), name, text_column)
+    shapes, text_column, json = _decode_shapes(_column_shapes(fields), name, text_column)
     columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
     held = {shapes[column] for column in columns} - {"null"}
     if len(held) > 1 or not held <= {"string", "list"}:
@@ -109,12 +111,76 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     )
 
 
+def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
+    """Find the columns that hold preference pairs and their prompts.
+
+    Answers are strings or lists of messages. If there are prompts of the same kind, the answers follow them. Otherwise,
+    both answers begin with the prompt, also if they are messages and a prompt column holds strings, as in
+    UltraFeedback.
+
+    Args:
+        fields: the schema, or a first record.
+        name: name of the source, for errors.
+        text_column: the chosen and the rejected answer's columns, joined by a comma, or the prompt's before them;
+            by default `chosen` and `rejected`, and `prompt` if it exists.
+
+    Raises:
+        PackerError: a column is missing, or they hold different kinds of text.
+        OtherSourceError: the pairs are tokens already.
+    """
+    shapes, text_column, json = _decode_shapes(_column_shapes(fields), name, text_column)
+    *before, chosen, rejected = _pair_columns(shapes, name, text_column)
+    prompt = before[0] if before else None
+    held = {shapes[chosen], shapes[rejected]} - {"null"}
+    if len(held) > 1 or not held <= {"string", "list"}:
+        raise PackerError(
+            f"{name}: '{chosen}' is a {shapes[chosen]} and '{rejected}' is a {shapes[rejected]}; "
+            f"make both strings, or both lists of messages, or {_NAMED}"
+        )
+    conversational = held == {"list"}
+    of_prompt = shapes.get(prompt, "null") if prompt is not None else "null"
+    if of_prompt not in ("null", "string", *held):
+        raise PackerError(
+            f"{name}: '{prompt}' is a {of_prompt} and '{chosen}' is a {shapes[chosen]}; "
+            f"make all of them strings or lists of messages, or leave it out by --text-column {chosen},{rejected}"
+        )
+    return Records(
+        kind="pair",
+        columns=(chosen, rejected),
+        json=json,
+        template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
+        conversational=conversational,
+        prompt_column=prompt,
+        has_prompts=of_prompt in held,
+    )
+
+
+def _pair_columns(shapes: Mapping[str, str], name: str, text_column: str | None) -> tuple[str, ...]:
+    """Return the columns of the prompt, which may be missing if it is not named, and of both answers."""
+    named = text_column.split(",") if text_column is not None else ["prompt", *ROLES]
+    if not 2 <= len(named) <= 3:
+        raise PackerError(f"{name}: --text-column is {text_column}, and a pair has two columns or three: {_NAMED}")
+    missing = [column for column in (named if text_column is not None else ROLES) if column not in shapes]
+    found = ", ".join(shapes) or "none"
+    if missing and text_column is None and f"{ROLES[0]}_input_ids" in shapes:
+        raise OtherSourceError(
+            f"{name}: has the column '{ROLES[0]}_input_ids', so it is already tokenized", "pack it without --tokenizer"
+        )
+    if missing and missing != [*ROLES]:
+        there = [column for column in named[-2:] if column in shapes]
+        what = f"has '{there[0]}' and no '{missing[0]}'" if len(there) == 1 else f"has no column '{missing[0]}'"
+        raise PackerError(f"{name}: {what} (found: {found}); a pair needs both answers: {_NAMED}")
+    if missing:
+        raise PackerError(f"{name}: no columns 'chosen' and 'rejected' (found: {found}); {_NAMED}")
+    return tuple(named)
+
+
 def names_in(text_column: str | None) -> tuple[str, ...]:
     """Return the names of the columns in `text_column`, without the ending `JSON`."""
     return tuple(one.removesuffix(JSON) for one in text_column.split(",")) if text_column is not None else ()
 
 
-def decode_shapes(
+def _decode_shapes(
     shapes: dict[str, str], name: str, text_column: str | None
 ) -> tuple[dict[str, str], str | None, tuple[str, ...]]:
     """Return shapes with the lists that strings of JSON hold, `text_column` without endings, and those columns.
@@ -169,7 +235,7 @@ def _known_columns(shapes: Mapping[str, str], name: str) -> tuple[str, ...]:
     return fitting[0]
 
 
-def column_shapes(fields: pa.Schema | Mapping[str, Any]) -> dict[str, str]:
+def _column_shapes(fields: pa.Schema | Mapping[str, Any]) -> dict[str, str]:
     """Return what each column holds: "string", "list", "null" if nothing is known yet, or another type's name."""
     if isinstance(fields, pa.Schema):
         return {field.name: _arrow_shape(field.type) for field in fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +14,13 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.options.choices import TrainOn
-from packer.text.conversations import chat_of
+from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.message_ends import ChatTemplate
-from packer.text.messages import from_json, text_of
+from packer.text.pairs import begin_together, chats_of_pair, texts_of_pair
+from packer.text.rendering import MarkedText
 from packer.text.text_columns import TRAIN_ON, Records, column_values
-from packer.text.token_places import Place
+from packer.text.tokenizer import Place
 from packer.text.tokenizer_identity import text_identity, with_templates
 from packer.text.tokens import TextTokens
 
@@ -52,45 +53,28 @@ class Encoded:
     """list<int32>"""
     labels: pa.ListArray | None
     """list<int32>, not shifted, -100 at tokens that are not trained; None if all tokens are."""
-    straddling: tuple[int, ...]
-    """Numbers of documents in which a token holds characters on both sides of where training begins or ends."""
-    untrained: tuple[int, ...]
-    """Numbers of documents that have tokens, none of them trained."""
+    straddling: int
+    """Number of documents in which a token holds characters on both sides of where training begins or ends."""
+    untrained: int
+    """Number of documents that have tokens, none of them trained."""
     unstopped: int = 0
     """Number of answers in chats that end without a trained stop token."""
     turn_starts: pa.ListArray | None = None
     """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
     rejected_answers: Encoded | None = None
-    """Rejected answers if the records are preference pairs; all other fields but the numbers are of the chosen ones."""
+    """Rejected answers if the records are preference pairs; all other fields but the counts are of the chosen ones."""
 
     @property
     def counts(self) -> dict[str, int]:
         """Numbers to sum over a source: straddling and untrained documents, and answers without a stop token."""
-        return {"straddling": len(self.straddling), "untrained": len(self.untrained), "unstopped": self.unstopped}
-
-
-class Chunk(NamedTuple):
-    """Texts that are tokenized in one call."""
-
-    first_row: int
-    texts: list[str]
-    cuts: list[list[int]] | None
-    """For each text, where training begins and ends, alternately; None if everything is trained."""
-    turns: list[list[int]] | None = None
-    """For each text, where turns begin; None if not asked for."""
-    unstopped: int = 0
-    """Number of answers that end without a trained stop token."""
-
-    @property
-    def places(self) -> list[list[int]] | None:
-        """For each text, the characters of both, one list after the other."""
-        if self.cuts is None or self.turns is None:
-            return self.cuts if self.turns is None else self.turns
-        return [cuts + turns for cuts, turns in zip(self.cuts, self.turns, strict=True)]
+        return {"straddling": self.straddling, "untrained": self.untrained, "unstopped": self.unstopped}
 
 
 class Encoder:
     """Turns batches of records into tokens and labels, on all cores.
+
+    A record becomes a text, or both answers of a preference pair; chats are rendered by the chat template. The
+    characters that are trained tell which tokens are.
 
     Text is tokenized whole: a document's tokens are those of `tokenizer(text)` with an end-of-sequence token, and those
     of a chat are what `apply_chat_template` gives. A token that reaches across the place where training begins or ends
@@ -106,9 +90,6 @@ class Encoder:
             records.
     """
 
-    documents_per_record = 1
-    """Number of documents that a record makes: 2 for preference pairs, otherwise 1."""
-
     def __init__(self, options: TextOptions, records: Records, *, turns: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
@@ -123,7 +104,12 @@ class Encoder:
             )
         assert records.conversational or not turns, "only chats have turns"
         self.records = records
-        self._turns = turns
+        self.documents_per_record = 2 if records.kind == "pair" else 1
+        """Number of documents that a record makes: 2 for preference pairs, otherwise 1."""
+        self.has_labels = self.train_on != "all"
+        """Whether `encode` returns labels, because some tokens are not trained."""
+        self.has_turns = turns
+        """Whether `encode` returns where the turns of chats begin."""
         tokenizer = open_tokenizer(options.tokenizer)
         self._tokens = TextTokens(tokenizer)
         self.identity = text_identity(
@@ -147,56 +133,96 @@ class Encoder:
                 )
             self._ending = [tokenizer.eos_token_id]
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether `encode` returns labels, because some tokens are not trained."""
-        return self.train_on != "all"
-
-    @property
-    def has_turns(self) -> bool:
-        """Whether `encode` returns where the turns of chats begin."""
-        return self._turns
-
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
         """Encode a batch of fewer than 2**31 tokens: an Arrow batch, or records as Python objects.
 
         Args:
             batch: records with at least the columns `records.needed`.
-            first_row: number of its first record, for errors and counts.
+            first_row: number of its first record, for errors.
 
         Raises:
             TextError: a record is wrong, or what is trained cannot be located exactly.
         """
+        ids: list[Sequence[int]] = []
+        trained: list[list[tuple[int, int]]] = []
+        turns: list[list[int]] = []
+        straddling = unstopped = 0
+        for text, (tokens, places) in self._tokenized(self._texts(batch, first_row)):
+            front, back = self._around(tokens)
+            ids += (front, tokens, back)
+            count = 2 * len(text.trained or ())
+            straddling += any(place.inside for place in places[:count])
+            trained.append(_ranges(text, places[:count], len(front), len(front) + len(tokens) + len(back)))
+            turns.append([*dict.fromkeys(place.token for place in places[count:])])
+            unstopped += text.unstopped
+        encoded = _assemble(ids, trained if self.has_labels else None)
+        turn_starts = _lists(turns) if self.has_turns else None
+        encoded = replace(encoded, turn_starts=turn_starts, straddling=straddling, unstopped=unstopped)
+        if self.documents_per_record == 1:
+            return encoded
+        return replace(_side(encoded, 0), rejected_answers=_side(encoded, 1))
+
+    def _texts(
+        self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int
+    ) -> Iterator[MarkedText]:
+        """Yield the texts of all records, with the characters that are trained."""
         columns = {column: column_values(batch, column) for column in self.records.needed}
         for column in self.records.json:
             columns[column] = [
-                from_json(value, f"'{column}'", first_row + at * self.documents_per_record)
-                for at, value in enumerate(columns[column])
+                from_json(value, f"'{column}'", row) for row, value in enumerate(columns[column], first_row)
             ]
-        ids: list[Sequence[int]] = []
-        trained: list[list[tuple[int, int]]] = []
-        straddling: list[int] = []
-        turns: list[list[int]] = []
-        unstopped = 0
-        for chunk in self._chunks(columns, first_row):
-            unstopped += chunk.unstopped
-            for row, (tokens, places) in enumerate(self._tokenize(chunk), chunk.first_row):
-                front, back = self._around(tokens)
-                ids += (front, tokens, back)
-                if chunk.turns is not None:
-                    first = len(places) - len(chunk.turns[row - chunk.first_row])
-                    turns.append([*dict.fromkeys(place.token for place in places[first:])])
-                    places = places[:first]
-                if chunk.cuts is not None:
-                    trained.append(_ranges(places, len(front), len(front) + len(tokens) + len(back)))
-                    if any(place.inside for place in places):
-                        straddling.append(row)
-        encoded = _assemble(ids, trained if self.has_labels else None, straddling, first_row)
-        return replace(encoded, turn_starts=_lists(turns) if self._turns else None, unstopped=unstopped)
+        for row, values in enumerate(zip(*columns.values(), strict=True), first_row):
+            record = dict(zip(columns, values, strict=True))
+            yield from self._rendered(record, row) if self._template is not None else self._written(record, row)
 
-    def _tokenize(self, chunk: Chunk) -> list[tuple[list[int], list[Place]]]:
-        """Return the tokens of each text, with nothing added, and where among them its `places` are."""
-        return self._tokens.encode(chunk.texts, chunk.places, chunk.first_row)
+    def _rendered(self, record: Mapping[str, Any], row: int) -> Iterator[MarkedText]:
+        """Render the conversations of a record by the chat template; one without messages is empty."""
+        assert self._template is not None
+        if self.records.kind == "pair":
+            chats = chats_of_pair(record, self.records, row, train_on=self.train_on, has_labels=self.has_labels)
+        else:
+            chats = [chat_of(record, self.records.columns, self.train_on, row)]
+        for chat in chats:
+            located = self._template.locate(chat, self.train_on, turns=self.has_turns)
+            text_of(located.text, "the rendered conversation", row)
+            yield located
+
+    def _written(self, record: Mapping[str, Any], row: int) -> list[MarkedText]:
+        """Return the texts of a record as they are, or prompts joined with completions; Alpaca joins by empty lines."""
+        if self.records.kind == "pair":
+            return texts_of_pair(record, self.records, row, has_labels=self.has_labels, may_be_empty=bool(self._ending))
+        parts = [text_of(record[column], f"'{column}'", row) for column in self.records.columns]
+        name = self.records.input_column
+        if name is not None:
+            given = "" if record[name] is None else text_of(record[name], f"'{name}'", row)
+            parts[0] = "".join(part + "\n\n" for part in (parts[0], given) if part)
+        text = "".join(parts)
+        return [MarkedText(row, text, [(len(parts[0]), len(text))] if self.has_labels else None)]
+
+    def _tokenized(self, texts: Iterator[MarkedText]) -> Iterator[tuple[MarkedText, tuple[list[int], list[Place]]]]:
+        """Yield texts with their tokens, nothing added, and the places of what is trained and of turns among them."""
+        for chunk in self._chunks(texts):
+            cuts = None
+            if self.has_labels or self.has_turns:
+                cuts = [[*chain.from_iterable(one.trained or ()), *(one.turn_starts or ())] for one in chunk]
+            found = self._tokens.encode([one.text for one in chunk], cuts, [one.row for one in chunk])
+            if self.has_labels and self.records.kind == "pair":
+                found = begin_together(chunk, found, self._tokens)
+            yield from zip(chunk, found, strict=True)
+
+    def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
+        """Yield the texts that are tokenized in one call; both answers of a pair are in the same one."""
+        chunk: list[MarkedText] = []
+        size = 0
+        for text in texts:
+            chunk.append(text)
+            size += len(text.text)
+            is_whole = len(chunk) % self.documents_per_record == 0
+            if is_whole and (size >= _CHARACTERS or len(chunk) >= _DOCUMENTS):
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
 
     def _around(self, tokens: list[int]) -> tuple[list[int], list[int]]:
         """Tokens to add before and after those of a text: what the tokenizer adds, unless the text has them itself."""
@@ -207,73 +233,17 @@ class Encoder:
         has_ending = tokens[len(tokens) - len(ending) :] == ending
         return [] if has_prefix else prefix, [] if has_ending else ending
 
-    def _chunks(self, columns: dict[str, list[Any]], first_row: int) -> Iterator[Chunk]:
-        rows = len(columns[self.records.columns[0]])
-        start = 0
-        while start < rows:
-            stop, size = start, 0
-            while stop < rows and stop < start + _DOCUMENTS and size < _CHARACTERS:
-                size += sum(_size(columns[column][stop]) for column in self.records.columns)
-                stop += 1
-            part = {column: values[start:stop] for column, values in columns.items()}
-            make = self._rendered if self._template is not None else self._written
-            yield make(part, first_row + start * self.documents_per_record)
-            start = stop
 
-    def _written(self, columns: dict[str, list[Any]], first_row: int) -> Chunk:
-        """Make a chunk of texts as they are, or of prompts joined with completions; Alpaca joins by empty lines."""
-        parts = [
-            [text_of(value, f"'{column}'", row) for row, value in enumerate(columns[column], first_row)]
-            for column in self.records.columns
-        ]
-        name = self.records.input_column
-        if name is not None:
-            given = ["" if value is None else value for value in columns[name]]
-            inputs = [text_of(value, f"'{name}'", row) for row, value in enumerate(given, first_row)]
-            parts[0] = ["".join(part + "\n\n" for part in pair if part) for pair in zip(parts[0], inputs, strict=True)]
-        texts = list(map("".join, zip(*parts, strict=True)))
-        return Chunk(first_row, texts, [[len(prompt)] for prompt in parts[0]] if self.has_labels else None)
+def _ranges(text: MarkedText, places: list[Place], shift: int, length: int) -> list[tuple[int, int]]:
+    """Turn places where training begins and ends, alternately, into ranges of tokens.
 
-    def _rendered(self, columns: dict[str, list[Any]], first_row: int) -> Chunk:
-        """Make a chunk of conversations, rendered by the chat template; one without messages is empty."""
-        assert self._template is not None
-        chats = [
-            chat_of(dict(zip(columns, values, strict=True)), self.records.columns, self.train_on, row)
-            for row, values in enumerate(zip(*columns.values(), strict=True), first_row)
-        ]
-        located = [self._template.locate(chat, self.train_on, turns=self._turns) for chat in chats]
-        for one, chat in zip(located, chats, strict=True):
-            text_of(one.text, "the rendered conversation", chat.row)
-        trained = [[*chain.from_iterable(one.trained or ())] for one in located] if self.has_labels else None
-        turns = [one.turn_starts or [] for one in located] if self._turns else None
-        return Chunk(first_row, [one.text for one in located], trained, turns, sum(one.unstopped for one in located))
-
-
-def _size(value: Any) -> int:
-    """About how many characters a value has, whatever its type."""
-    if type(value) is str:
-        return len(value)
-    if not isinstance(value, list | dict):
-        return 1
-    size = 0
-    for part in value.values() if isinstance(value, dict) else value:
-        if type(part) is str:
-            size += len(part)
-        elif type(part) is dict:  # a message
-            size += sum([len(text) if type(text) is str else _size(text) for text in part.values()])
-        else:
-            size += _size(part)
-    return size
-
-
-def _ranges(places: list[Place], shift: int, length: int) -> list[tuple[int, int]]:
-    """Turn places where training begins and ends, alternately, into ranges of tokens; the last may have no end.
-
-    A token that holds characters on both sides is trained.
+    A token that holds characters on both sides is trained. Tokens added after a text are trained if its end is.
     """
     starts = [place.token + shift for place in places[::2]]
     ends = [place.token + place.inside + shift for place in places[1::2]]
-    return list(zip(starts, ends if len(ends) == len(starts) else [length], strict=True))
+    if text.trained and text.trained[-1][1] == len(text.text):
+        ends[-1] = length
+    return list(zip(starts, ends, strict=True))
 
 
 def _lists(values: list[list[int]]) -> pa.ListArray:
@@ -284,16 +254,14 @@ def _lists(values: list[list[int]]) -> pa.ListArray:
     )
 
 
-def _assemble(
-    ids: list[Sequence[int]], trained: list[list[tuple[int, int]]] | None, straddling: list[int], first_row: int
-) -> Encoded:
+def _assemble(ids: list[Sequence[int]], trained: list[list[tuple[int, int]]] | None) -> Encoded:
     """Join the three lists of each document: added before, its own, and added after."""
     sizes = np.fromiter(map(len, ids), np.int64, len(ids)).reshape(-1, 3).sum(axis=1)
     bounds = np.concatenate([[0], np.cumsum(sizes)])
     assert bounds[-1] < 2**31, "a batch of too many tokens"
     offsets = as_arrow(bounds.astype(np.int32))
     values = np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1]))
-    labels, untrained = None, ()
+    labels, untrained = None, 0
     if trained is not None:
         mask = np.zeros(len(values), np.bool_)
         for start, ranges in zip(bounds.tolist(), trained, strict=False):
@@ -301,10 +269,13 @@ def _assemble(
                 mask[start + begin : start + end] = True
         labels = pa.ListArray.from_arrays(offsets, as_arrow(np.where(mask, values, np.int32(NO_LOSS))))
         counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
-        untrained = tuple((np.flatnonzero((counts == 0) & (sizes > 0)) + first_row).tolist())
-    return Encoded(
-        input_ids=pa.ListArray.from_arrays(offsets, as_arrow(values)),
-        labels=labels,
-        straddling=tuple(straddling),
-        untrained=untrained,
-    )
+        untrained = int(((counts == 0) & (sizes > 0)).sum())
+    input_ids = pa.ListArray.from_arrays(offsets, as_arrow(values))
+    return Encoded(input_ids=input_ids, labels=labels, straddling=0, untrained=untrained)
+
+
+def _side(both: Encoded, side: int) -> Encoded:
+    """Return the chosen answers, or the rejected ones."""
+    numbers = as_arrow(np.arange(side, len(both.input_ids), 2))
+    labels = both.labels.take(numbers) if both.labels is not None else None
+    return replace(both, input_ids=both.input_ids.take(numbers), labels=labels)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from packer.errors import PackerError
 from packer.system_errors import shortage
-from packer.text.messages import TextError
-from packer.text.token_places import Place, place_of
-from packer.text.tokenizer import Content, Tokenizer, content_of
+from packer.text.conversations import TextError
+from packer.text.tokenizer import Content, Place, Tokenizer, content_of, place_of, shared_length
 from packer.text.word_tokens import WordTokens, is_quicker, word_tokens
 
 if TYPE_CHECKING:
@@ -53,14 +52,14 @@ class TextTokens:
                 self._words = word_tokens(self.backend, self.content.settings)
 
     def encode(
-        self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, first_row: int = 0
+        self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, rows: Sequence[int]
     ) -> list[tuple[list[int], list[Place]]]:
         """Tokenize texts, and find the places of characters among the tokens.
 
         Args:
             texts: texts without lone surrogates.
             cuts: for each text, character offsets from 0 to its length; None for no offsets.
-            first_row: number of the first text, for errors.
+            rows: number of the document for each text, for errors.
 
         Returns:
             For every text its token ids, with nothing added, and a place for every offset.
@@ -82,7 +81,7 @@ class TextTokens:
                     raise
                 message = f"the tokenizer does not take it: {_reason(error)}"
                 listed = f"the tokenizer does not take it: {type(error).__name__}"
-                raise TextError(first_row + number, message, "invalid_text", listed) from None
+                raise TextError(rows[number], message, "invalid_text", listed) from None
         return encoded
 
     def _encode(
@@ -102,8 +101,12 @@ class TextTokens:
 
     def _encode_slowly(self, text: str, cuts: Sequence[int]) -> tuple[list[int], list[Place]]:
         """Tokenize with a tokenizer in Python, without offsets: the tokens of the text before a cut end there."""
-        ids = self._tokenizer.ids(text, special=False)
-        return ids, [_common(self._tokenizer.ids(text[:cut], special=False), ids) for cut in cuts]
+        ids, places = self._tokenizer.ids(text, special=False), []
+        for cut in cuts:
+            before = self._tokenizer.ids(text[:cut], special=False)
+            token = shared_length(before, ids)
+            places.append(Place(token, token < min(len(before), len(ids))))
+        return ids, places
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -114,12 +117,6 @@ def _is_refusal(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__} {next(iter(str(error).splitlines()), '')}".strip()
-
-
-def _common(before: list[int], ids: list[int]) -> Place:
-    """Where tokens of a text's beginning end among those of the text: [5, 6] in [5, 6, 7] at 2, in [5, 8] at 1."""
-    token = next((at for at, (one, other) in enumerate(zip(before, ids, strict=False)) if one != other), len(before))
-    return Place(min(token, len(ids)), token < len(before))
 
 
 def _backend(tokenizer: Tokenizer) -> RustTokenizer | None:

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from packer.executors import available_workers
-from packer.text.token_places import Place, place_of
+from packer.text.tokenizer import Place, place_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -9,6 +9,6 @@ generation_tags.py      templates that mark what the assistant writes by {% gene
 stop_tokens.py          the tokens that end answers, also where the next message's role does
 """
 
-from packer.text.message_ends.chat_template import ChatTemplate, LocatedChat
+from packer.text.message_ends.chat_template import ChatTemplate
 
-__all__ = ["ChatTemplate", "LocatedChat"]
+__all__ = ["ChatTemplate"]

@@ -10,31 +10,16 @@ of these renderings, the chat is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from packer.options.choices import TrainOn
+from packer.text.conversations import Chat, TextError
 from packer.text.message_ends.generation_prompts import GenerationPrompts, question_for
 from packer.text.message_ends.generation_tags import has_generation_tags, misplaced, split_at_marks
 from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
 from packer.text.message_ends.stop_tokens import StopTokens
-from packer.text.messages import TextError
-from packer.text.rendering import Chat, Templates
+from packer.text.rendering import MarkedText, Span, Templates
 from packer.text.tokenizer import Tokenizer
-
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class LocatedChat:
-    """A chat as text, with the places of its messages, in characters."""
-
-    text: str
-    trained: list[Span] | None
-    """What is trained, in order; None if everything is."""
-    turn_starts: list[int] | None
-    """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
-    unstopped: int = 0
-    """Number of answers that end without a trained stop token."""
 
 
 class ChatTemplate:
@@ -51,7 +36,7 @@ class ChatTemplate:
         self._stops = StopTokens(self.templates, self._prompts)
         self.ends_by_next_role = self._stops.ends_by_next_role
 
-    def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> LocatedChat:
+    def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> MarkedText:
         """Render a chat; find the characters that are trained and, if asked for, where its messages begin.
 
         Args:
@@ -66,7 +51,7 @@ class ChatTemplate:
             TextError: the template refuses the chat, or the places cannot be found exactly.
         """
         if not chat.messages:
-            return LocatedChat("", None if train_on == "all" else [], [] if turns else None)
+            return MarkedText(chat.row, "", None if train_on == "all" else [], [] if turns else None)
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         if turns or train_on == "assistant" or chat.masked:
             one = render_with_ends(self.templates, chat, ends=turns or bool(chat.masked) or not is_tagged)
@@ -83,7 +68,7 @@ class ChatTemplate:
         else:
             trained = self._answers(one)
         text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
-        return LocatedChat(text, trained, starts, unstopped)
+        return MarkedText(chat.row, text, trained, starts, unstopped)
 
     def _turn_starts(self, one: RenderedChat) -> list[int]:
         chat, text, starts = one.chat, one.text, [0]

@@ -17,9 +17,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from packer.text.conversations import Chat, Message
 from packer.text.message_ends.message_marks import mark_ends, text_behind_messages, without_end_marks
-from packer.text.messages import Message
-from packer.text.rendering import Chat, Templates
+from packer.text.rendering import Templates
+from packer.text.tokenizer import shared_length
 
 _MOST = 256
 _ANSWER, _QUESTION = "\U000f5afa", "\U000f5af9"  # private-use characters, which no template changes
@@ -63,7 +64,7 @@ class GenerationPrompts:
         plain, whole = without_end_marks(asked), without_end_marks(prompted)
         two, three = without_end_marks(answered), without_end_marks(followed)
         return GenerationPrompt(
-            requested=whole[_common(plain, whole) :] if plain else "",
+            requested=whole[shared_length(plain, whole) :] if plain else "",
             always=_shares_tail(answered, prompted) or _shares_words(answered, followed, prompted),
             next_question=three.removeprefix(two) if three.startswith(two) and two else "",
         )
@@ -114,8 +115,3 @@ def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
 def _words(text: str) -> set[str]:
     """Special tokens and words: "<|im_end|>[/INST] Assistant:" holds <|im_end|>, [/INST] and Assistant."""
     return set(_WORD.findall(text))
-
-
-def _common(one: str, other: str) -> int:
-    """Number of characters that two texts have in common at their beginnings."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from packer.text.messages import TextError
+from packer.text.conversations import TextError
 from packer.text.rendering import template_tokens
 from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED, parsed
 

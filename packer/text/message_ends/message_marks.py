@@ -22,13 +22,14 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
+from packer.text.conversations import Chat
 from packer.text.message_ends.generation_tags import (
     has_generation_tags,
     split_at_marks,
     tags_stand_alone,
     without_generation_marks,
 )
-from packer.text.rendering import Chat, Templates
+from packer.text.rendering import Templates
 from packer.text.template_environment import parsed
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ import re
 from itertools import pairwise
 
 from packer.options.choices import TrainOn
+from packer.text.conversations import Chat
 from packer.text.message_ends.generation_prompts import GenerationPrompts
 from packer.text.message_ends.message_marks import RenderedChat
-from packer.text.rendering import Chat, Templates
-
-Span = tuple[int, int]
+from packer.text.rendering import Span, Templates
 
 
 class StopTokens:

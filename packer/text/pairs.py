@@ -1,0 +1,184 @@
+"""Preference pairs: both answers of a record, each after the prompt that they share.
+
+Loss covers what follows the prompt, which has the same tokens on both sides. It ends where TRL's DPOTrainer ends it: at
+the first token in which either side differs from the prompt tokenized alone. If no column holds the prompt, it is what
+both sides begin with: messages, or characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from packer.options.choices import TrainOn
+from packer.text.conversations import Chat, Message, TextError, chat_of, messages_of, text_of
+from packer.text.rendering import MarkedText
+from packer.text.text_columns import Records
+from packer.text.tokenizer import Place, shared_length
+from packer.text.tokens import TextTokens
+
+_ALL = "or set --train-on all"
+
+
+def texts_of_pair(
+    record: Mapping[str, Any], records: Records, row: int, *, has_labels: bool, may_be_empty: bool
+) -> list[MarkedText]:
+    """Return both answers of a pair as text, each after its prompt.
+
+    Args:
+        record: values by column.
+        records: the columns.
+        row: number of the record, for errors.
+        has_labels: whether the answers alone are trained.
+        may_be_empty: whether an answer after a prompt may be empty, because a token ends it.
+
+    Raises:
+        TextError: a value is no text, an answer is empty, or the answers share no prompt.
+    """
+    sides = [text_of(record[column], f"'{column}'", row) for column in records.columns]
+    prompt = _prompt_of(record, records, row)
+    before = text_of(prompt, f"'{records.prompt_column}'", row) if records.has_prompts else ""
+    for column, side in zip(records.columns, sides, strict=True):
+        if not side and not (before and may_be_empty):
+            raise _empty(column, row)
+    if not has_labels:
+        return [MarkedText(row, before + side) for side in sides]
+    shared = len(before) if records.has_prompts else _shared_text(*sides)
+    if not shared and not records.has_prompts:
+        raise _without_prompt(records, row, "character")
+    texts = [before + side for side in sides]
+    return [MarkedText(row, text, [(shared, len(text))]) for text in texts]
+
+
+def chats_of_pair(
+    record: Mapping[str, Any], records: Records, row: int, *, train_on: TrainOn, has_labels: bool
+) -> list[Chat]:
+    """Return both answers of a pair as conversations, each after its prompt.
+
+    Raises:
+        TextError: a value is wrong, or an answer is not the assistant's.
+    """
+    columns, prompt = records.columns, _prompt_of(record, records, row)
+    sides = [messages_of(record[column], column, row) for column in columns]
+    for column, side in zip(columns, sides, strict=True):
+        if not side:
+            raise _empty(column, row)
+    before = (str(records.prompt_column),) if records.has_prompts else ()
+    chats = [chat_of(record, (*before, column), train_on, row) for column in columns]
+    shared = 0
+    if not records.has_prompts:
+        shared = _shared_messages(*sides)
+        if not shared and has_labels:
+            raise _without_prompt(records, row, "message")
+        _check_repeated(prompt, sides[0][:shared], records, row)
+        systems = len(chats[0].messages) - len(sides[0])  # messages of the column `system`, before the others
+        chats = [replace(chat, first=systems + shared) for chat in chats]
+    for column, side in zip(columns, sides, strict=True):
+        if has_labels and side[shared]["role"] != "assistant":
+            raise _no_answer(records, row, f"'{column}' message {shared}", side[shared]["role"])
+    return chats
+
+
+def begin_together(
+    texts: Sequence[MarkedText], found: list[tuple[list[int], list[Place]]], tokens: TextTokens
+) -> list[tuple[list[int], list[Place]]]:
+    """Begin both answers of every pair after the tokens that they share with their prompt.
+
+    Args:
+        texts: texts, those of a pair one after the other.
+        found: their tokens, and the places of what is trained.
+        tokens: tokenizes prompts alone.
+    """
+    prompts = [one.text[: one.trained[0][0]] if one.trained else "" for one in texts]
+    crossed = [
+        at
+        for at in range(0, len(texts), 2)
+        if prompts[at] == prompts[at + 1]
+        and (_ends_in_spaces(prompts[at]) or any(places and places[0].inside for _, places in found[at : at + 2]))
+    ]
+    alone = tokens.encode([prompts[at] for at in crossed], None, [texts[at].row for at in crossed])
+    for at, (prompt, _) in zip(crossed, alone, strict=True):
+        first = min(shared_length(prompt, found[side][0]) for side in (at, at + 1))
+        for side in (at, at + 1):
+            ids, places = found[side]
+            found[side] = ids, [Place(first, places[0].inside), *places[1:]]
+    return found
+
+
+def _prompt_of(record: Mapping[str, Any], records: Records, row: int) -> Any:
+    """Return the value of the prompt's column; None if there is none. All records have one, or none has."""
+    column = records.prompt_column
+    value = record.get(column) if column is not None else None
+    if records.has_prompts and value is None:
+        message = f"'{column}' is null or missing, and the first record has one; filter the row out"
+        raise TextError(row, message, "missing_value")
+    is_repeated = records.conversational and isinstance(value, str)
+    if value is not None and not records.has_prompts and not is_repeated:
+        message = f"'{column}' holds a prompt, and the first record has none; give one to all or none"
+        raise TextError(row, message, "invalid_value")
+    return value
+
+
+def _check_repeated(prompt: str | None, shared: list[Message], records: Records, row: int) -> None:
+    """Check that a prompt in a string is one of the messages with which both sides begin."""
+    contents = [message.get("content") for message in shared]
+    if prompt is not None and prompt.strip() not in [one.strip() if isinstance(one, str) else "" for one in contents]:
+        raise TextError(
+            row,
+            f"'{records.prompt_column}' is a string that is none of the messages with which both answers "
+            f"begin; write it as messages, or leave it out by --text-column {','.join(records.columns)}",
+            "invalid_chat",
+        )
+
+
+def _no_answer(records: Records, row: int, where: str, role: str) -> TextError:
+    """The error for an answer that begins with another role's message than the assistant's."""
+    if records.has_prompts:
+        without = ",".join(records.columns)
+        remedy = f"if the answers hold the prompt, too, leave it out by --text-column {without}"
+    else:
+        remedy = "both sides may differ in what the assistant answers only"
+    message = f"{where} has the role {role!r} where the assistant's answer begins; {remedy}, {_ALL}"
+    return TextError(row, message, "invalid_chat")
+
+
+def _without_prompt(records: Records, row: int, what: str) -> TextError:
+    one, other = records.columns
+    return TextError(
+        row,
+        f"'{one}' and '{other}' differ from the first {what} on, and there is no prompt column; "
+        f"write the prompt before both or into its own column, {_ALL}",
+        "invalid_chat" if records.conversational else "invalid_text",
+    )
+
+
+def _empty(column: str, row: int) -> TextError:
+    message = f"'{column}' is empty, so there is no answer to train on; filter the row out"
+    return TextError(row, message, "missing_value")
+
+
+def _shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
+    """Return the number of messages that both chats begin with; the last of the shorter one is always an answer."""
+    most = min(len(chosen), len(rejected)) - 1
+    return next((at for at in range(most) if chosen[at] != rejected[at]), most)
+
+
+def _shared_text(chosen: str, rejected: str) -> int:
+    """Return the number of characters that both texts begin with, without a space at the end, which answers begin with.
+
+    The last character of the shorter text always belongs to its answer.
+    """
+    last = min(len(chosen), len(rejected)) - 1
+    shared = next((at for at in range(last + 1) if chosen[at] != rejected[at]), None)
+    if shared is None:
+        return last
+    return shared - 1 if shared and chosen[shared - 1] == " " else shared
+
+
+def _ends_in_spaces(prompt: str) -> bool:
+    """Whether a prompt may have other tokens if tokenized alone, although a token ends with it on both sides.
+
+    Tokenizers like that of GPT-2 split "a  b" into "a", " " and " b", but "a  " into "a" and "  ".
+    """
+    return prompt.endswith(" ") or (prompt[-2:].isspace() and len(prompt) > 1)
