@@ -87,7 +87,7 @@ def test_what_is_trained_is_what_the_twin_finds_message_by_message(encoders, tok
         tokenizer, render(conversation, prompt=False), wanted
     )
     assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
-    assert encoded.untrained == (() if trained_at(labels) else (0,))
+    assert encoded.untrained == (not trained_at(labels))
 
 
 @pytest.mark.parametrize("template", MARKED.values(), ids=MARKED)
@@ -258,7 +258,7 @@ def test_a_token_that_reaches_across_the_start_is_trained_and_counted(encoders, 
     both = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "  and"}]
     ids, labels, encoded = encode(encoders(LOOP + "{{ message.content }} " + END), both)
     (spaces,) = [at for at, token in enumerate(ids) if tokenizer.decode([token]) == "  "]  # one is the user's
-    assert encoded.straddling == (0,)
+    assert encoded.straddling == 1
     assert trained_at(labels) == list(range(spaces, len(ids)))
 
 
@@ -294,7 +294,7 @@ def test_a_wrong_conversation_is_named(encoders, conversation, words):
 def test_a_conversation_without_messages_has_no_tokens(encoders):
     encoded = encoders(EXACT["chatml"]).encode([{"messages": []}, {"messages": QUESTION}])
     assert [len(ids) > 0 for ids in lists(encoded.input_ids)] == [False, True]
-    assert encoded.untrained == ()
+    assert encoded.untrained == 0
 
 
 def test_tools_and_template_arguments_reach_the_template(tokenizer_path):

@@ -62,7 +62,7 @@ def test_peps_have_the_tokens_of_each_alone(shared_data, tokenizer):
 def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, tokenizer):
     records = read(shared_data, "t0_train_50k")
     encoded, found, labels = encode(tokenizer, records)
-    assert encoded.straddling == encoded.untrained == ()
+    assert encoded.straddling == encoded.untrained == 0
     for record, ids, row in zip(records, found, labels, strict=True):
         assert ids == tokenizer(record["prompt"] + record["completion"])["input_ids"] + ending(tokenizer)
         # what BERT adds behind the prompt alone, [SEP], is not there
@@ -89,7 +89,7 @@ def test_qwen3_takes_single_turns_and_refuses_several(shared_data):
     qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
     records = read(shared_data, "gsm8k")
     encoded, found, labels = encode(qwen3, records)
-    assert encoded.untrained == encoded.straddling == ()
+    assert encoded.untrained == encoded.straddling == 0
     assert found == qwen3.apply_chat_template([r["messages"] for r in records], return_dict=True)["input_ids"]
     answer = qwen3.decode([token for token in labels[0] if token >= 0])
     assert answer == f"<think>\n\n</think>\n\n{records[0]['messages'][1]['content']}<|im_end|>\n"

@@ -1,13 +1,17 @@
-"""One rendering tells the ends of messages for templates whose syntax allows it, and for no others."""
+"""Where messages end is what a rendering for each beginning shows, whatever templates look at."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.text.message_ends.message_marks import ends_of, mark_ends, without_end_marks
+from packer.text import TextError
+from packer.text.conversations import Chat
+from packer.text.message_ends import ChatTemplate
+from packer.text.tokenizer import of_transformers
+from tests import naive_chats
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
     BODY,
@@ -151,8 +155,26 @@ LOOKING_AHEAD = {
     "a later end": LOOP + BODY + END + "{% for x in [1] %}{% endfor %}",
     "captured": "{% set all %}" + LOOP + BODY + END + "{% endset %}{{ all | upper }}",
     "no loop": "{{ messages[0].content }}",
-    "broken": LOOP + "{{",
 }  # fmt: skip
+
+TWICE = "{% set messages = messages[1:] %}{% set messages = messages[1:] %}" + LOOP + BODY + END + PROMPT
+ONE_CASE = (
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% endif %}{% for message in rest %}"
+    + BODY
+    + END
+    + PROMPT
+)
+TEMPLATES = {
+    **ONE_AFTER_THE_OTHER,
+    **IN_CASES,
+    **LOOKING_AHEAD,
+    "more left out than the first": TWICE,
+    "a list that is set in one case only": ONE_CASE,
+    "always prompting": ALWAYS_PROMPTING,
+    "end of text behind the last": REWRITING[AT_THE_END],
+    **{f"{tag} in the loop": LOOP + BODY + "{% " + tag + " %}" + END for tag in ("continue", "break")},
+}
+PROMPTING = (ALWAYS_PROMPTING,)
 
 conversations = st.lists(
     st.builds(
@@ -166,82 +188,36 @@ conversations = st.lists(
 
 
 @pytest.fixture(scope="module")
-def render(tmp_path_factory):
-    tokenizer = auto_tokenizer(save_tokenizer(tmp_path_factory.mktemp("tokenizer"), adds_bos=True))
-
-    def rendered(template, messages, *, prompt=False, tools=None):
-        (text,) = tokenizer.apply_chat_template(
-            [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt, tools=tools
-        )
-        return text
-
-    return rendered
+def tokenizer(tmp_path_factory):
+    return auto_tokenizer(save_tokenizer(tmp_path_factory.mktemp("tokenizer"), adds_bos=True))
 
 
-@pytest.mark.parametrize("template", ONE_AFTER_THE_OTHER.values(), ids=ONE_AFTER_THE_OTHER)
-@given(conversation=conversations, other=conversations)
-def test_one_rendering_tells_what_one_for_each_beginning_does(render, template, conversation, other):
-    whole = render(template, conversation)
-    ends = ends_of(render(mark_ends(template), conversation), len(conversation))
-    beginnings = [render(template, conversation[:turn]) for turn in range(1, len(conversation) + 1)]
-    assert [whole[:end] for end in ends] == beginnings
-    prompt = render(template, other, prompt=True).removeprefix(render(template, other))
-    for turn, beginning in enumerate(beginnings, 1):
-        assert render(template, conversation[:turn], prompt=True) == beginning + prompt
+def check(tokenizer, template, conversation, tools=None):
+    """Locate a chat; text, turns and answers are those that a rendering for each beginning shows."""
+    render = naive_chats.renderer(tokenizer, template, tools)
+    whole = render(conversation, prompt=False)
+    chat_template = ChatTemplate(of_transformers(tokenizer), template)
+    for train_on in ("all", "assistant"):
+        try:
+            found = chat_template.locate(Chat(0, conversation, tools=tools), train_on, turns=True)
+        except TextError:
+            assert whole is None or train_on == "assistant"
+            continue
+        assert found.text == whole
+        starts = naive_chats.turn_starts(render, conversation)
+        assert found.turn_starts == starts or (found.turn_starts == [0] and template in PROMPTING)
+        if train_on == "assistant":
+            trained = [False] * len(whole)
+            for first, last in found.trained:
+                trained[first:last] = [True] * (last - first)
+            assert "endgeneration" in template or trained == naive_chats.assistant_characters(render, conversation)
 
 
-@pytest.mark.parametrize("template", LOOKING_AHEAD.values(), ids=LOOKING_AHEAD)
-def test_a_template_that_may_look_ahead_is_rendered_for_each_beginning(template):
-    assert mark_ends(template) is None
-
-
-@pytest.mark.parametrize("role", IN_CASES)
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+@settings(max_examples=20)
 @given(conversation=conversations)
-def test_a_template_says_when_it_looked_ahead(render, role, conversation):
-    template = IN_CASES[role]
-    whole, marked = render(template, conversation), render(mark_ends(template), conversation)
-    assert without_end_marks(marked) == whole
-    ends = ends_of(marked, len(conversation))
-    if any(message["role"] == role and message["content"] for message in conversation):
-        assert ends is None
-    if all(message["role"] != role for message in conversation):
-        assert ends is not None
-    for turn, end in enumerate(ends or [], 1):
-        assert render(template, conversation[:turn]) == whole[:end]
-        assert render(template, conversation[:turn], prompt=True).startswith(whole[:end])
-
-
-@given(conversation=conversations)
-def test_more_left_out_than_the_first_message_is_rendered_for_each_beginning(render, conversation):
-    twice = "{% set messages = messages[1:] %}{% set messages = messages[1:] %}" + LOOP + BODY + END + PROMPT
-    assert (ends_checked(render, twice, conversation) is None) == (len(conversation) > 1)
-
-
-@given(conversation=conversations)
-def test_a_list_that_is_set_in_one_case_only_is_told_in_that_case(render, conversation):
-    template = (
-        "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% endif %}{% for message in rest %}"
-        + BODY
-        + END
-        + PROMPT
-    )
-    told = ends_checked(render, template, conversation) is not None
-    assert told == (conversation[0]["role"] == "system" or len(conversation) == 1)
-
-
-def ends_checked(render, template, conversation, **kwargs):
-    """Where messages end, held against the rendering of each beginning; None where it is not told."""
-    whole, told = render(template, conversation, **kwargs), render(mark_ends(template), conversation, **kwargs)
-    assert without_end_marks(told) == whole
-    ends = ends_of(told, len(conversation))
-    prompts = set()
-    for turn, end in enumerate(ends or [], 1):
-        assert render(template, conversation[:turn], **kwargs) == whole[:end]
-        given = render(template, conversation[:turn], prompt=True, **kwargs)
-        assert given.startswith(whole[:end])
-        prompts.add(given[end:])
-    assert len(prompts) == (ends is not None)  # the same behind each
-    return ends
+def test_one_rendering_tells_what_one_for_each_beginning_does(tokenizer, template, conversation):
+    check(tokenizer, template, conversation)
 
 
 PUBLISHED = [
@@ -273,28 +249,17 @@ def dialogues(draw):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+@settings(max_examples=40)
 @given(conversation=dialogues(), tools=st.sampled_from([None, None, [{"type": "function"}]]))
-def test_published_templates_tell_what_one_rendering_for_each_beginning_does(render, name, conversation, tools):
+def test_published_templates_tell_what_one_rendering_for_each_beginning_does(tokenizer, name, conversation, tools):
     found = find_spec("trl")
     path = found and Path(found.origin).parent / "chat_templates" / f"{name}.jinja"
     if not path or not path.exists():
         pytest.skip("needs trl with this template")
-    template = path.read_text()
-    try:
-        render(template, conversation, tools=tools)
-    except Exception:  # roles that it refuses
-        return
-    told = ends_checked(render, template, conversation, tools=tools)
-    first, *roles = [message["role"] for message in conversation]
-    if not tools and {"system", "tool"}.isdisjoint(roles) and first != "tool":
-        assert told is not None
+    check(tokenizer, path.read_text(), conversation, tools)
 
 
-def test_what_ends_otherwise_is_told(render):
-    chat = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
-    left = [LOOP + BODY + tag + END for tag in ("{% continue %}", "{% break %}")]
-    for template in (ALWAYS_PROMPTING, REWRITING[AT_THE_END], *left):
-        assert ends_of(render(mark_ends(template), chat), 2) is None
-    chat[0]["content"] = "\U000f5afd"
-    template = EXACT["chatml"]
-    assert ends_of(render(mark_ends(template), chat), 2) is None
+@pytest.mark.parametrize("mark", ["\U000f5afb", "\U000f5afc", "\U000f5afd", "\U000f5afe", "\U000f5aff"])
+def test_chats_may_hold_the_characters_of_marks(tokenizer, mark):
+    for template in (EXACT["chatml"], MARKED["marked"], LOOP + mark + BODY + END + PROMPT):
+        check(tokenizer, template, [{"role": "user", "content": f"a{mark}"}, {"role": "assistant", "content": mark}])

@@ -11,7 +11,7 @@ from packer.text import Encoder, TextError, TextOptions, recognize
 from packer.text.conversations import Chat
 from packer.text.message_ends import chat_template as chat_template_module
 from packer.text.message_ends.generation_tags import has_generation_tags, tags_stand_alone
-from packer.text.message_ends.message_marks import RenderedChat, mark_ends, render_with_ends
+from packer.text.message_ends.message_marks import RenderedChat, render_with_ends, with_end_marks
 from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
@@ -133,7 +133,7 @@ def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, n
 def test_the_shortcut_changes_no_place(shared_data, tokenizer, name, monkeypatch):
     """One rendering with marks tells what renderings of the beginnings tell, or leaves it to them."""
     source = TEMPLATES[name] or tokenizer.chat_template
-    if mark_ends(source) is None and not (has_generation_tags(source) and tags_stand_alone(source)):
+    if with_end_marks(source) is None and not (has_generation_tags(source) and tags_stand_alone(source)):
         pytest.skip("there is no shortcut for this template")
     records = chats(shared_data)
     template = chat_template_module.ChatTemplate(of_transformers(tokenizer), TEMPLATES[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
@@ -14,6 +14,9 @@ from packer.text.conversations import Chat, Message, TextError, is_utf8
 from packer.text.template_environment import compiled
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _SHORT_CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -74,7 +77,7 @@ class Templates:
         """Remedy if the chat template is unsuitable; names a built-in one that renders a short chat alike."""
         chats = [Chat(0, _SHORT_CHAT[first:]) for first in (0, 1)]
         for name in _fitting(self._tokenizer):
-            texts = [self.attempt(chat, chat.messages, source=built_in(name).source) for chat in chats]
+            texts = [self.attempt(chat, chat.messages, template=compiled(built_in(name).source)) for chat in chats]
             own = [self.attempt(chat, chat.messages) for chat in chats if "default" in self.sources]
             if any(isinstance(text, str) and text == ours for text, ours in zip(own, texts, strict=False)):
                 return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
@@ -102,7 +105,7 @@ class Templates:
         count: int | None = None,
         *,
         prompt: bool = False,
-        source: str | None = None,
+        template: Template | None = None,
         marked: bool = False,
     ) -> str:
         """Render the first `count` messages of a chat, by default all.
@@ -112,13 +115,13 @@ class Templates:
             count: number of messages. In errors, a rendering is named after its last message, or after the message
                 that a generation prompt asks for.
             prompt: append the generation prompt.
-            source: a template to use instead of the chat's own.
-            marked: write marks around what {% generation %} encloses.
+            template: a compiled template to use instead of the chat's own.
+            marked: write marks around what {% generation %} encloses, unless there is a template.
 
         Raises:
             TextError: the template refuses these messages.
         """
-        text = self.attempt(chat, chat.messages[:count], prompt=prompt, source=source, marked=marked)
+        text = self.attempt(chat, chat.messages[:count], prompt=prompt, template=template, marked=marked)
         if isinstance(text, Exception):
             where = "it" if count is None else f"up to {chat.name_of(count - (not prompt))}"
             reason = next(iter(str(text).splitlines()), "")
@@ -133,13 +136,13 @@ class Templates:
         messages: list[Message],
         *,
         prompt: bool = False,
-        source: str | None = None,
+        template: Template | None = None,
         marked: bool = False,
     ) -> str | Exception:
         """Render any messages with the tools and arguments of a chat; return what the template raises."""
-        chosen = source or self.source_of(chat)
+        source = "" if template is not None else self.source_of(chat)
         try:
-            return compiled(chosen, marked=marked).render(
+            return (template or compiled(source, marked=marked)).render(
                 {"documents": None, **self._special_tokens, **_arguments(chat)},
                 messages=messages,
                 tools=chat.tools,

@@ -46,13 +46,22 @@ def compiled(source: str, *, marked: bool = False) -> Template:
 
 
 def parsed(source: str, *, marked: bool = False) -> nodes.Template:
-    """Parse a chat template to the syntax tree that `compiled` compiles.
-
-    Raises:
-        jinja2.TemplateError: its syntax is wrong, or it is nested too deeply.
-    """
+    """Parse a chat template to the syntax tree that `compiled` compiles; it raises the same."""
     with _compiling():
         return _environment(marked).parse(source)
+
+
+def compiled_tree(tree: nodes.Template, *, marked: bool = False) -> Template:
+    """Compile a syntax tree, with the arguments of `parsed`; the tree is changed."""
+    with _compiling():
+        return _environment(marked).from_string(tree)
+
+
+def text_node(text: str) -> nodes.Node:
+    """Return a statement that writes a text."""
+    from jinja2 import nodes
+
+    return nodes.Output([nodes.TemplateData(text)])
 
 
 @contextmanager
@@ -147,13 +156,10 @@ def _environment(marked: bool) -> Environment:
             if names & _NAMES_OF_CALLS or any(inner.find_all((nodes.Break, nodes.Continue))):
                 inner = nodes.CallBlock(self.call_method("_write"), [], [], body)
             inner.set_lineno(line)
-            return [mark(BEGIN_GENERATED), inner, mark(END_GENERATED)] if marked else [inner]
+            return [text_node(BEGIN_GENERATED), inner, text_node(END_GENERATED)] if marked else [inner]
 
         def _write(self, caller: Any) -> Any:
             return caller()
-
-    def mark(character: str) -> nodes.Node:
-        return nodes.Output([nodes.TemplateData(character)])
 
     class PlainNamespace(Namespace):
         """Takes no attribute that begins with an underscore."""

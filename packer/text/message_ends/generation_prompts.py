@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer.text.conversations import Chat, Message
-from packer.text.message_ends.message_marks import mark_ends, text_behind_messages, without_end_marks
+from packer.text.message_ends.message_marks import text_behind_messages, with_end_marks, without_end_marks
 from packer.text.rendering import Templates
 from packer.text.tokenizer import shared_length
 
@@ -71,8 +71,8 @@ class GenerationPrompts:
 
     def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> str:
         """Render messages with the tools and arguments of a chat; "" if the template refuses them."""
-        copy = mark_ends(self._templates.source_of(chat))
-        text = self._templates.attempt(chat, messages, prompt=prompt, source=copy)
+        copy = with_end_marks(self._templates.source_of(chat))
+        text = self._templates.attempt(chat, messages, prompt=prompt, template=copy)
         return text if isinstance(text, str) else ""
 
 

@@ -15,7 +15,6 @@ rendered separately, as for templates of any other form. docs/how-to/chat-templa
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,10 +29,10 @@ from packer.text.message_ends.generation_tags import (
     without_generation_marks,
 )
 from packer.text.rendering import Templates
-from packer.text.template_environment import parsed
+from packer.text.template_environment import compiled_tree, parsed, text_node
 
 if TYPE_CHECKING:
-    from jinja2 import nodes
+    from jinja2 import Template, nodes
 
     Kind = TypeVar("Kind", bound=nodes.Node)
 
@@ -71,10 +70,10 @@ def render_with_ends(templates: Templates, chat: Chat, *, ends: bool = True) -> 
     source = templates.source_of(chat)
     if _may_write_marks(source) or _may_hold_marks(chat):
         return RenderedChat(chat, templates.render(chat))
-    # with arguments of its own, a chat's template may depend on more than its messages
-    copy = mark_ends(source) if ends and not chat.kwargs else None
     is_tagged = has_generation_tags(source) and tags_stand_alone(source)
-    text = templates.render(chat, source=copy, marked=is_tagged)
+    # with arguments of its own, a chat's template may depend on more than its messages
+    copy = with_end_marks(source, marked=is_tagged) if ends and not chat.kwargs else None
+    text = templates.render(chat, template=copy, marked=is_tagged)
     places, generated = None, None
     if copy is not None:
         places = ends_of(without_generation_marks(text), len(chat.messages))
@@ -85,24 +84,24 @@ def render_with_ends(templates: Templates, chat: Chat, *, ends: bool = True) -> 
 
 
 @lru_cache(64)
-def mark_ends(source: str) -> str | None:
-    """Make a copy of a template that writes marks after messages; None if it may always look ahead.
+def with_end_marks(source: str, *, marked: bool = False) -> Template | None:
+    """Compile a copy of a template that writes marks after messages; None if it may always look ahead.
 
     It writes another mark where a condition may look ahead, and a third one before a loop that may leave out the first
-    message. Without these, its text is that of the template.
+    message. Without these, its text is that of the template, with marks around what {% generation %} encloses if
+    `marked`.
     """
     from jinja2 import TemplateError
 
     try:
-        tree = parsed(source)
+        tree = parsed(source, marked=marked)
         found = _loop_and_marks(tree)
         if found is None:
             return None
         loop, marks = found
-        marked = _write_marks(source, tree, marks)
         _insert_marks(tree.body, marks)
-        loop.body.append(_mark_node(_END))
-        return marked if parsed(marked) == tree else None
+        loop.body.append(text_node(_END))
+        return compiled_tree(tree, marked=marked)
     except (TemplateError, RecursionError):
         return None
 
@@ -111,7 +110,7 @@ def ends_of(marked: str, count: int) -> list[int] | None:
     """Where the renderings of the first message, the first two, ... and all `count` of them end in a text.
 
     Args:
-        marked: what the copy `mark_ends` of a template writes.
+        marked: what the copy `with_end_marks` of a template writes.
         count: number of messages.
 
     Returns:
@@ -126,7 +125,7 @@ def ends_of(marked: str, count: int) -> list[int] | None:
 
 
 def text_behind_messages(marked: str) -> str | None:
-    """What the copy `mark_ends` of a template writes after the last message; None without a message."""
+    """What the copy `with_end_marks` of a template writes after the last message; None without a message."""
     _, end, text = marked.rpartition(_END)
     return text if end else None
 
@@ -188,28 +187,8 @@ def _loop_and_marks(tree: nodes.Template) -> tuple[nodes.For, dict[int, str]] | 
     return loop, marks
 
 
-def _write_marks(source: str, tree: nodes.Template, marks: dict[int, str]) -> str:
-    """Write marks into the source: before the tags of statements, and before the last loop's end.
-
-    Tags are found as text, the n-th `if` for the n-th condition. A tag in a comment or a string shifts that; the copy
-    then differs from the tree with the same marks.
-    """
-    from jinja2 import nodes
-
-    places = [(tag, _END) for tag in [*re.finditer(r"\{%([-+]?)\s*endfor\b", source)][-1:]]
-    branched = {id(branch) for node in tree.find_all(nodes.If) for branch in node.elif_}
-    for name, kind in (("if", nodes.If), ("for", nodes.For)):
-        tags = re.finditer(rf"\{{%([-+]?)\s*{name}\b", source)
-        ids = (id(node) for node in tree.find_all(kind) if id(node) not in branched)
-        places += [(tag, marks[at]) for tag, at in zip(tags, ids, strict=False) if at in marks]
-    for tag, mark in sorted(places, key=lambda place: place[0].start(), reverse=True):
-        at = tag.start()  # the mark's own tag takes over what the tag does to white space before it
-        source = f"{source[:at]}{{%{tag[1]} if true %}}{mark}{{% endif %}}{source[at:]}"
-    return source
-
-
 def _insert_marks(body: list[nodes.Node], marks: dict[int, str]) -> None:
-    """Insert the same marks into the tree, in place."""
+    """Insert marks before statements, in place."""
     from jinja2 import nodes
 
     for at in range(len(body) - 1, -1, -1):
@@ -218,12 +197,7 @@ def _insert_marks(body: list[nodes.Node], marks: dict[int, str]) -> None:
             for part in branches(node) if isinstance(node, nodes.If) else [node.body]:
                 _insert_marks(part, marks)
         if id(node) in marks:
-            body.insert(at, _mark_node(marks[id(node)]))
-
-
-def _mark_node(mark: str) -> nodes.Node:
-    (node,) = parsed(f"{{% if true %}}{mark}{{% endif %}}").body
-    return node
+            body.insert(at, text_node(marks[id(node)]))
 
 
 _PAST = {"first", "index", "index0", "previtem", "changed", "cycle"}
