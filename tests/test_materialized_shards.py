@@ -62,7 +62,7 @@ def test_the_cache_holds_the_shards_of_the_copied_dataset(tmp_path, bucket, cach
         path.name: path.read_bytes() for path in copy.glob("*.arrow")
     }
     entries = packer.load(index).manifest.shards
-    (cache_of_set,) = dataset._opened._cached._caches
+    (cache_of_set,) = dataset._cached._caches
     for entry, most in zip(entries, cache_of_set.provider.sizes(entries).tolist(), strict=True):
         assert most - 2_000 < len(made[entry.file]) <= most, "the room that is reserved"
 
@@ -300,7 +300,7 @@ def test_the_hash_at_the_end_finds_every_change(tmp_path, bucket, cache):
     _, index = packed_twice(tmp_path, source)
     dataset = packer.load(index, source=uploaded(source, bucket))
     dataset[0]
-    (path,), (made,) = cache.glob("*/*.arrow"), dataset._opened._cached._caches
+    (path,), (made,) = cache.glob("*/*.arrow"), dataset._cached._caches
     content, entry = path.read_bytes(), dataset.manifest.shards[0]
     assert made.provider.is_intact(path, entry)
     for place in np.random.default_rng(0).integers(0, len(content), 40).tolist():
@@ -364,7 +364,7 @@ def test_those_who_wait_see_that_a_shard_is_being_made(tmp_path, bucket, monkeyp
     source = plain(tmp_path)
     _, index = packed_twice(tmp_path, source)
     dataset = packer.load(index, source=uploaded(source, bucket))
-    (made,) = dataset._opened._cached._caches
+    (made,) = dataset._cached._caches
     shrink(monkeypatch, made_together=1 << 13)
     touched = []
     monkeypatch.setattr(os, "utime", touched.append)

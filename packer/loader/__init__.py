@@ -1,7 +1,6 @@
 """Load packed datasets for training: rows by number, and batches in which documents do not attend to each other.
 
-    dataset.py        rows by number
-    open_dataset.py   how a dataset is opened: on a disk, in object storage, or an index with its source
+    dataset.py        rows by number, of a disk, object storage, or an index with its source
     open_shards.py    shards while they are mapped: columns of record batches as arrays
     cache/            shards of object storage, on the disk of the node
     index/            tokens of an index, from its source
@@ -14,7 +13,6 @@
 Several of these use:
 
     row_segments.py   positions, labels and loss weights from segment boundaries
-    epoch_list.py     a batch that knows its epoch
     draws.py          counter-based random bits
 
 Requires NumPy and pyarrow; torch only to return tensors, obstore and xxhash only for object storage.

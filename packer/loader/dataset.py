@@ -1,14 +1,15 @@
-"""Packed datasets as memory-mapped, map-style datasets: rows by number."""
+"""Packed datasets as memory-mapped, map-style datasets: rows by number, of a disk, object storage or an index."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +17,56 @@ from numpy.typing import NDArray
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.loader.cache.cache_space import CacheOptions
-from packer.loader.epoch_list import EpochList
-from packer.loader.open_dataset import OpenDataset, Opening
-from packer.loader.open_shards import ColumnViews, Row
+from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.paths import expanded
 from packer.plots import DrawnRow, row_plot
 from packer.plots.svg_elements import notebook_facts
 from packer.progress import silent
+from packer.shards.generations import first_generations, keys_of
+from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
-from packer.stores import AnyPath, any_path
+from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
-    from packer.loader.open_shards import Row
+    from packer.loader.cache.cached_dataset import CachedDataset
+    from packer.loader.index.generation_tokens import GenerationTokens
     from packer.pipeline.read_documents import SourceLike
+
+_T = TypeVar("_T")
+
+MOST_OPEN = 4096
+"""Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
+
+MOST_HELD = 16
+"""Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Opening:
+    """How a dataset is opened. Can be pickled."""
+
+    path: AnyPath
+    """Folder of the dataset."""
+
+    cache: CacheOptions
+    """Where shards are kept that are in object storage, or made."""
+
+    generations: int | None = None
+    """Number of generations that are read; None for all."""
+
+    key: str | None = None
+    """Name of the manifest in the cache; None if it was not read before, or is on a disk."""
+
+    tokens: GenerationTokens | None = None
+    """Tokens of an index, from its source."""
+
+
+class EpochList(list[_T]):
+    """A batch as a list, with its epoch if known: row numbers from a sampler, or the rows they select."""
+
+    epoch: int | None = None
+    shards: tuple[int, ...] | None = None  # of the windows that the batch belongs to, if they are fetched ahead
 
 
 class PackedDataset:
@@ -65,20 +102,57 @@ class PackedDataset:
         source: SourceLike | Sequence[SourceLike] | None = None,
         generations: int | None = None,
     ) -> None:
-        self.path = any_path(expanded(path))
+        path = any_path(expanded(path))
         if verify:
-            _verify(self.path)
+            _verify(path)
         cache = CacheOptions.of(cache_dir, cache_bytes)
-        self._set_opened(OpenDataset(Opening(path=self.path, cache=cache, generations=generations)))
+        self._open(_Opening(path=path, cache=cache, generations=generations))
         if source is not None:
-            self._opened.open_source(expanded(source))
+            self._open_source(expanded(source))
 
-    def _set_opened(self, opened: OpenDataset) -> None:
-        self._opened = opened
-        self.manifest = opened.manifest
-        self.max_len = self.manifest.max_len
+    def _open(self, opening: _Opening) -> None:
+        """Read the manifest and open the shards, on a disk or in the cache of the node."""
+        path, key = opening.path, None
+        self._cached: CachedDataset | None = None
+        if isinstance(path, RemotePath):
+            from packer.loader.cache.cached_dataset import CachedDataset, read_cached_manifest
+            from packer.loader.cache.shard_providers import DownloadedShards
+
+            found, key = read_cached_manifest(path, opening.cache.folder, opening.key)
+            manifest = first_generations(found, opening.generations)
+            providers = [(each, DownloadedShards(path)) for each in keys_of(manifest)]
+            self._cached = CachedDataset(manifest, providers, opening.cache)
+            self._shards = OpenShards(self._cached.open, MOST_HELD)
+        else:
+            manifest = first_generations(read_manifest(path), opening.generations)
+            self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
+            if len(manifest.shards) > MOST_OPEN:
+                check_sizes(path, manifest)
+            else:
+                for number in range(len(manifest.shards)):
+                    self._shards.open(number)
+        self.path, self.manifest, self.max_len = path, manifest, manifest.max_len
+        self._opening = replace(opening, key=key, generations=len(manifest.generations))
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
+        self._set_tokens(opening.tokens)
+
+    def _open_source(self, source: SourceLike | Sequence[SourceLike]) -> None:
+        """Open the source of an index."""
+        from packer.loader.index.generation_tokens import GenerationTokens
+
+        tokens = GenerationTokens.open(self.path, self.manifest, source)
+        self._opening = replace(self._opening, tokens=tokens)
+        self._set_tokens(tokens)
+
+    def _set_tokens(self, tokens: GenerationTokens | None) -> None:
+        """Set the tokens with which rows are filled; None if the shards have them."""
+        self._tokens, self._row_shards = tokens, self._shards
+        if tokens is not None and tokens.is_remote:
+            from packer.loader.index.materialized_shards import materialized_shards
+
+            self._cached = materialized_shards(self.path, self.manifest, tokens, self._opening.cache)
+            self._row_shards, self._tokens = OpenShards(self._cached.open, MOST_HELD), None
 
     @property
     def column_names(self) -> list[str]:
@@ -101,7 +175,7 @@ class PackedDataset:
     @property
     def is_remote(self) -> bool:
         """Whether rows are read from whole shards in a cache, as of a dataset or a source in object storage."""
-        return self._opened.is_cached
+        return self._cached is not None
 
     @property
     def shard_rows(self) -> list[int]:
@@ -113,7 +187,7 @@ class PackedDataset:
         return self._first_rows[-1]
 
     def __getitem__(self, index: int) -> Row:
-        found, tokens = self._stored_row(index), self._opened.tokens
+        found, tokens = self._stored_row(index), self._tokens
         return found if tokens is None else tokens.fill([found])[0]
 
     def _stored_row(self, index: int) -> Row:
@@ -121,7 +195,7 @@ class PackedDataset:
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        shard, shards = bisect_right(self._first_rows, row) - 1, self._opened.row_shards
+        shard, shards = bisect_right(self._first_rows, row) - 1, self._row_shards
         return (shards.opened.get(shard) or shards.open(shard)).row(row - self._first_rows[shard])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
@@ -129,10 +203,10 @@ class PackedDataset:
 
         `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
         """
-        self._opened.row_shards.keep(getattr(indices, "shards", None))
+        self._row_shards.keep(getattr(indices, "shards", None))
         found = [self._stored_row(index) for index in indices]
-        if self._opened.tokens is not None:
-            found = self._opened.tokens.fill(found)
+        if self._tokens is not None:
+            found = self._tokens.fill(found)
         rows = EpochList(found or [self._padding_row()])
         rows.epoch = getattr(indices, "epoch", None)
         return rows
@@ -145,12 +219,15 @@ class PackedDataset:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from packer.loader.dataset import dataset_html
-
-        return dataset_html(self)
+        rows = [_drawn(number, self[number]) for number in range(min(_SHOWN_ROWS, len(self)))]
+        plot = row_plot(f"The first {len(rows)} rows", rows, max_len=self.max_len)
+        return notebook_facts(f"PackedDataset {self.path.name}", self.manifest.facts(), plot)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self._opened,)
+        opening = self._opening
+        if isinstance(opening.path, Path):  # another process may run in another folder
+            opening = replace(opening, path=opening.path.absolute())
+        return _reopened, (opening,)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards into the cache in the background, if they are read from there; `BatchSampler` calls this.
@@ -162,7 +239,8 @@ class PackedDataset:
         Raises:
             PackerError: the shards that are read at once do not fit into the cache.
         """
-        self._opened.fetch_ahead(shards, upcoming)
+        if self._cached is not None:
+            self._cached.fetch_ahead(shards, upcoming)
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
@@ -170,7 +248,7 @@ class PackedDataset:
         Row i of a record batch has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
         """
         for number in range(len(self.manifest.shards)):
-            shard = self._opened.shards.open(number)
+            shard = self._shards.open(number)
             for batch in range(shard.batches):
                 views = shard.view(batch)
                 yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
@@ -189,7 +267,7 @@ class PackedDataset:
             raise PackerError(f"source_id is {source_id}, and {self.path} is no mixture: leave it out")
         found = []
         for number, first_row in enumerate(self._first_rows[:-1]):
-            shard = self._opened.shards.open(number)
+            shard = self._shards.open(number)
             for batch in range(shard.batches):
                 views = shard.view(batch)
                 is_wanted = views.segments["doc_ids"] == doc_id
@@ -202,17 +280,30 @@ class PackedDataset:
 
     def _any_views(self) -> ColumnViews:
         """Return the columns of some record batch, preferably of a shard that is open."""
-        shards = self._opened.row_shards
+        shards = self._row_shards
         return shards.open(next(iter(shards.opened), 0)).view(0)
 
     def _padding_row(self) -> Row:
+        """Return a row of padding with the columns of the dataset."""
         views = self._any_views()
-        return padding_row(views, self._token_dtypes(views), max_len=self.max_len, pad_id=self.pad_id)
+        token_fill = {"input_ids": self.pad_id, "labels": NO_LOSS}
+        segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
+        row: Row = {}
+        for name, dtype in self._token_dtypes(views).items():
+            row[name] = np.full(self.max_len, token_fill.get(name, 0), dtype)
+        if "position_ids" in row:
+            row["position_ids"] = np.arange(self.max_len, dtype=np.int32)
+        for name, values in views.segments.items():
+            filler = np.array([segment_fill.get(name, 0)], values.dtype)
+            row[name] = np.ma.MaskedArray(filler, mask=False) if isinstance(values, np.ma.MaskedArray) else filler
+        for name in views.others:
+            row[name] = np.array([None])  # as padding has it on disk
+        return row
 
     def _token_dtypes(self, views: ColumnViews) -> dict[str, np.dtype[Any]]:
         """Return the types of the columns with a value per token, in the order of a row."""
-        if self._opened.tokens is not None:
-            return self._opened.tokens.dtypes
+        if self._tokens is not None:
+            return self._tokens.dtypes
         return {name: values.dtype for name, values in views.tokens.items()}
 
 
@@ -260,11 +351,10 @@ def load(
     )
 
 
-def _reopened(opened: OpenDataset) -> PackedDataset:
+def _reopened(opening: _Opening) -> PackedDataset:
     """Return a dataset in another process."""
     dataset = PackedDataset.__new__(PackedDataset)
-    dataset.path = opened.path
-    dataset._set_opened(opened)
+    dataset._open(opening)
     return dataset
 
 
@@ -279,45 +369,10 @@ def _verify(path: AnyPath) -> None:
         raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
 
 
-def padding_row(views: ColumnViews, token_types: Mapping[str, np.dtype[Any]], *, max_len: int, pad_id: int) -> Row:
-    """Return a row of padding with the columns of a dataset.
-
-    Args:
-        views: columns of any record batch.
-        token_types: types of the columns with a value per token.
-        max_len: length of a row.
-        pad_id: token id of the padding.
-    """
-    token_fill = {"input_ids": pad_id, "labels": NO_LOSS}
-    segment_fill = {"seq_lengths": max_len, "doc_ids": PADDING, "source_ids": PADDING}
-    row: Row = {}
-    for name, dtype in token_types.items():
-        row[name] = np.full(max_len, token_fill.get(name, 0), dtype)
-    if "position_ids" in row:
-        row["position_ids"] = np.arange(max_len, dtype=np.int32)
-    for name, values in views.segments.items():
-        filler = np.array([segment_fill.get(name, 0)], values.dtype)
-        row[name] = np.ma.MaskedArray(filler, mask=False) if isinstance(values, np.ma.MaskedArray) else filler
-    for name in views.others:
-        row[name] = np.array([None])  # as padding has it on disk
-    return row
-
-
-SHOWN_ROWS = 5
-"""Rows in the picture."""
-
-SHOWN_SEGMENTS = 400
-"""Segments of a row that are drawn one by one."""
-
-
-def dataset_html(dataset: PackedDataset) -> str:
-    """Return HTML with the facts of the manifest and the first rows of a packed dataset."""
-    rows = [_drawn(number, dataset[number]) for number in range(min(SHOWN_ROWS, len(dataset)))]
-    plot = row_plot(f"The first {len(rows)} rows", rows, max_len=dataset.max_len)
-    return notebook_facts(f"PackedDataset {dataset.path.name}", dataset.manifest.facts(), plot)
+_SHOWN_ROWS, _SHOWN_SEGMENTS = 5, 400  # rows in the picture of a notebook, and segments of a row drawn one by one
 
 
 def _drawn(number: int, row: Row) -> DrawnRow:
     extents = row["seq_lengths"][: np.count_nonzero(row["doc_ids"] >= 0)]
-    shown = extents[:SHOWN_SEGMENTS]
-    return DrawnRow(name=str(number), extents=shown.tolist(), rest=int(extents[SHOWN_SEGMENTS:].sum()))
+    shown = extents[:_SHOWN_SEGMENTS]
+    return DrawnRow(name=str(number), extents=shown.tolist(), rest=int(extents[_SHOWN_SEGMENTS:].sum()))

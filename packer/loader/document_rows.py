@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, overload
+from typing import Any, NamedTuple, cast, overload
 
 from packer.loader.dataset import PackedDataset, load
 from packer.loader.open_shards import Row
@@ -65,55 +65,22 @@ class DocumentRows(Sequence[list[Segment]]):
     def __repr__(self) -> str:
         return f"DocumentRows({str(self.dataset.path)!r}, rows={len(self):,}, max_len={self.dataset.max_len:,})"
 
-    def batch_sampler(
-        self,
-        *,
-        global_batch: int,
-        rows: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        seed: int | None = 0,
-        epoch: int = 0,
-        drop_last: bool = False,
-        balance: Literal["attention"] | None = None,
-        lanes: int | None = None,
-        window: int = 2,
-    ) -> DocumentBatchSampler:
+    def batch_sampler(self, *, global_batch: int, **options: Any) -> DocumentBatchSampler:
         """Return a `batch_sampler` for a DataLoader, whose dataset is then asked for rows instead of indices.
 
             loader = DataLoader(examples, batch_sampler=rows.batch_sampler(global_batch=8), collate_fn=...)
 
-        calls `examples[[(doc_id, start, length), ...]]` for each row of a batch.
+        calls `examples[[(doc_id, start, length), ...]]` for each row of a batch. Without `drop_last`, batches of the
+        last step of an epoch may be empty.
 
         Args:
-            global_batch: as in `BatchSampler`, like all others.
-            rows: rows per batch.
-            rank: number of this process.
-            world_size: number of processes.
-            seed: seed of the order of rows; None for the order on disk.
-            epoch: number of the first epoch.
-            drop_last: whether to leave out the rows at the end of an epoch that do not fill a global batch. Otherwise,
-                batches of the last step may be empty.
-            balance: "attention" for batches of about equal work.
-            lanes: number of lanes.
-            window: shards of a lane whose rows are shuffled together.
+            global_batch: rows per optimizer step, over all ranks and accumulated batches.
+            **options: other arguments of `BatchSampler`.
 
         Raises:
             PackerError: as `BatchSampler`.
         """
-        return DocumentBatchSampler(
-            self.dataset,
-            global_batch=global_batch,
-            rows=rows,
-            rank=rank,
-            world_size=world_size,
-            seed=seed,
-            epoch=epoch,
-            drop_last=drop_last,
-            balance=balance,
-            lanes=lanes,
-            window=window,
-        )
+        return DocumentBatchSampler(self.dataset, global_batch=global_batch, **options)
 
 
 class DocumentBatchSampler(BatchSampler):

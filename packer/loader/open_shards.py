@@ -241,11 +241,7 @@ def _masked(column: pa.Array) -> NDArray[Any]:
 
 
 def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
-    """Return the values of a column as Python objects, or as dates and times of NumPy; `name` appears in the error.
-
-    Raises:
-        PackerError: Python cannot represent a value, such as a date after the year 9999.
-    """
+    """Return the values of a column as Python objects, or as dates and times of NumPy; `name` appears in the error."""
     try:
         if not pa.types.is_nested(column.type):
             values: NDArray[Any] = column.to_numpy(zero_copy_only=False)

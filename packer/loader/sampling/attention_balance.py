@@ -82,11 +82,7 @@ def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDA
 def _swap(heavy: NDArray[np.int64], light: NDArray[np.int64], costs: NDArray[np.int64], gap: int) -> bool:
     """Swap, in place, the pair of rows that makes the costs of two slots most alike; return whether any pair helps.
 
-    Args:
-        heavy: row numbers of the more expensive slot.
-        light: row numbers of the cheaper slot.
-        costs: (rows,) cost of each row.
-        gap: difference between the summed costs of the two slots.
+    `heavy` and `light` are the row numbers of the slots, and `gap` is the difference of their summed costs.
     """
     moved = costs[heavy][:, None] - costs[light][None, :]  # cost that a swap moves from the heavy to the light slot
     left = np.abs(gap - 2 * moved)

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.loader.dataset import PackedDataset
+from packer.loader.dataset import EpochList, PackedDataset
 from packer.loader.draws import check_range, draws, stream_key
-from packer.loader.epoch_list import EpochList
 from packer.loader.sampling.attention_balance import Imbalance, attention_costs, deal_by_cost
 from packer.loader.sampling.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
 from packer.random_purposes import ROW_ORDER
