@@ -6,7 +6,7 @@
 
 The modules, in the order in which a batch passes through them:
 
-    implementations.py     names of the attention implementations
+    implementations.py     names of the attention implementations, and verdicts of the probe
     boundaries.py          cu_seqlens of a batch, from cu_seq_lens_q or position_ids
     varlen.py              attention within segments: torch's varlen kernel, or SDPA per segment
     rope.py                LongRoPE and dynamic RoPE with frequencies per document
@@ -18,7 +18,6 @@ and those of the probe:
     thresholds.py          config fields that change a model's behavior beyond some length
     compare_outputs.py     logits, loss and gradients of packed and single documents
     isolation.py           a verdict for each implementation
-    verdict.py             what a verdict says
 
 Importing this package imports neither torch nor transformers; its functions do.
 """
@@ -33,7 +32,7 @@ from packer.attention.implementations import IMPLEMENTATION
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from packer.attention.verdict import Verdict
+    from packer.attention.implementations import Verdict
 
 __all__ = ["IMPLEMENTATION", "probe", "register", "use"]
 

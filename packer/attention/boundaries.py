@@ -121,11 +121,7 @@ def _check_compiled(found: Boundaries, tokens: int) -> None:
 
 
 def _check(found: Boundaries, tokens: int) -> None:
-    """Check that the segments cover the batch; done once per batch, because it synchronizes with the device.
-
-    Raises:
-        PackerError: they do not, or the longest segment is longer than stated.
-    """
+    """Check that the segments cover the batch; done once per batch, because it synchronizes with the device."""
     values = found.cu_seqlens.tolist()
     lengths = [end - start for start, end in pairwise(values)]
     if not lengths or values[0] != 0 or values[-1] != tokens or min(lengths) < 0:

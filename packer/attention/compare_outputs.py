@@ -173,14 +173,7 @@ def outputs_alone(
 
 
 def _boundaries(batch: Mapping[str, Any], place: int, tokens: int, rows: int) -> dict[str, Any]:
-    """Return the batch's keys for positions and boundaries, for rows of one document each.
-
-    Args:
-        batch: batch from `make_batches`.
-        place: first token of the document in the batch.
-        tokens: tokens per row.
-        rows: number of rows.
-    """
+    """Return the batch's keys for positions and boundaries, for rows of the one document that begins at `place`."""
     device = batch["input_ids"].device
     cu_seqlens = torch.arange(rows + 1, dtype=torch.int32, device=device) * tokens
     keys = {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens, "max_length_q": tokens, "max_length_k": tokens}

@@ -34,10 +34,10 @@ from packer.attention.compare_outputs import (
     reference_outputs,
     training_without_dropout,
 )
+from packer.attention.implementations import Answer, Verdict
 from packer.attention.rope import depends_on_longest_document
 from packer.attention.thresholds import thresholds_above
 from packer.attention.varlen import KERNEL_DTYPES
-from packer.attention.verdict import Answer, Verdict
 
 EXACT = ("eager", "sdpa", IMPLEMENTATION)
 """Implementations that run in float32 on every device."""
@@ -204,12 +204,8 @@ def _answer(
 ) -> tuple[Answer, str]:
     """Return (answer, reason). Comparisons are written so that NaN never passes.
 
-    Args:
-        moved: change of other documents.
-        difference: largest relative difference between packed and single documents.
-        moved_by_leak: change of other documents without boundaries.
-        rounding: effect of rounding; None if both differences are within the tolerance.
-        dtype: dtype of the model.
+    `moved` is the change of other documents, `moved_by_leak` that without boundaries, `difference` the largest between
+    packed and single documents, `rounding` None if both are within the tolerance.
     """
     tolerance = tolerance_of(dtype)
     if rounding is not None:

@@ -164,9 +164,6 @@ def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
 
     If the last layers share the keys and values of earlier ones, both parts are treated separately. For layers of the
     kinds a, a, b, a, b, of which the last two share: 0, 1, 2 and 3, 4.
-
-    Raises:
-        PackerError: the layers cannot be cut, or transformers cannot create a model of any size from the config.
     """
     depth = getattr(config.get_text_config(), "num_hidden_layers", None)
     if not isinstance(depth, int):

@@ -109,13 +109,7 @@ class _ByDocument:
 
 
 def _dynamic_rope(module: Any, arguments: dict[str, Any], positions: torch.Tensor) -> Any:
-    """Return the module's output for dynamic RoPE, which has other frequencies for each length above the limit.
-
-    Args:
-        module: rotary embedding.
-        arguments: arguments of its forward method, except position_ids.
-        positions: `[rows, tokens]`, restarting at 0 with every document.
-    """
+    """Return the module's output for dynamic RoPE, which has other frequencies for each length above the limit."""
     lengths, limit = document_lengths(positions), module.original_max_seq_len
     longer = torch.unique(lengths[lengths > limit]).tolist()
     found = None

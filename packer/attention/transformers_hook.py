@@ -75,11 +75,7 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
 
 
 def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Forward pre-hook: refuse a batch for which the model itself would make positions, of a single document per row.
-
-    Raises:
-        PackerError: the batch has neither cu_seq_lens_q nor position_ids.
-    """
+    """Forward pre-hook: refuse a batch for which the model itself would make positions, of one document per row."""
     if len(args) > 1:
         kwargs = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
     if kwargs.get("cu_seq_lens_q") is None and kwargs.get("position_ids") is None:

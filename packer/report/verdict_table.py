@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from packer.report.plain_text import render_table
 
 if TYPE_CHECKING:
+    from packer.attention.implementations import Verdict
     from packer.attention.load_model import SmallModel
-    from packer.attention.verdict import Verdict
 
 
 def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> str:

@@ -111,11 +111,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
 
 
 def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -> list[Message]:
-    """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none.
-
-    Raises:
-        TextError: it is not text, or the conversation begins with another system prompt.
-    """
+    """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none."""
     first = next(chain.from_iterable(parts), None)
     if system is None or first is None or not (system := text_of(system, f"'{SYSTEM}'", row)):
         return []
@@ -131,15 +127,9 @@ def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -
 
 
 def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, row: int) -> frozenset[int]:
-    """Return the numbers of the messages that are context only, counted through the whole conversation.
+    """Return the numbers of the messages that are context only, counted through all columns.
 
-    Args:
-        parts: columns and their messages: one, or the prompt's and the completion's.
-        train_on: what is trained by default.
-        row: number of the document, for errors.
-
-    Raises:
-        TextError: a weight is neither 0 nor 1, or contradicts `train_on`; or a trained answer is empty.
+    A weight that is neither 0 nor 1 or contradicts `train_on`, and a trained answer that is empty, are errors.
     """
     masked, number = [], 0
     for column, messages in parts:
@@ -324,11 +314,7 @@ def _with_reasoning(message: Message) -> Message:
 
 
 def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
-    """Return the `tool_calls` of a message of the role function_call, whose content is JSON of one call or a list.
-
-    Raises:
-        TextError: it is not.
-    """
+    """Return the `tool_calls` of a message of the role function_call, whose content is JSON of one call or a list."""
     calls = from_json(text, f"{where} is a function_call, and its content", row)
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):

@@ -158,9 +158,6 @@ def _arguments(chat: Chat) -> dict[str, Any]:
     """Return the arguments of a chat that are for its template.
 
     `apply_chat_template` takes some for itself. Those that do not change the text are left out.
-
-    Raises:
-        TypeError: an argument would change what is rendered besides the template.
     """
     found = {name: value for name, value in chat.kwargs.items() if name not in _NOT_FOR_TEXT}
     refused = next((name for name in _NOT_FOR_TEMPLATES if found.pop(name, None)), None)
@@ -192,11 +189,7 @@ def template_tokens(source: str) -> list[tuple[str, str]]:
 
 
 def _built_in(name: str, tokenizer: Tokenizer, tokenizer_name: str) -> tuple[str, tuple[str, ...]]:
-    """Return (template, tokens at which its models stop) of a built-in template.
-
-    Raises:
-        PackerError: the tokenizer does not have the special tokens that it writes.
-    """
+    """Return (template, tokens at which its models stop) of a built-in template."""
     template = built_in(name)
     for token in template.special_tokens:
         if not tokenizer.has_token(token):
@@ -221,11 +214,7 @@ def _choice(tokenizer: Tokenizer) -> str:
 
 
 def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
-    """Chat templates by name; a tokenizer has one or several.
-
-    Raises:
-        PackerError: there is no template, or one is no text.
-    """
+    """Chat templates by name; a tokenizer has one or several."""
     name = tokenizer.name
     if not templates and (templates is None or isinstance(templates, str | dict)):
         raise PackerError(f"{name} has no chat template; {_choice(tokenizer)}")

@@ -183,11 +183,7 @@ def names_in(text_column: str | None) -> tuple[str, ...]:
 def _decode_shapes(
     shapes: dict[str, str], name: str, text_column: str | None
 ) -> tuple[dict[str, str], str | None, tuple[str, ...]]:
-    """Return shapes with the lists that strings of JSON hold, `text_column` without endings, and those columns.
-
-    Raises:
-        PackerError: a column that is named with the ending `JSON` holds something else.
-    """
+    """Return shapes with the lists that strings of JSON hold, `text_column` without endings, and those columns."""
     if text_column is None:
         return shapes, None, ()
     json = tuple(one.removesuffix(JSON) for one in text_column.split(",") if one.endswith(JSON))

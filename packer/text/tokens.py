@@ -129,11 +129,7 @@ def _backend(tokenizer: Tokenizer) -> RustTokenizer | None:
 
 
 def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the tokens that a tokenizer puts before and after every text.
-
-    Raises:
-        PackerError: what it adds depends on the text.
-    """
+    """Return the tokens that a tokenizer puts before and after every text."""
     found = set()
     for probe in _PROBES:
         whole, plain = tokenizer.ids(probe, special=True), tokenizer.ids(probe, special=False)

@@ -155,9 +155,7 @@ class ChatTemplate:
     def _masked(self, one: RenderedChat, *, answers_only: bool = False) -> list[Span]:
         """Find the messages that are context only, with what the template writes before each.
 
-        Args:
-            one: the chat.
-            answers_only: leave out messages of other roles if they need further renderings.
+        With `answers_only`, messages of other roles are left out if they need further renderings.
         """
         chat = one.chat
         turns = [turn for turn in sorted(chat.masked) if turn >= chat.first]
@@ -207,16 +205,9 @@ class ChatTemplate:
             )
 
     def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
-        """Where in the whole a rendering of its beginning ends.
+        """Where in the whole a rendering of its beginning ends: `part`, before or up to message `turn`.
 
-        Args:
-            part: the rendering.
-            one: the whole chat.
-            turn: number of the message that the rendering is for, for errors.
-            is_prompt: whether it is the model's input before it writes this message.
-
-        Raises:
-            TextError: the whole does not begin with it.
+        With `is_prompt`, it is the model's input before it writes this message.
         """
         if one.text.startswith(part):
             return len(part)

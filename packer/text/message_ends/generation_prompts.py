@@ -97,13 +97,7 @@ def _shares_tail(answered: str, prompted: str) -> bool:
 def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
     """Whether something that is in the prompt comes after the last answer, and not before another question.
 
-    Args:
-        answered: rendering of a question and an answer.
-        followed: rendering of the same and another question.
-        prompted: rendering of a question and the prompt.
-
-    Returns:
-        None if the template refuses one of these, or leaves out contents.
+    None if the template refuses one of these renderings, or leaves out contents.
     """
     if _ANSWER not in answered or _ANSWER not in followed or _QUESTION not in prompted:
         return None

@@ -157,8 +157,7 @@ def _is_default(node: nodes.Node) -> bool:
 def _loop_and_marks(tree: nodes.Template) -> tuple[nodes.For, dict[int, str]] | None:
     """Find the loop over messages, and the marks to write before statements, by the statements' ids.
 
-    Returns:
-        None if the template may always look ahead, or is not of the form that can be marked.
+    None if the template may always look ahead, or is not of the form that can be marked.
     """
     from jinja2 import nodes
 
