@@ -13,10 +13,9 @@ from typing import Any
 
 from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, Message, TextError, chat_of, messages_of, text_of
-from packer.text.rendering import MarkedText
 from packer.text.text_columns import Records
 from packer.text.tokenizer import Place, shared_length
-from packer.text.tokens import TextTokens
+from packer.text.tokens import MarkedText, TextTokens
 
 _ALL = "or set --train-on all"
 
@@ -97,7 +96,7 @@ def begin_together(
         if prompts[at] == prompts[at + 1]
         and (_ends_in_spaces(prompts[at]) or any(places and places[0].inside for _, places in found[at : at + 2]))
     ]
-    alone = tokens.encode([prompts[at] for at in crossed], None, [texts[at].row for at in crossed])
+    alone = tokens.encode([MarkedText(texts[at].row, prompts[at]) for at in crossed], places=False)
     for at, (prompt, _) in zip(crossed, alone, strict=True):
         first = min(shared_length(prompt, found[side][0]) for side in (at, at + 1))
         for side in (at, at + 1):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, Template, TemplateError
 
 from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
@@ -14,9 +15,6 @@ from packer.text.conversations import Chat, Message, TextError, is_utf8
 from packer.text.template_environment import compiled
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 _SHORT_CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -29,25 +27,6 @@ _SHORT_CHAT = [
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
 _NOT_FOR_TEMPLATES = ("continue_final_message", "return_assistant_tokens_mask", "sanitize_control_tokens")
 _NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
-
-
-Span = tuple[int, int]
-"""Characters first:last of a text."""
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedText:
-    """A document as text, with the places of what is trained and of its messages, in characters."""
-
-    row: int
-    """Number of the record, for errors."""
-    text: str
-    trained: list[Span] | None = None
-    """What is trained, in order; None if everything is."""
-    turn_starts: list[int] | None = None
-    """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
-    unstopped: int = 0
-    """Number of answers that end without a trained stop token."""
 
 
 class Templates:
@@ -170,8 +149,6 @@ def _arguments(chat: Chat) -> dict[str, Any]:
 
 def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
     """Whether the reason of an error may quote text of a chat; messages that the template itself raises do not."""
-    from jinja2 import TemplateError
-
     if not isinstance(error, TemplateError):
         return True
     contents = (message.get("content") for message in chat.messages)
@@ -180,8 +157,6 @@ def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
 
 def template_tokens(source: str) -> list[tuple[str, str]]:
     """The tokens of a template without white space, as (kind, text); none if its syntax is wrong."""
-    from jinja2 import Environment, TemplateError
-
     try:
         return [(kind, text) for _, kind, text in Environment().lex(source) if kind != "whitespace"]
     except TemplateError:

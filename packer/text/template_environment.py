@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Template, TemplateError, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from packer.progress import INTERRUPTED
-
-if TYPE_CHECKING:
-    from jinja2 import Environment, Template, nodes
-    from jinja2.parser import Parser
 
 BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
 """Private-use characters that are written around what {% generation %} encloses, on request."""
@@ -59,16 +63,12 @@ def compiled_tree(tree: nodes.Template, *, marked: bool = False) -> Template:
 
 def text_node(text: str) -> nodes.Node:
     """Return a statement that writes a text."""
-    from jinja2 import nodes
-
     return nodes.Output([nodes.TemplateData(text)])
 
 
 @contextmanager
 def _compiling() -> Iterator[None]:
     """Raise errors of Python's compiler and parser, which have limits of their own, as jinja2's."""
-    from jinja2 import TemplateError
-
     try:
         yield
     except (RecursionError, SyntaxError) as error:
@@ -80,132 +80,136 @@ def _compiling() -> Iterator[None]:
         raise TemplateError(f"{reason} ({error})") from None
 
 
+class _Counted(Context):
+    """Holds the number of rounds of loops and macros in a rendering."""
+
+    rounds = 0
+    next_check = _ROUNDS_BETWEEN
+
+
+@pass_context
+def _count_rounds(context: _Counted, rounds: int) -> None:
+    context.rounds += rounds
+    if context.rounds < context.next_check:
+        return
+    context.next_check += _ROUNDS_BETWEEN
+    if INTERRUPTED.is_set():
+        raise KeyboardInterrupt
+    most = _MOST_ROUNDS + _ROUNDS_PER_MESSAGE * len(context.get("messages", ()))
+    if context.rounds > most:
+        raise TemplateError(f"its loops and macros take more than {most:,} rounds")
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Reads `message.role` directly; the class it derives from first looks for an attribute of the dictionary."""
+
+    marked = False
+    """Whether marks are written around what {% generation %} encloses."""
+    context_class = _Counted
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Multiply, if the result is not too long."""
+        both = (left, right)
+        if isinstance(left, int) and isinstance(right, int):
+            size = left.bit_length() * (right if operator == "**" else 1) + right.bit_length()
+            _check_size(size, _MOST_BITS)
+        elif any(isinstance(one, str | list | tuple) for one in both):
+            _check_size(prod(len(one) if isinstance(one, str | list | tuple) else int(one) for one in both))
+        return super().call_binop(context, operator, left, right)
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        """Count rounds where statements may be repeated."""
+        for node in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            rounds = nodes.Const(1 if isinstance(node, nodes.For) else _ROUNDS_OF_MACRO)
+            count = nodes.ExprStmt(nodes.Filter(rounds, "count_rounds", [], [], None, None))
+            node.body.insert(0, count)  # type: ignore[attr-defined]
+        return super()._generate(source, *args, **kwargs)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
+class _Generation(Extension):
+    """The tag `generation`, which writes what it encloses."""
+
+    tags = {"generation"}  # noqa: RUF012, as jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # transformers makes a call of the body; a scope has the same names, and is rendered several times as fast
+        inner: nodes.Stmt = nodes.Scope(body)
+        names = {name.name for name in inner.find_all(nodes.Name)}
+        if names & _NAMES_OF_CALLS or any(inner.find_all((nodes.Break, nodes.Continue))):
+            inner = nodes.CallBlock(self.call_method("_write"), [], [], body)
+        inner.set_lineno(line)
+        is_marked = self.environment.marked  # type: ignore[attr-defined]
+        return [text_node(BEGIN_GENERATED), inner, text_node(END_GENERATED)] if is_marked else [inner]
+
+    def _write(self, caller: Any) -> Any:
+        return caller()
+
+
+class _PlainNamespace(Namespace):
+    """Takes no attribute that begins with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # so that an attribute may be called self
+        namespace, *rest = args
+        attributes = dict(*rest, **kwargs)
+        for name in attributes:
+            _PlainNamespace._check(name)
+        Namespace.__init__(namespace, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _PlainNamespace._check(name)
+        _check_size(len(value) if isinstance(value, str | list | tuple) else 0)
+        super().__setitem__(name, value)
+
+    @staticmethod
+    def _check(name: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise SecurityError(
+                "Chat templates cannot store underscore-prefixed attributes on a namespace, but got "
+                f"{name!r}. Please rename the attribute."
+            )
+
+
+class _Dict:
+    """Makes dictionaries, without the attributes of the class `dict`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args, **kwargs)
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
 @lru_cache(2)
-def _environment(marked: bool) -> Environment:
+def _environment(marked: bool) -> _Sandbox:
     """Make the environment of `transformers.utils.chat_template_utils`.
 
     Templates come with tokenizers, which may be untrusted. They see JSON types only, cannot change them, and get no
     Python names that would lead out of the sandbox. What they repeat and write is limited, so that one without an end
     is refused.
     """
-    from jinja2 import TemplateError, nodes, pass_context
-    from jinja2.exceptions import SecurityError
-    from jinja2.ext import Extension
-    from jinja2.runtime import Context
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.utils import Namespace
-
-    class Counted(Context):
-        """Holds the number of rounds of loops and macros in a rendering."""
-
-        rounds = 0
-        next_check = _ROUNDS_BETWEEN
-
-    @pass_context
-    def count_rounds(context: Counted, rounds: int) -> None:
-        context.rounds += rounds
-        if context.rounds < context.next_check:
-            return
-        context.next_check += _ROUNDS_BETWEEN
-        if INTERRUPTED.is_set():
-            raise KeyboardInterrupt
-        most = _MOST_ROUNDS + _ROUNDS_PER_MESSAGE * len(context.get("messages", ()))
-        if context.rounds > most:
-            raise TemplateError(f"its loops and macros take more than {most:,} rounds")
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        """Reads `message.role` directly; the class it derives from first looks for an attribute of the dictionary."""
-
-        context_class = Counted
-        intercepted_binops = frozenset({"*", "**"})
-
-        def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-            """Multiply, if the result is not too long."""
-            both = (left, right)
-            if isinstance(left, int) and isinstance(right, int):
-                size = left.bit_length() * (right if operator == "**" else 1) + right.bit_length()
-                _check_size(size, _MOST_BITS)
-            elif any(isinstance(one, str | list | tuple) for one in both):
-                _check_size(prod(len(one) if isinstance(one, str | list | tuple) else int(one) for one in both))
-            return super().call_binop(context, operator, left, right)
-
-        def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-            """Count rounds where statements may be repeated."""
-            for node in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-                rounds = nodes.Const(1 if isinstance(node, nodes.For) else _ROUNDS_OF_MACRO)
-                count = nodes.ExprStmt(nodes.Filter(rounds, "count_rounds", [], [], None, None))
-                node.body.insert(0, count)  # type: ignore[attr-defined]
-            return super()._generate(source, *args, **kwargs)
-
-        def getattr(self, obj: Any, attribute: str) -> Any:
-            if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
-                return obj[attribute]
-            return super().getattr(obj, attribute)
-
-    class Generation(Extension):
-        """The tag `generation`, which writes what it encloses."""
-
-        tags = {"generation"}  # noqa: RUF012, as jinja2 declares it
-
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            # transformers makes a call of the body; a scope has the same names, and is rendered several times as fast
-            inner: nodes.Stmt = nodes.Scope(body)
-            names = {name.name for name in inner.find_all(nodes.Name)}
-            if names & _NAMES_OF_CALLS or any(inner.find_all((nodes.Break, nodes.Continue))):
-                inner = nodes.CallBlock(self.call_method("_write"), [], [], body)
-            inner.set_lineno(line)
-            return [text_node(BEGIN_GENERATED), inner, text_node(END_GENERATED)] if marked else [inner]
-
-        def _write(self, caller: Any) -> Any:
-            return caller()
-
-    class PlainNamespace(Namespace):
-        """Takes no attribute that begins with an underscore."""
-
-        def __init__(*args: Any, **kwargs: Any) -> None:  # so that an attribute may be called self
-            namespace, *rest = args
-            attributes = dict(*rest, **kwargs)
-            for name in attributes:
-                PlainNamespace._check(name)
-            Namespace.__init__(namespace, attributes)
-
-        def __setitem__(self, name: str, value: Any) -> None:
-            PlainNamespace._check(name)
-            _check_size(len(value) if isinstance(value, str | list | tuple) else 0)
-            super().__setitem__(name, value)
-
-        @staticmethod
-        def _check(name: Any) -> None:
-            if isinstance(name, str) and name.startswith("_"):
-                raise SecurityError(
-                    "Chat templates cannot store underscore-prefixed attributes on a namespace, but got "
-                    f"{name!r}. Please rename the attribute."
-                )
-
-    class Dict:
-        """Makes dictionaries, without the attributes of the class `dict`."""
-
-        def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-            return dict(*args, **kwargs)
-
-        def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-            return dict.fromkeys(*args, **kwargs)
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    environment.marked = marked
     environment.concat = _join  # type: ignore[method-assign]
     environment.filters["tojson"] = _to_json
-    environment.filters["count_rounds"] = count_rounds
+    environment.filters["count_rounds"] = _count_rounds
     del environment.globals["lipsum"]  # which is random, and takes any time
     environment.globals |= {
-        "raise_exception": raise_exception,
+        "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,
-        "dict": Dict(),
-        "namespace": PlainNamespace,
+        "dict": _Dict(),
+        "namespace": _PlainNamespace,
     }
     return environment
 
@@ -222,8 +226,6 @@ def _join(pieces: Iterable[str]) -> str:
 
 def _check_size(size: int, most: int = _MOST_CHARACTERS) -> None:
     """Refuse a rendering, or a value within it, that is too long; integers have a limit of `_MOST_BITS`."""
-    from jinja2 import TemplateError
-
     if size > most:
         raise TemplateError(f"it writes more than {most:,} {'bits' if most == _MOST_BITS else 'characters'}")
 

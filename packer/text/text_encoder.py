@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +16,14 @@ from packer.labels import NO_LOSS
 from packer.options.choices import TrainOn
 from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
-from packer.text.message_ends import ChatTemplate
 from packer.text.pairs import begin_together, chats_of_pair, texts_of_pair
-from packer.text.rendering import MarkedText
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Place
 from packer.text.tokenizer_identity import text_identity, with_templates
-from packer.text.tokens import TextTokens
+from packer.text.tokens import MarkedText, TextTokens
+
+if TYPE_CHECKING:
+    from packer.text.message_ends import ChatTemplate
 
 # at most in one call of the tokenizer, which needs hundreds of bytes per token
 _CHARACTERS = 1 << 20
@@ -115,8 +116,10 @@ class Encoder:
         self.identity = text_identity(
             tokenizer, self._tokens, columns=records.needed, train_on=self.train_on, eos=options.eos
         )
-        self._template = None
+        self._template: ChatTemplate | None = None
         if records.conversational:
+            from packer.text.message_ends import ChatTemplate  # imports jinja2
+
             self._template = ChatTemplate(tokenizer, options.chat_template)
             self.identity = with_templates(
                 self.identity, self._template.templates.sources, self._template.ends_by_next_role
@@ -202,10 +205,7 @@ class Encoder:
     def _tokenized(self, texts: Iterator[MarkedText]) -> Iterator[tuple[MarkedText, tuple[list[int], list[Place]]]]:
         """Yield texts with their tokens, nothing added, and the places of what is trained and of turns among them."""
         for chunk in self._chunks(texts):
-            cuts = None
-            if self.has_labels or self.has_turns:
-                cuts = [[*chain.from_iterable(one.trained or ()), *(one.turn_starts or ())] for one in chunk]
-            found = self._tokens.encode([one.text for one in chunk], cuts, [one.row for one in chunk])
+            found = self._tokens.encode(chunk, places=self.has_labels or self.has_turns)
             if self.has_labels and self.records.kind == "pair":
                 found = begin_together(chunk, found, self._tokens)
             yield from zip(chunk, found, strict=True)

@@ -12,7 +12,6 @@ from typing import Any
 import xxhash
 
 from packer.facts import TextIdentity
-from packer.text.rendering import template_tokens
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import TextTokens
 
@@ -52,6 +51,8 @@ def with_templates(identity: TextIdentity, sources: dict[str, str], ends: Sequen
     `ends` is empty if templates end answers by themselves, so that a generation_config.json makes no difference.
     """
     import jinja2
+
+    from packer.text.rendering import template_tokens
 
     writes_date = any(("name", "strftime_now") in template_tokens(source) for source in sources.values())
     today = datetime.date.today().isoformat() if writes_date else None

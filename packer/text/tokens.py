@@ -1,8 +1,10 @@
-"""Texts to tokens, in batches on all cores; and the tokens in which given characters lie."""
+"""Texts to tokens, in batches on all cores; and the tokens in which places of the texts lie."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from packer.errors import PackerError
@@ -15,6 +17,30 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
 
 _PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
+
+
+Span = tuple[int, int]
+"""Characters first:last of a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedText:
+    """A document as text, with the places of what is trained and of its messages, in characters."""
+
+    row: int
+    """Number of the record, for errors."""
+    text: str
+    trained: list[Span] | None = None
+    """What is trained, in order; None if everything is."""
+    turn_starts: list[int] | None = None
+    """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
+    unstopped: int = 0
+    """Number of answers that end without a trained stop token."""
+
+    @property
+    def places(self) -> list[int]:
+        """Where training begins and ends, alternately, and then where messages begin."""
+        return [*chain.from_iterable(self.trained or ()), *(self.turn_starts or ())]
 
 
 class TextTokens:
@@ -51,37 +77,31 @@ class TextTokens:
             if is_quicker():
                 self._words = word_tokens(self.backend, self.content.settings)
 
-    def encode(
-        self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, rows: Sequence[int]
-    ) -> list[tuple[list[int], list[Place]]]:
-        """Tokenize texts, and find the places of characters among the tokens.
-
-        Args:
-            texts: texts without lone surrogates.
-            cuts: for each text, character offsets from 0 to its length; None for no offsets.
-            rows: number of the document for each text, for errors.
+    def encode(self, texts: Sequence[MarkedText], *, places: bool) -> list[tuple[list[int], list[Place]]]:
+        """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
 
         Returns:
-            For every text its token ids, with nothing added, and a place for every offset.
+            For every text its token ids, with nothing added, and where its `places` are.
 
         Raises:
             TextError: the tokenizer refuses a text.
         """
+        cuts = [one.places for one in texts] if places else None
         try:
-            return self._encode(texts, cuts)
+            return self._encode([one.text for one in texts], cuts)
         except BaseException as error:
             if not _is_refusal(error):
                 raise
         encoded = []
-        for number, text in enumerate(texts):  # find the one
+        for one in texts:  # find the one
             try:
-                encoded += self._encode([text], None if cuts is None else [cuts[number]])
+                encoded += self._encode([one.text], [one.places] if places else None)
             except BaseException as error:
                 if not _is_refusal(error):
                     raise
                 message = f"the tokenizer does not take it: {_reason(error)}"
                 listed = f"the tokenizer does not take it: {type(error).__name__}"
-                raise TextError(rows[number], message, "invalid_text", listed) from None
+                raise TextError(one.row, message, "invalid_text", listed) from None
         return encoded
 
     def _encode(

@@ -18,8 +18,9 @@ from packer.text.message_ends.generation_prompts import GenerationPrompts, quest
 from packer.text.message_ends.generation_tags import has_generation_tags, misplaced, split_at_marks
 from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
 from packer.text.message_ends.stop_tokens import StopTokens
-from packer.text.rendering import MarkedText, Span, Templates
+from packer.text.rendering import Templates
 from packer.text.tokenizer import Tokenizer
+from packer.text.tokens import MarkedText, Span
 
 
 class ChatTemplate:

@@ -6,14 +6,12 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+from jinja2 import TemplateError, nodes
 
 from packer.text.conversations import TextError
 from packer.text.rendering import template_tokens
 from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED, parsed
-
-if TYPE_CHECKING:
-    from jinja2 import nodes
 
 _OPENING = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
@@ -33,8 +31,6 @@ def tags_stand_alone(source: str) -> bool:
 
     This holds if tags are in conditions and loops only, not in macros, captured text or filters.
     """
-    from jinja2 import TemplateError, nodes
-
     try:
         tree = parsed(source, marked=True)
         return sum(map(_is_mark, tree.find_all(nodes.Output))) == _count_in_place(tree.body)
@@ -88,15 +84,11 @@ def misplaced(row: int) -> TextError:
 
 def _is_mark(node: nodes.Node) -> bool:
     """Whether a statement writes the mark before what a tag encloses."""
-    from jinja2 import nodes
-
     return isinstance(node, nodes.Output) and node.nodes == [nodes.TemplateData(BEGIN_GENERATED)]
 
 
 def _count_in_place(body: Sequence[nodes.Node]) -> int:
     """Count the tags that write straight into the text, by their marks."""
-    from jinja2 import nodes
-
     count = 0
     for node in body:
         if isinstance(node, nodes.For) and not node.recursive:

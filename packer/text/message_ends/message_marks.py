@@ -19,7 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from jinja2 import Template, TemplateError, nodes
 
 from packer.text.conversations import Chat
 from packer.text.message_ends.generation_tags import (
@@ -31,11 +33,7 @@ from packer.text.message_ends.generation_tags import (
 from packer.text.rendering import Templates
 from packer.text.template_environment import compiled_tree, parsed, text_node
 
-if TYPE_CHECKING:
-    from jinja2 import Template, nodes
-
-    Kind = TypeVar("Kind", bound=nodes.Node)
-
+Kind = TypeVar("Kind", bound=nodes.Node)
 # private-use characters; all marks begin with the same three bytes in UTF-8
 _END, _LOOKED_AHEAD, _START = "\U000f5afd", "\U000f5afc", "\U000f5afb"
 _FIRST_BYTES = _END.encode()[:3]
@@ -91,8 +89,6 @@ def with_end_marks(source: str, *, marked: bool = False) -> Template | None:
     message. Without these, its text is that of the template, with marks around what {% generation %} encloses if
     `marked`.
     """
-    from jinja2 import TemplateError
-
     try:
         tree = parsed(source, marked=marked)
         found = _loop_and_marks(tree)
@@ -148,8 +144,6 @@ def _may_hold_marks(chat: Chat) -> bool:
 
 def _is_default(node: nodes.Node) -> bool:
     """Whether a statement sets `add_generation_prompt` if it is missing, which it never is."""
-    from jinja2 import nodes
-
     missing = nodes.Not(nodes.Test(nodes.Name("add_generation_prompt", "load"), "defined", [], [], None, None))
     return isinstance(node, nodes.If) and node.test == missing and not (node.elif_ or node.else_)
 
@@ -159,8 +153,6 @@ def _loop_and_marks(tree: nodes.Template) -> tuple[nodes.For, dict[int, str]] | 
 
     None if the template may always look ahead, or is not of the form that can be marked.
     """
-    from jinja2 import nodes
-
     body = [node for node in tree.body if not _is_default(node)]
     lookahead = Lookahead(body)
     loops = [at for at, node in enumerate(body) if isinstance(node, nodes.For) and lookahead.is_list(node.iter)]
@@ -188,8 +180,6 @@ def _loop_and_marks(tree: nodes.Template) -> tuple[nodes.For, dict[int, str]] | 
 
 def _insert_marks(body: list[nodes.Node], marks: dict[int, str]) -> None:
     """Insert marks before statements, in place."""
-    from jinja2 import nodes
-
     for at in range(len(body) - 1, -1, -1):
         node = body[at]
         if isinstance(node, nodes.If | nodes.For):
@@ -211,8 +201,6 @@ class Lookahead:
     """
 
     def __init__(self, body: Sequence[nodes.Node]) -> None:
-        from jinja2 import nodes
-
         self.names = {"messages"}
         """All names that may hold messages: `messages`, and what is set to one of these or to its `[1:]`."""
         self.shortened: set[str] = set()
@@ -231,8 +219,6 @@ class Lookahead:
         Returns:
             `if` statements that other conditions lead to; None for a statement that is always reached.
         """
-        from jinja2 import nodes
-
         found: list[nodes.If | None] = []
         for node in body:
             if self._sets_alias(node) or not self.looks_ahead(node):
@@ -253,8 +239,6 @@ class Lookahead:
             in_inner_loop: whether `loop` is that of another loop than the one over the messages.
             in_macro: whether the node may run later, when names hold other messages.
         """
-        from jinja2 import nodes
-
         if isinstance(node, nodes.Block | nodes.Extends | nodes.Include | nodes.Import | nodes.FromImport):
             return True
         if isinstance(node, nodes.Getitem) and node.arg == nodes.Const(0) and self.is_list(node.node):
@@ -278,8 +262,6 @@ class Lookahead:
 
     def _sets_alias(self, node: nodes.Node) -> bool:
         """Whether a statement sets a name to the messages, or to those without the first; note which."""
-        from jinja2 import nodes
-
         if not (isinstance(node, nodes.Assign) and name_of(node.target) and _list_name(node.node) in self.names):
             return False
         if not isinstance(node.node, nodes.Name) or node.node.name in self.shortened:
@@ -294,8 +276,6 @@ def branches(node: nodes.If) -> list[list[nodes.Node]]:
 
 def name_of(node: nodes.Node) -> str:
     """The name that a node is, or an empty string."""
-    from jinja2 import nodes
-
     return node.name if isinstance(node, nodes.Name) else ""
 
 
@@ -309,8 +289,6 @@ def find_all(body: Iterable[nodes.Node], kind: type[Kind]) -> Iterator[Kind]:
 
 def _list_name(value: nodes.Node) -> str:
     """The name in `name` or `name[1:]`, or an empty string."""
-    from jinja2 import nodes
-
     if isinstance(value, nodes.Getitem) and value.arg == nodes.Slice(nodes.Const(1), None, None):
         value = value.node
     return name_of(value)

@@ -14,7 +14,8 @@ from packer.options.choices import TrainOn
 from packer.text.conversations import Chat
 from packer.text.message_ends.generation_prompts import GenerationPrompts
 from packer.text.message_ends.message_marks import RenderedChat
-from packer.text.rendering import Span, Templates
+from packer.text.rendering import Templates
+from packer.text.tokens import Span
 
 
 class StopTokens:
