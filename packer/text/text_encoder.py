@@ -153,11 +153,13 @@ class Encoder:
         for text, (tokens, places) in self._tokenized(self._texts(batch, first_row)):
             front, back = self._around(tokens)
             ids += (front, tokens, back)
-            count = 2 * len(text.trained or ())
-            straddling += any(place.inside for place in places[:count])
-            trained.append(_ranges(text, places[:count], len(front), len(front) + len(tokens) + len(back)))
-            turns.append([*dict.fromkeys(place.token for place in places[count:])])
             unstopped += text.unstopped
+            count = 2 * len(text.trained or ())
+            if self.has_labels:
+                straddling += any(place.inside for place in places[:count])
+                trained.append(_ranges(text, places[:count], len(front), len(front) + len(tokens) + len(back)))
+            if self.has_turns:
+                turns.append([*dict.fromkeys(place.token for place in places[count:])])
         encoded = _assemble(ids, trained if self.has_labels else None)
         turn_starts = _lists(turns) if self.has_turns else None
         encoded = replace(encoded, turn_starts=turn_starts, straddling=straddling, unstopped=unstopped)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from packer.errors import PackerError
 from packer.system_errors import shortage
@@ -23,8 +22,7 @@ Span = tuple[int, int]
 """Characters first:last of a text."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedText:
+class MarkedText(NamedTuple):
     """A document as text, with the places of what is trained and of its messages, in characters."""
 
     row: int
