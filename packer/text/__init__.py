@@ -13,14 +13,13 @@ tokenizer.py             a tokenizer, with transformers or without
 load_tokenizer.py        tokenizers by path or Hub id
 tokenizer_files.py       tokenizers that are opened by their files, without transformers
 tokenizer_identity.py    what shapes the tokens, for a manifest
-train_tokenizer.py       a small byte-level tokenizer, trained in place
 """
 
 from packer.text.conversations import TextError
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.text_columns import TRAIN_ON, Records, recognize, recognize_pairs
 from packer.text.text_encoder import Encoded, Encoder, TextOptions
-from packer.text.train_tokenizer import END_OF_TEXT, train_byte_level
+from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
 __all__ = [
     "END_OF_TEXT",

@@ -62,6 +62,11 @@ class Templates:
                 return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
         return _choice(self._tokenizer)
 
+    @property
+    def write_date(self) -> bool:
+        """Whether a template writes today's date."""
+        return any(("name", "strftime_now") in template_tokens(source) for source in self.sources.values())
+
     def source_of(self, chat: Chat) -> str:
         """Choose the template for a chat: `tool_use` for chats with tools, if there is one.
 

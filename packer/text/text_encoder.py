@@ -19,7 +19,7 @@ from packer.text.load_tokenizer import open_tokenizer
 from packer.text.pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Place
-from packer.text.tokenizer_identity import text_identity, with_templates
+from packer.text.tokenizer_identity import text_identity
 from packer.text.tokens import MarkedText, TextTokens
 
 if TYPE_CHECKING:
@@ -113,17 +113,19 @@ class Encoder:
         """Whether `encode` returns where the turns of chats begin."""
         tokenizer = open_tokenizer(options.tokenizer)
         self._tokens = TextTokens(tokenizer)
-        self.identity = text_identity(
-            tokenizer, self._tokens, columns=records.needed, train_on=self.train_on, eos=options.eos
-        )
         self._template: ChatTemplate | None = None
         if records.conversational:
             from packer.text.message_ends import ChatTemplate  # imports jinja2
 
             self._template = ChatTemplate(tokenizer, options.chat_template)
-            self.identity = with_templates(
-                self.identity, self._template.templates.sources, self._template.ends_by_next_role
-            )
+        self.identity = text_identity(
+            tokenizer,
+            self._tokens,
+            self._template,
+            columns=records.needed,
+            train_on=self.train_on,
+            eos=options.eos,
+        )
         end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.pad_id = end if end is not None else 0
         """The padding token, or the end of a sequence, or 0."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
     from transformers import PreTrainedTokenizerBase
 
+
+END_OF_TEXT = "<|endoftext|>"
+"""End of a text in `train_byte_level`."""
 
 _OTHER = ("version", "truncation", "padding", "post_processor")
 
@@ -189,3 +192,21 @@ def shared_length(one: Sequence[Any], other: Sequence[Any]) -> int:
     """Return the number of items that two texts or lists have in common at their beginnings."""
     shortest = min(len(one), len(other))
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), shortest)
+
+
+def train_byte_level(texts: Iterable[str], vocabulary: int) -> RustTokenizer:
+    """Train a small byte-level BPE tokenizer: every text round-trips, and END_OF_TEXT is token 0."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Rust(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

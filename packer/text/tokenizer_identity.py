@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -15,23 +15,42 @@ from packer.facts import TextIdentity
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import TextTokens
 
+if TYPE_CHECKING:
+    from packer.text.message_ends import ChatTemplate
+
 
 def text_identity(
-    tokenizer: Tokenizer, tokens: TextTokens, *, columns: Sequence[str], train_on: str, eos: bool
+    tokenizer: Tokenizer,
+    tokens: TextTokens,
+    template: ChatTemplate | None,
+    *,
+    columns: Sequence[str],
+    train_on: str,
+    eos: bool,
 ) -> TextIdentity:
-    """Identify the tokens of text without a chat template; the other arguments are fields of `TextIdentity`.
+    """Identify the tokens of text, or of chats by their template; the other arguments are fields of `TextIdentity`.
 
     A tokenizer has the same hash with transformers and without, whatever the class of transformers is called.
     """
     import tokenizers
 
-    return TextIdentity(
+    identity = TextIdentity(
         columns=tuple(columns),
         train_on=train_on,
         eos=eos,
-        tokenizer=_hash(_sorted([*_content(tokenizer, tokens), dict(tokenizer.special_tokens)])),
+        tokenizer=_hash([*_content(tokenizer, tokens), dict(tokenizer.special_tokens)]),
         tokenizers=tokenizers.__version__,
         transformers=version("transformers") if tokenizer.pretrained is not None else None,
+    )
+    if template is None:
+        return identity
+    # empty if templates end answers by themselves, so that a generation_config.json makes no difference
+    sources, ends = template.templates.sources, template.ends_by_next_role
+    return replace(
+        identity,
+        chat_template=_hash([sources, *ends] if ends else sources),
+        jinja2=version("jinja2"),
+        today=datetime.date.today().isoformat() if template.templates.write_date else None,
     )
 
 
@@ -45,28 +64,5 @@ def _content(tokenizer: Tokenizer, tokens: TextTokens) -> list[Any]:
     return [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary, ends]
 
 
-def with_templates(identity: TextIdentity, sources: dict[str, str], ends: Sequence[str]) -> TextIdentity:
-    """Add a hash of the chat templates and of the tokens that end answers, and today's date if one of them writes it.
-
-    `ends` is empty if templates end answers by themselves, so that a generation_config.json makes no difference.
-    """
-    import jinja2
-
-    from packer.text.rendering import template_tokens
-
-    writes_date = any(("name", "strftime_now") in template_tokens(source) for source in sources.values())
-    today = datetime.date.today().isoformat() if writes_date else None
-    return replace(
-        identity,
-        chat_template=_hash(_sorted([sources, *ends] if ends else sources)),
-        jinja2=jinja2.__version__,
-        today=today,
-    )
-
-
-def _sorted(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _hash(text: str) -> str:
-    return xxhash.xxh3_128_hexdigest(text.encode())
+def _hash(value: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())

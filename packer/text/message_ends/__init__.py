@@ -3,10 +3,9 @@
 `ChatTemplate.locate` is the only entry. docs/how-to/chat-templates.md explains the problem and the methods.
 
 chat_template.py        the method by renderings of a chat's beginnings, and all refusals
-generation_prompts.py   what a template appends after the last message
+turn_ends.py            what a template appends after the last message, and the tokens that end answers
 message_marks.py        a shortcut: one rendering, by a copy of the template with a mark after each message
 generation_tags.py      templates that mark what the assistant writes by {% generation %}
-stop_tokens.py          the tokens that end answers, also where the next message's role does
 """
 
 from packer.text.message_ends.chat_template import ChatTemplate
