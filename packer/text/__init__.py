@@ -3,7 +3,7 @@
 text_encoder.py          records to tokens and labels, batch by batch: the way through all others
 text_columns.py          columns that hold a text, a prompt and its completion, a conversation, or a preference pair
 conversations.py         records to conversations, checked; messages that are context only
-pairs.py                 preference pairs to two texts or conversations, and to answers that begin at one token
+preference_pairs.py      preference pairs to two texts or conversations, and to answers that begin at one token
 rendering.py             conversations to text, by a chat template
 template_environment.py  chat templates, compiled as transformers does
 message_ends/            where messages end in the rendered text, and what the assistant wrote

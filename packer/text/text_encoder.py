@@ -16,7 +16,7 @@ from packer.labels import NO_LOSS
 from packer.options.choices import TrainOn
 from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
-from packer.text.pairs import begin_together, chats_of_pair, texts_of_pair
+from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Place
 from packer.text.tokenizer_identity import text_identity
