@@ -1,4 +1,4 @@
-"""Names of the columns of a packed dataset."""
+"""Names of the columns of a packed dataset, and the label without loss. Imports nothing."""
 
 from __future__ import annotations
 
@@ -20,3 +20,6 @@ ROLE = "role"
 
 ROLES = ("chosen", "rejected")
 """Answers of a preference pair: of documents 2i and 2i + 1."""
+
+NO_LOSS = -100
+"""The label of a token without loss, as every trainer reads it (the `ignore_index` of cross-entropy)."""

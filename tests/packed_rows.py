@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import packer
-from packer.labels import NO_LOSS
+from packer.column_names import NO_LOSS
 from packer.shards.row_format import PADDING
 
 MAX_LEN = 12

@@ -8,7 +8,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.labels import NO_LOSS
+from packer.column_names import NO_LOSS
 from packer.loader.batching.batch_formats import FORMATS
 from tests.packed_rows import LENGTHS, tokens_of
 from tests.test_formats import lists

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.labels import NO_LOSS
+from packer.column_names import NO_LOSS
 from packer.shards.file_names import MANIFEST
 from packer.shards.row_format import PADDING
 from tests import naive

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.gather import (
     RowLayout,
     Spans,
@@ -22,7 +23,6 @@ from packer.gather import (
     restart_positions,
 )
 from packer.gather.token_column import VALUE_TYPES
-from packer.labels import NO_LOSS
 from tests import naive
 
 

@@ -19,7 +19,6 @@ FLOORS = {
     "errors": 0,
     "stores": 0,
     "facts": 0,
-    "labels": 0,
     "paths": 0,
     "plots": 0,
     "engine": 1,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.labels import NO_LOSS
+from packer.column_names import NO_LOSS
 from packer.loader.row_segments import token_loss_weights
 from packer.shards.row_format import PADDING
 from tests import naive

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.labels import NO_LOSS
+from packer.column_names import NO_LOSS
 from packer.loader.batching.token_masking import _shuffled, mask_tokens
 from packer.shards.row_format import PADDING
 from tests import naive

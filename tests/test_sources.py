@@ -16,9 +16,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
-from packer.labels import NO_LOSS
 from packer.sources.documents import TokenTable
 from packer.sources.source import Source
 from packer.sources.tokenized_source import open_source

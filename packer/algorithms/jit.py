@@ -35,7 +35,7 @@ CACHE_DIR = "PACKER_CACHE_DIR"
 Any number of processes may write it, also of different versions of the package.
 """
 
-_SOURCES = ("algorithms", "gather", "plan", "labels.py", "random_purposes.py")
+_SOURCES = ("algorithms", "gather", "plan", "column_names.py", "random_purposes.py")
 """Where kernels, their helpers and their constants are."""
 
 

@@ -15,8 +15,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from packer.attention.rope import document_frequencies
 from packer.attention.transformers_hook import accepted_arguments
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.loader.batching.collating import collate
 
 ROWS = ((11, 1, 17, 9), (13, 20, 6))

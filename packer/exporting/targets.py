@@ -45,7 +45,7 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
     """
     import numpy as np
 
-    from packer.labels import NO_LOSS
+    from packer.column_names import NO_LOSS
     from packer.loader.row_segments import shift_left
 
     columns: dict[str, list[NDArray[Any]]] = {"input_ids": [], "loss_mask": [], "seq_start_id": []}

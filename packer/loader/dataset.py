@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.loader.cache.cache_space import CacheOptions
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.paths import expanded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from packer.labels import NO_LOSS
+from packer.column_names import NO_LOSS
 
 if TYPE_CHECKING:
     from torch import Tensor

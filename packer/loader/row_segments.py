@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.shards.row_format import PADDING
 
 LossWeights = Literal["sequence", "document"]

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import Spans, held_spans
-from packer.labels import NO_LOSS
 from packer.pipeline.partitions.leftover_values import LeftoverValues
 from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
 from packer.plan.located_rows import LocatedRows, Plan, ShardRows

@@ -14,11 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
-from packer.column_names import TOKEN_COLUMNS
+from packer.column_names import NO_LOSS, TOKEN_COLUMNS
 from packer.engine import Engine, Threads
 from packer.errors import PackerError
 from packer.gather import count_trained
-from packer.labels import NO_LOSS
 from packer.progress import Progress
 from packer.shards.check_totals import SegmentCounts, manifest_faults, totals_faults
 from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.arrow import numpy_dtype
+from packer.column_names import NO_LOSS
 from packer.gather import Spans, TokenColumn, gather, gather_bytes
-from packer.labels import NO_LOSS
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import BadTokenError, SourceColumns
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.gather import (
     RowLayout,
     Spans,
@@ -21,7 +22,6 @@ from packer.gather import (
     mask_context,
     restart_positions,
 )
-from packer.labels import NO_LOSS
 from packer.shards.files import HashingFile
 from packer.shards.kept_columns import KeptValues, tokens_at
 from packer.shards.manifest_fields import ShardEntry

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from packer.arrow import as_arrow
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.options.choices import TrainOn
 from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer

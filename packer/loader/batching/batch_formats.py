@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.loader.batching.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
 from packer.loader.batching.encoder_batches import encoder_batch, kept_segments, masked_tokens, token_values
 from packer.loader.batching.token_masking import MaskedLM

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.loader.batching.batch_formats import flat_batch, make_batch
 from packer.loader.batching.batch_shape import StaticShape
 from packer.loader.batching.token_masking import MaskedLM

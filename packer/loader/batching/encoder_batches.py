@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.loader.batching.token_masking import MaskedLM, mask_tokens
 from packer.loader.row_segments import (
     LossWeights,

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.loader.draws import check_range, draws, mixed, stream_key
 from packer.loader.row_segments import cu_seqlens_of, restart_positions
 from packer.random_purposes import MASKS

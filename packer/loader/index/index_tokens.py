@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.arrow import numpy_dtype
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
-from packer.labels import NO_LOSS
 from packer.loader.index.source_lists import ListSpans, SourceLists
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.column_names import NO_LOSS
 from packer.errors import SourceError
 from packer.gather import Spans, any_trained, gather, held_spans, mask_context
-from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.plan.segments import Segments, context_of
 from packer.sources.documents import TokenTable, reading

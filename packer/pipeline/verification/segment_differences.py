@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import written
+from packer.column_names import NO_LOSS
 from packer.gather import Spans, TokenColumn, gather, held_spans, mask_context
-from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.pipeline.segments.segment_reader import lists_of
 from packer.plan.segments import Segments, context_of

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, is_numeric
 from packer.arrow import compute as pc
+from packer.column_names import NO_LOSS
 from packer.facts import Reason
 from packer.gather import TokenColumn, list_lengths
-from packer.labels import NO_LOSS
 from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import (

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_scalar
 from packer.arrow import compute as pc
+from packer.column_names import NO_LOSS
 from packer.gather import held_lists, list_lengths
-from packer.labels import NO_LOSS
 from packer.options import byte_size
 from packer.sources.columns.list_checks import as_lists, attended_places, check_lists, mask_values, values_of
 from packer.sources.decoding.decoded_input import with_step

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.arrow import compute as pc
+from packer.column_names import NO_LOSS
 from packer.engine import Engine
 from packer.gather import Spans, TokenColumn, gather
-from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
