@@ -155,3 +155,16 @@ def save_glm(folder, *, template=GLM, ends=(*GLM_ENDS, END_OF_TEXT)):
         ids = [tokenizer.token_to_id(token) for token in ends]
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids if len(ids) > 1 else ids[0]}))
     return str(folder)
+
+
+TOOLS = (
+    LOOP
+    + "\n    {%- if message.role == 'tool' %}\n"
+    + "        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}\n            {{- '<tools>' }}\n"
+    + "        {%- endif %}\n        {{- message.content }}\n"
+    + '        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}\n            {{- "</tools>" }}\n'
+    + "        {%- endif %}\n    {%- else %}\n"
+    + "        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n    {%- endif %}\n"
+    + "{%- endfor %}\n"
+    + PROMPT
+)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
 from math import ceil, log
 
 # ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
@@ -654,17 +654,6 @@ def interleave(kept, times):
     return mixture
 
 
-def wrong_rows(rows, groups, mode):
-    """The rows that hold two groups (`together`), or two segments of a group (`apart`), in their order; -1 is none."""
-    wrong = []
-    for row in sorted(set(rows)):
-        held = [group for at, group in zip(rows, groups, strict=True) if at == row]
-        real = [group for group in held if group >= 0]
-        if len(set(held)) > 1 if mode == "together" else len(set(real)) < len(real):
-            wrong.append(row)
-    return wrong
-
-
 # ---- groups apart ----
 
 
@@ -823,8 +812,3 @@ def work_of_rows(rows: list[list[int]], matrices: int) -> tuple[float, float]:
     tokens = [sum(row) for row in rows]
     work = [matrices * count + seen for count, seen in zip(tokens, keys, strict=True)]
     return sum(keys) / sum(tokens), max(work) * len(rows) / sum(work)
-
-
-def expected_largest(values: list[int], draws: int) -> float:
-    """Mean over all ways to draw `draws` values, with replacement, of the largest (`RowProfile.wait`)."""
-    return sum(max(drawn) for drawn in product(values, repeat=draws)) / len(values) ** draws

@@ -7,55 +7,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings
 
 import packer
-from packer.plan.account import count_documents
-from packer.plan.cutting import cut_documents
 from tests import naive
 from tests.effort import FUZZ
 from tests.packed_rows import rows_on_disk
 from tests.packings import Packing, packings, write
 from tests.test_turns import naive_cuts
-
-
-def int32s(values):
-    return np.array(values, np.int32)
-
-
-def located(segments, numbers):
-    return list(zip(*(part.tolist() for part in segments.locate(numbers)), strict=True))
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(0, 40), min_size=1, max_size=20), st.integers(1, 9), st.sampled_from([1, 2, 3]),
-    st.sampled_from(["split", "split", "truncate", "drop"]), st.integers(0, 26), st.sampled_from(["left", "right"]),
-    st.data(),
-)  # fmt: skip
-@example([33], 16, 1, "split", 15, "right", None)
-def test_each_token_is_packed_truncated_or_dropped(lengths, pieces, align, long, overlap, side, data):
-    max_len = pieces * align
-    overlap = min(overlap, max_len - 1) if long == "split" else 0
-    segments = cut_documents(int32s(lengths), max_len, long, overlap=overlap, truncate_side=side, align=align)
-    numbers = segments.numbers().tolist()
-    if data is None:
-        gone = numbers[1::2]
-    else:
-        gone = data.draw(st.lists(st.sampled_from(numbers), unique=True)) if numbers else []
-    left = segments.without(np.array(gone, np.int64))
-    found = count_documents(left, pairs=False, drops_untrained=True).to_dict()
-    assert found == naive.account(lengths, located(segments, segments.numbers()), located(left, left.numbers()), long)
-
-
-def test_tokens_left_out_for_two_reasons_are_counted_once():
-    segments = cut_documents(int32s([10, 3]), 4, "split", overlap=3)
-    once = segments.without(np.array([0, 1, 2, 4, 6]))
-    twice = segments.without(np.array([2, 6])).without(np.array([0, 1, 3]))
-    accounts = [count_documents(left, pairs=False, drops_untrained=True) for left in (once, twice)]
-    assert accounts[0] == accounts[1]
-    assert accounts[0].documents_dropped["untrained"] == 1
 
 
 def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import pathlib
 import pickle
 import re
 import shutil
@@ -306,51 +305,6 @@ def test_a_grown_index_with_tables_and_lists_of_rejected_records(tmp_path, files
     assert {"rejected-00002.jsonl", "manifest-shards.arrows", "manifest-shards-00002.arrows"} <= hashes(copy).keys()
 
 
-def test_materializing_a_grown_index_is_resumed_after_a_kill(tmp_path, files, grown_twice):
-    copy, index = grown_twice(files)
-    made, counts = tmp_path / "made", set()
-    for number in (5, 60, 96, 104, *range(108, 1000)):  # the last ones write the small files
-        shutil.rmtree(made, ignore_errors=True)
-        try:
-            with killed_at(number):
-                packer.materialize(index, files, made, workers=1, sync=False)
-        except Killed:
-            pass
-        else:
-            break
-        if (made / "manifest.json").exists():
-            assert hashes(made) == hashes(copy)
-        else:
-            counts.add(len(list(made.glob("*.arrow"))))
-        packer.materialize(index, files, made, workers=1, sync=False)
-        assert hashes(made) == hashes(copy), number
-    assert number > 110
-    assert {count > len(packer.load(copy, generations=1).manifest.shards) for count in counts} == {False, True}
-
-
-def test_a_complete_copy_of_a_grown_index_is_compared_with_all_sources(tmp_path, files, grown_twice):
-    _, index = grown_twice(files[:2])
-    made, before = tmp_path / "made", packer.materialize(index, files[:2], tmp_path / "made", sync=False)
-    assert packer.materialize(index, files[:2], made) == before
-    packer.append(index, files[2], sync=False)
-    with pytest.raises(PackerError, match="complete, with the first 2 of 3 generations: append the sources of the oth"):
-        packer.materialize(index, files, made)
-    grown = packer.append(made, files[2], sync=False)
-    assert packer.materialize(index, files, made) == grown
-    write(files[1], columns_of(LENGTHS[:60], 7000, labels=masked))
-    with pytest.raises(PackerError, match=r"from a source that has changed since \(generation 1, counted from row"):
-        packer.materialize(index, files, made)
-
-
-def test_a_grown_index_in_a_store_is_materialized_in_a_store(tmp_path, files, bucket, grown_twice, monkeypatch):
-    shrink(monkeypatch, heartbeat=0.05)
-    copy, index = grown_twice(files)
-    for path in index.iterdir():
-        (bucket / "index" / path.name).upload(path)
-    packer.materialize(str(bucket / "index"), files, str(bucket / "made"))
-    assert stored(bucket / "made") == local(copy)
-
-
 def test_kept_tokens_of_an_index_have_one_type(tmp_path):
     def scores(kind):
         return lambda tokens: pa.array([[float(token) for token in one] for one in tokens], pa.list_(kind))
@@ -424,18 +378,6 @@ def stopped(monkeypatch, packed, source, commits=2):
         patched.setattr(UnfinishedPack, "commit", stop)
         with pytest.raises(KeyboardInterrupt):
             packer.append(packed, source, workers=1)
-
-
-def test_an_interrupted_append_goes_on_where_it_stopped(packed, files, tmp_path, monkeypatch):
-    shutil.copytree(packed, tmp_path / "other")
-    packer.append(tmp_path / "other", files[1])
-    stopped(monkeypatch, packed, files[1])
-    assert len(packer.pack(files[0], packed, **OPTIONS).generations) == 1  # the set is the old one, and complete
-    begun = {path.stat().st_ino for path in (packed / ".packer" / "append-00001").glob("*.arrow")}
-    packer.append(packed, files[1])
-    assert hashes(packed) == hashes(tmp_path / "other")
-    assert len(begun) == 2
-    assert begun <= {path.stat().st_ino for path in packed.glob("*.arrow")}
 
 
 def test_other_documents_wait_for_an_interrupted_append_or_discard_it(packed, files, tmp_path, monkeypatch):
@@ -519,23 +461,6 @@ def test_a_rank_that_never_comes_or_comes_late_is_no_loss(packed, files, tmp_pat
     assert hashes(packed) == hashes(tmp_path / "other")
 
 
-def test_a_rank_that_is_killed_before_it_puts_documents_in_place_is_replaced(
-    packed, files, tmp_path, quickly, monkeypatch
-):
-    shutil.copytree(packed, tmp_path / "other")
-    expected, join = packer.append(tmp_path / "other", files[1]), appending.join_generation
-
-    def killed_once(*arguments, **options):
-        appending.join_generation = join
-        raise Killed
-
-    monkeypatch.setattr(appending, "join_generation", killed_once)
-    results = by_ranks(packed, files[1], 2, rank_timeout=0.5)
-    assert appending.join_generation is join
-    assert sorted(map(type, results), key=str) == sorted([Killed, type(expected)], key=str)
-    assert hashes(packed) == hashes(tmp_path / "other")
-
-
 def test_a_finished_generation_with_a_changed_manifest_is_not_put_in_place(packed, files, monkeypatch):
     """Its counts would be sealed with a checksum of their own."""
     before = hashes(packed)
@@ -576,22 +501,6 @@ def test_ranks_end_with_the_error_in_the_documents(packed, tmp_path, quickly):
         assert "have labels or a mask, and these have none" in str(result)
     assert hashes(packed) == before
     assert not (packed / ".packer").exists()
-
-
-def test_ranks_materialize_a_grown_index(tmp_path, files, grown_twice, quickly):
-    copy, index = grown_twice(files)
-    found = []
-
-    def run(rank):
-        found.append(packer.materialize(index, files, tmp_path / "made", rank=rank, ranks=2, workers=1))
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [packer.load(copy).manifest] * 2
-    assert hashes(tmp_path / "made") == hashes(copy)
 
 
 def test_one_rank_prints_the_summary(packed, files):
@@ -794,27 +703,6 @@ def test_very_many_shards_are_in_a_table_of_each_generation(packed, files, tmp_p
     (packed / "manifest-shards-00002.arrows").unlink()
     with pytest.raises(PackerError, match=r"manifest-shards-00002.arrows is missing"):
         packer.load(packed)
-
-
-def test_a_kill_before_the_manifest_leaves_a_table_to_go_on_from(packed, files, tmp_path, monkeypatch):
-    shrink(monkeypatch, shards_in_manifest=18)
-    shutil.copytree(packed, tmp_path / "other")
-    packer.append(tmp_path / "other", files[1], sync=False)
-    rename = pathlib.Path.rename
-
-    def killed(path, target):
-        if pathlib.Path(target) == packed / "manifest.json":
-            raise Killed
-        return rename(path, target)
-
-    with monkeypatch.context() as struck:
-        struck.setattr(pathlib.Path, "rename", killed)
-        with pytest.raises(Killed):
-            packer.append(packed, files[1], sync=False)
-    assert (packed / "manifest-shards-00001.arrows").exists()
-    assert list(packer.verify(packed, files[0])) == []
-    packer.append(packed, files[1], sync=False)
-    assert hashes(packed) == hashes(tmp_path / "other")
 
 
 def rewritten(folder, change):

@@ -193,20 +193,6 @@ def test_boundaries_are_those_handed_over_or_where_positions_restart():
         assert found.longest == 12
 
 
-def test_every_row_of_positions_begins_a_segment():
-    positions = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1], [4, 5, 0, 0]])
-    assert find(3, 4, position_ids=positions).cu_seqlens.tolist() == [0, 4, 6, 8, 10, 11, 12]
-    assert find(2, 3, position_ids=torch.arange(3)[None]).cu_seqlens.tolist() == [0, 3, 6]
-
-
-def test_layers_share_what_the_first_one_finds_until_the_batch_changes():
-    positions = positions_of(LENGTHS)
-    first = find(position_ids=positions)
-    assert find(position_ids=positions) is first
-    positions.copy_(torch.arange(TOKENS)[None])
-    assert find(position_ids=positions).cu_seqlens.tolist() == [0, TOKENS]
-
-
 @pytest.mark.parametrize(
     ("handed", "message"),
     [

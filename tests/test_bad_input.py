@@ -1,7 +1,6 @@
 """Outputs that cannot be written, used or believed: one line that helps, and nothing is left that looks whole."""
 
 import contextlib
-import errno
 import gzip
 import importlib
 import json
@@ -17,13 +16,8 @@ import pytest
 import zstandard
 from click.testing import CliRunner, Result
 
-import packer
 from packer.cli import cli
-from packer.notes import NotesInStore
-from packer.output.unfinished_output import Output
 from packer.output.unfinished_pack import UnfinishedPack
-from packer.shards.files import HashingFile
-from packer.stores.store import Folder
 from tests.test_pack import hashes, made_documents, save_arrow
 
 
@@ -314,61 +308,6 @@ def test_a_wrong_token_met_on_resuming_removes_what_was_begun(tmp_path):
 # What the system refuses
 
 
-def failing(number: int):
-    def fail(*arguments, **options):
-        raise OSError(number, os.strerror(number))
-
-    return fail
-
-
-REFUSALS = {
-    errno.ENOSPC: ("No space left on device", "free some space", "resumes where it stopped"),
-    errno.EACCES: ("Permission denied", "another folder"),
-    errno.EIO: ("Input/output error", "resumes where it stopped"),
-}
-SEAMS = {
-    "a shard": (HashingFile, "write", 5),
-    "a shard's sync": (HashingFile, "sync", 2),
-    "a small file": (Folder, "put", 8),
-    "the request": (Folder, "put", 0),
-    "a note": (NotesInStore, "save", 2),
-    "a commit": (UnfinishedPack, "commit", 2),
-    "the end": (Output, "finish", 0),
-}
-
-
-@pytest.mark.parametrize("number", REFUSALS)
-@pytest.mark.parametrize("seam", SEAMS)
-def test_a_refusal_of_the_system_is_one_line_and_the_rerun_resumes(tmp_path, source, seam, number):
-    out = tmp_path / "out"
-    owner, name, allowed = SEAMS[seam]
-    usual, calls = getattr(owner, name), iter(range(10**6))
-
-    def sometimes(*arguments, **options):
-        return (usual if next(calls) < allowed else failing(number))(*arguments, **options)
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(owner, name, sometimes)
-        refused(*pack_command(source, out), words=(str(out), *REFUSALS[number]))
-    assert not (out / "manifest.json").exists()
-    refused("verify", out, words=(str(out), "unfinished"))
-    with pytest.raises(packer.PackerError, match="unfinished"):
-        packer.load(out)
-    succeeded(*pack_command(source, out))
-    succeeded(*pack_command(source, tmp_path / "undisturbed"))
-    assert hashes(out) == hashes(tmp_path / "undisturbed")
-
-
-def test_a_full_disk_while_decoding_is_one_line_and_the_rerun_resumes(tmp_path, monkeypatch):
-    source = write_source(tmp_path / "rows.jsonl", made_documents(100))
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", failing(errno.ENOSPC))
-        refused("pack", source, "--max-len", 64, words=("No space left on device", "free"))
-    assert not (tmp_path / "rows-packed-64" / "manifest.json").exists()
-    succeeded("pack", source, "--max-len", 64)
-    assert "is verified" in succeeded("verify", tmp_path / "rows-packed-64", "--source", source)
-
-
 def test_a_lack_of_memory_is_one_line(source, tmp_path, monkeypatch):
     def allocate(*arguments, **options):
         raise MemoryError("Unable to allocate 16.0 GiB")
@@ -429,16 +368,6 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("name", ["data-00001", "manifest.json", "state.json", "dataset_info.json"])
-def test_verify_names_the_file_that_has_a_flipped_byte(source, complete, name, share):
-    (path,) = complete.glob(f"{name}*")
-    flip(path, int((size_of(path) - 1) * share))
-    code = 1 if name == "manifest.json" else 3  # 1: no manifest that can be read, so nothing to check
-    refused("verify", complete, words=(str(complete), path.name), code=code)
-    refused("verify", complete, "--source", source, words=(str(complete), path.name), code=code)
-
-
 def test_verify_names_every_changed_shard(complete):
     for name in ("data-00001", "data-00003"):
         (path,) = complete.glob(f"{name}*")
@@ -467,12 +396,6 @@ def test_a_truncated_grown_or_missing_shard_is_named_by_loader_and_verify(comple
     path.unlink()
     refused("verify", complete, words=(path.name, "missing", "pack again"), code=3)
     refused("show", complete, 0, words=(path.name, "missing", "pack again"))
-
-
-def test_a_shard_in_the_place_of_another_is_named(complete):
-    one, other = sorted(complete.glob("data-*.arrow"))[:2]
-    one.write_bytes(other.read_bytes())
-    refused("verify", complete, words=(one.name,), code=3)
 
 
 def test_a_shard_of_other_rows_than_the_manifest_says_is_refused(complete):

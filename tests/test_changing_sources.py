@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -14,9 +13,8 @@ import pytest
 import packer
 from packer.cli.one_line_errors import shrunken_files
 from packer.errors import SourceError
-from packer.pipeline import shard_maker, watch_source
+from packer.pipeline import shard_maker
 from packer.pipeline import tokenizing as tokenizing_module
-from packer.pipeline.watch_source import Watch
 from packer.sources.files.file_access import map_file
 from packer.sources.source import Source
 from tests.chat_templates import save_tokenizer
@@ -144,34 +142,3 @@ def test_a_source_truncated_while_it_is_read_gives_a_one_line_error(tmp_path, wh
     assert done.stderr == (
         f"packer: {source}: cannot be read: truncated while it was read, or its disk failed; restore it and repeat\n"
     )
-
-
-def test_many_files_are_not_looked_at_for_every_shard(tmp_path, monkeypatch):
-    """A clock of its own: a look at a file takes a second, a shard two."""
-    paths = [tmp_path / f"{number}.arrow" for number in range(10)]
-    for path in paths:
-        path.touch()
-    now, looks, state = [0], [0], watch_source._state
-
-    def looking(path, name):
-        now[0] += 1
-        looks[0] += 1
-        return state(path, name)
-
-    watch = Watch(states={path: (path.name, state(path, path.name)) for path in paths})
-    monkeypatch.setattr(watch_source, "_state", looking)
-    monkeypatch.setattr(watch_source.time, "monotonic", lambda: now[0])
-
-    def write_shards(count):
-        for _ in range(count):
-            pickle.loads(pickle.dumps(watch)).check_again()  # as tasks of a cluster do
-            now[0] += 2
-
-    write_shards(1000)
-    assert 50 < looks[0] < 2000 / 20 + len(paths)
-    appended(paths[3])
-    with pytest.raises(SourceError, match=r"3\.arrow: the file changed from 0 to 1 bytes"):
-        write_shards(1000)
-    other = Watch(states={paths[5]: ("5", (1, 1, 1))})
-    with pytest.raises(SourceError, match="the file changed"):
-        other.check_again()  # another watch is checked at once

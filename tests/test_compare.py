@@ -87,29 +87,6 @@ def compared(*outcomes: Outcome, known_bound: int = 8) -> Comparison:
     )
 
 
-def test_the_lower_bound_is_the_best_that_any_algorithm_proved():
-    comparison = compared(outcome("a", 12), outcome("b", 10, bound=9), outcome("c", 11, bound=7))
-    assert (comparison.lower_bound, comparison.prover.algorithm) == (9, "b")
-    assert "\nLower bound: 9 rows, proved by b\n" in render_comparison(comparison)
-    comparison = compared(outcome("a", 12), outcome("b", 10, bound=8))
-    assert (comparison.lower_bound, comparison.prover) == (8, None)
-
-
-def test_an_algorithm_that_cuts_whole_documents_is_best_only_by_itself():
-    cutting = outcome("wrapped", 8, keeps_whole=False)
-    assert compared(cutting, outcome("b", 10), outcome("a", 12)).best_outcome.algorithm == "b"
-    assert compared(cutting).best_outcome.algorithm == "wrapped"
-
-
-def test_ratios_follow_their_definitions():
-    comparison = compared(outcome("a", 10))
-    figures = comparison.best
-    assert figures.efficiency == 120 / 150
-    assert figures.padding_tokens == 30
-    assert comparison.gap(figures) == 10 / 8 - 1
-    assert figures.packing_factor == figures.speedup == 2
-
-
 @pytest.mark.parametrize(("packs", "small"), [(396, True), (397, False)])
 def test_a_dataset_is_small_if_as_many_rows_per_step_leave_few_steps(packs, small):
     """With 4 rows per step, 396 rows make 99 steps."""

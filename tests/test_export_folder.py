@@ -78,38 +78,6 @@ def test_many_processes_at_once_leave_a_complete_export(packed, tmp_path):
     assert not beside(out)
 
 
-def test_an_export_killed_between_two_renames_is_restored(packed, tmp_path):
-    out = tmp_path / "out"
-    packer.export(packed, out, to="parquet")
-    shutil.copytree(out, sibling(out, "export"))
-    out.rename(sibling(out, "old"))
-    with pytest.raises(PackerError, match="out is complete, exported to parquet, not torchtune"):
-        packer.export(packed, out, to="torchtune")
-    assert is_complete(out)
-    assert not beside(out)
-
-
-def test_a_replacement_that_cannot_be_renamed_leaves_the_old_export(packed, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    packer.export(packed, out, to="parquet")
-    rename = Path.rename
-
-    def failing(self, target):
-        if self.name.endswith("packer-export"):
-            raise PermissionError(13, "Permission denied", str(self))
-        return rename(self, target)
-
-    with monkeypatch.context() as refusing:
-        refusing.setattr(replace_folder, "exchange", lambda *_: False)
-        refusing.setattr(Path, "rename", failing)
-        with pytest.raises(PackerError, match="Permission denied"):
-            packer.export(packed, out, to="torchtune", overwrite=True)
-    assert is_complete(out)
-    packer.export(packed, out, to="torchtune", overwrite=True)
-    assert is_complete(out)
-    assert not beside(out)
-
-
 def test_a_link_with_the_name_of_the_hidden_folder_is_not_followed(packed, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")

@@ -25,7 +25,6 @@ from packer.exporting.targets import TARGETS, Target
 from packer.exporting.write_export import COMPRESSIONS, EXPORT, RECORD, convert
 from packer.output.claim_folder import claim
 from packer.output.replace_folder import sibling
-from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
@@ -283,14 +282,6 @@ def test_files_of_a_killed_export_to_another_target_are_removed(packed, tmp_path
     assert {path.name for path in (tmp_path / "out").iterdir()} == {RECORD, *(file.file for file in record.files)}
 
 
-def test_replacing_works_where_folders_cannot_be_exchanged(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr("packer.output.replace_folder.exchange", lambda *_: False)
-    for target in ("torchtitan", "torchtune"):
-        packer.export(packed, tmp_path / "out", to=target, overwrite=True)
-    assert list(read(tmp_path / "out")[0]) == list(COLUMNS["torchtune"])
-    assert not beside(tmp_path / "out")
-
-
 def test_an_empty_folder_and_a_link_are_filled(packed, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
@@ -418,20 +409,6 @@ def test_a_killed_export_never_looks_complete(packed, tmp_path, there, moment):
     packer.export(packed, out, to="torchtitan", overwrite=True)
     assert list(read(out)[0]) == ["input", "positions", "labels"]
     assert not beside(out)
-
-
-def test_the_record_is_written_last(packed, tmp_path, monkeypatch):
-    seen = []
-
-    def noted(folder, record, files):
-        seen.extend(sorted(each.name for each in folder.building.iterdir() if each != folder.work))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Output, "finish", noted)
-    with pytest.raises(KeyboardInterrupt):
-        packer.export(packed, tmp_path / "out", to="parquet")
-    assert seen == sorted(path.stem + ".parquet" for path in packed.glob("*.arrow"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_export_in_progress_is_not_disturbed_by_another(packed, tmp_path):

@@ -34,7 +34,6 @@ from tests.naive_attention import flash_attn_installed  # noqa: E402
 
 MAX_LEN = 24
 LENGTHS = [5, 20, 1, 40, 7, 3, 24, 2, 17, 13]
-TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 FLASH = "flash_attention_2"
 
 

@@ -2,12 +2,11 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import xxhash
 
@@ -17,11 +16,9 @@ from packer.options import PackOptions, options_of
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import checksum
 from tests.chat_templates import EXACT, save_tokenizer
-from tests.packed_rows import rows_on_disk
 from tests.packings import write
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3, 11, 12, 2, 26, 1, 9, 8, 13, 6]
-Change = Callable[[dict[str, Any]], None]
 
 
 def columns_of(lengths: list[int], seed: int) -> dict[str, list]:
@@ -219,18 +216,6 @@ def test_an_option_that_the_rows_contradict_is_named(made):
         assert options[name] != other
 
 
-def test_rows_with_more_segments_than_allowed_are_named(tmp_path):
-    source = write(tmp_path / "rows.arrow", {"input_ids": [[1, 2]] * 12})
-    packer.pack(source, tmp_path / "out", max_len=12, sync=False)
-    content = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    content["options"]["max_segments"] = 4
-    seal(tmp_path / "out", content)
-    held = max(sum(document >= 0 for document in row["doc_ids"]) for row in rows_on_disk(tmp_path / "out"))
-    assert held == 6
-    faults = list(packer.verify(tmp_path / "out"))
-    assert faults == ["data-00000-of-00001.arrow row 0 holds 6 segments, packed with max_segments 4"]
-
-
 @pytest.mark.parametrize("change", ["fewer", "twice", "another order", "no list"])
 def test_the_files_for_datasets_list_every_shard_once(tmp_path, change):
     source = write(tmp_path / "rows.arrow", columns_of(LENGTHS, 1))
@@ -247,18 +232,3 @@ def test_the_files_for_datasets_list_every_shard_once(tmp_path, change):
     content["files"]["state.json"] = xxhash.xxh3_128_hexdigest((packed / "state.json").read_bytes())
     seal(packed, content)
     assert list(packer.verify(packed)) == ["state.json does not list the shards of the manifest"]
-
-
-def test_a_segment_without_trained_tokens_is_counted_in_its_shard(tmp_path):
-    labels = [[-100] * 3, [1] * 3, [-100] * 3]
-    source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 3] * 3, "labels": labels})
-    packer.pack(source, tmp_path / "out", max_len=12, sync=False)
-    content = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    totals = content["generations"][0]["totals"]
-    assert totals["segments_untrained"] == 2
-    totals["segments_untrained"] = content["shards"][0]["untrained_segments"] = 1
-    seal(tmp_path / "out", content)
-    assert list(packer.verify(tmp_path / "out")) == [
-        "data-00000-of-00001.arrow has 2 segments without a trained token, the manifest says 1"
-    ]
-    assert pa.ipc.open_stream(tmp_path / "out" / "data-00000-of-00001.arrow").read_all().num_rows == 1

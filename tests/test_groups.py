@@ -20,10 +20,9 @@ from packer.options.choices import GroupMode
 from packer.pipeline.planning.group_plan import plan_groups
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.segments.packable_segments import cut_by_policy
-from packer.plan.apart import find_runs, keep_apart, mark_clashes, spread_runs
+from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cut_pairs
-from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound, deal_together, together_bound
-from packer.plan.rows import PlacedRows
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
 from packer.plan.segments import extents_of
 from tests import naive
 from tests.small import shrink
@@ -121,102 +120,12 @@ def apart_of_many(of_documents, lengths, *, max_len=2048, seed=0):
     return segments, dealt, plan
 
 
-def grouped_lengths():
-    """Make documents in runs of ten per group, some without a group; half of them are sorted by length."""
-    lengths = real_like_lengths(60_000)
-    lengths[30_000:].sort()
-    of_documents = (np.arange(60_000) // 10).astype(np.int32)
-    of_documents[::7] = NO_GROUP
-    return of_documents, lengths
-
-
-def test_few_clashes_cost_few_rows_and_leave_other_rows_unchanged():
-    of_documents, lengths = grouped_lengths()
-    of_documents[of_documents >= 300] = NO_GROUP
-    segments, dealt, plan = apart_of_many(of_documents, lengths)
-    clashes = sum(
-        max(Counter(group for group in row if group >= 0).values(), default=1) > 1
-        for row in row_groups(segments, dealt, of_documents)
-    )
-    assert 0 < clashes < len(dealt) // 10
-    assert len(dealt) <= len(plan) <= len(dealt) + max(2, clashes // 10)
-    before, after = ({tuple(sorted(row)) for row in rows_of(each)} for each in (dealt, plan))
-    assert len(before & after) == len(dealt) - clashes
-
-
-def test_as_many_rows_are_dissolved_as_the_largest_group_needs():
-    # Of two rows [0, 0] and 18 rows without a group, the two need four rows; five rows have room for all.
-    segments = cut_documents(int32s([5] * 40), 10, "split")
-    of_documents = int32s([0] * 4 + [NO_GROUP] * 36)
-    dealt = PlacedRows(row_starts=np.arange(0, 41, 2), numbers=np.arange(40, dtype=np.uint32))
-    plan = keep_apart(dealt, segments, of_documents, least=4, max_segments=None, seed=0)
-    assert len(plan) == 20
-    assert all(row.count(0) <= 1 for row in row_groups(segments, plan, of_documents))
-    assert [sorted(row) in rows_of(dealt) for row in rows_of(plan)].count(True) == 15
-
-
-def test_rows_that_clash_are_marked():
-    slots, row_starts = np.array([0, 1, 2, 3, 4, 5, 6], np.uint32), np.array([0, 2, 2, 5, 7])
-    found = np.zeros(4, np.bool_)
-    mark_clashes(slots, row_starts, int32s([1, 1, 0, NO_GROUP, NO_GROUP, 0, 1]), 2, found)
-    assert found.tolist() == [True, False, False, False]
-
-
-def test_plans_by_group_repeat_and_depend_on_the_seed():
-    of_documents, lengths = grouped_lengths()
-    segments, _, plan = apart_of_many(of_documents, lengths)
-    again, other = apart_of_many(of_documents, lengths)[2], apart_of_many(of_documents, lengths, seed=1)[2]
-    for name in ("row_starts", "numbers"):
-        assert np.array_equal(getattr(again, name), getattr(plan, name))
-    assert not np.array_equal(other.numbers, plan.numbers)
-    together = [
-        deal_together(segments, of_documents, solver(None), max_segments=None, seed=seed).numbers for seed in (0, 0, 1)
-    ]
-    assert np.array_equal(together[0], together[1])
-    assert not np.array_equal(together[0], together[2])
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(NO_GROUP, 3), st.integers(1, 20)), min_size=1, max_size=40), st.integers(20, 30),
-    st.integers(1, 5), st.floats(0, 1), st.lists(st.integers(1, 20), max_size=4),
-)  # fmt: skip
-def test_segments_are_spread_like_the_naive_algorithm_does(some, max_len, limit, share, edges):
-    some = sorted(some, key=lambda segment: (segment[0] < 0, *np.negative(segment) * [-1, 1]))
-    groups, extents = (int32s(values) for values in zip(*some, strict=True))
-    classes = np.array([sum(edge > extent for edge in edges) for extent in range(max_len + 1)])
-    sizes = np.bincount(np.where(groups < 0, groups.max() + 1, groups), minlength=groups.max() + 2)
-    numbers, rows = np.arange(len(some), dtype=np.uint32), np.empty(len(some), np.uint32)
-    grouped = GroupedSegments(numbers, np.concatenate([[0], np.cumsum(sizes)]), groups, extents)
-    least = int(share * len(some))
-    runs = np.empty_like(numbers)
-    runs = runs[: find_runs(grouped, classes, runs)]
-    count = spread_runs(grouped, classes, runs, max_len, limit, least, rows)
-    expected = naive.spread(some, classes, max_len, limit, least)
-    assert rows.tolist() == expected
-    assert count == max(expected) + 1
-
-
 @given(st.lists(st.tuples(st.integers(NO_GROUP, 1), st.integers(1, 6)), min_size=1, max_size=7), st.integers(1, 6))
 def test_no_packing_with_groups_apart_goes_below_the_bound(some, max_len):
     groups, lengths = zip(*some, strict=True)
     segments = cut_documents(int32s(np.minimum(lengths, max_len)), max_len, "split")
     fewest = naive.fewest_rows_apart([(g, min(e, max_len)) for g, e in some], max_len)
     assert apart_bound(segments, int32s(groups)) <= fewest
-
-
-@pytest.mark.parametrize(
-    ("groups", "lengths", "max_len", "rows"),
-    [
-        ([0, 0, 0, 1, 1, 1], [4, 4, 1, 8, 8, 8], 9, 5),
-        ([0, 0, 0, -1, 1], [10, 10, 10, 10, 10], 10, 5),
-        ([0, 0, 0, 1, 2], [3, 3, 3, 3, 3], 9, 3),
-        ([-1, -1], [10, 10], 10, 0),
-        ([0, 0, 1], [0, 7, 7], 10, 2),
-    ],
-)
-def test_the_bound_counts_segments_too_long_to_share_a_row_with_the_largest_group(groups, lengths, max_len, rows):
-    assert apart_bound(cut_documents(int32s(lengths), max_len, "split"), int32s(groups)) == rows
 
 
 def few_groups(kind):
@@ -246,52 +155,12 @@ def test_few_large_groups_need_about_as_many_rows_as_the_bound(kind, max_len, mo
         assert len(held) == len(set(held))
 
 
-def test_repacked_segments_depend_on_the_seed_and_not_on_source_order():
-    of_documents, lengths = few_groups("five"), real_like_lengths(40_000)
-    plans = [apart_of_many(of_documents, lengths, seed=seed) for seed in (0, 0, 1)]
-    segments, _, plan = plans[0]
-    assert np.array_equal(plan.numbers, plans[1][2].numbers)
-    assert np.array_equal(plan.row_starts, plans[1][2].row_starts)
-    assert not np.array_equal(plan.numbers, plans[2][2].numbers)
-    documents = segments.locate(plan.numbers)[0]
-    rows = np.repeat(np.arange(len(plan.row_starts) - 1), np.diff(plan.row_starts))
-    depths = np.diff(plan.row_starts)[rows]
-    share = (np.arange(len(documents)) - plan.row_starts[rows]) / np.maximum(depths - 1, 1)
-    for values in (documents, of_documents[documents], lengths[documents]):
-        assert abs(np.corrcoef(values, rows)[0, 1]) < 0.02
-        assert abs(np.corrcoef(values[depths > 1], share[depths > 1])[0, 1]) < 0.02
-
-
 def test_a_group_of_most_documents_needs_as_many_rows():
     lengths = np.full(1000, 100, np.int32)
     of_documents = np.where(np.arange(1000) < 700, 0, NO_GROUP).astype(np.int32)
     segments, dealt, plan = apart_of_many(of_documents, lengths)
     assert len(dealt.row_starts) - 1 == 50
     assert len(plan.row_starts) - 1 == apart_bound(segments, of_documents) == 700
-
-
-def test_rows_of_groups_do_not_depend_on_source_order():
-    # The position of a document on disk depends neither on its position in the source nor on its length.
-    of_documents, lengths = grouped_lengths()
-    segments, _, apart = apart_of_many(of_documents, lengths)
-    together = deal_together(segments, of_documents, solver(None), max_segments=None, seed=0)
-    for plan in (apart, together):
-        documents = segments.locate(plan.numbers)[0]
-        order = np.arange(len(documents))
-        within = order - np.repeat(plan.row_starts[:-1], np.diff(plan.row_starts))
-        share = within / np.repeat(np.maximum(np.diff(plan.row_starts) - 1, 1), np.diff(plan.row_starts))
-        rows = np.repeat(np.arange(len(plan.row_starts) - 1), np.diff(plan.row_starts))
-        deep = np.repeat(np.diff(plan.row_starts), np.diff(plan.row_starts)) > 1
-        for values in (documents, lengths[documents]):
-            assert abs(np.corrcoef(values[deep], share[deep])[0, 1]) < 0.02
-        assert abs(np.corrcoef(documents, rows)[0, 1]) < 0.02
-
-
-def test_equal_lengths_of_a_group_share_rows_at_random_not_in_source_order():
-    segments, of_documents = cut_documents(np.full(4000, 5, np.int32), 10, "split"), np.zeros(4000, np.int32)
-    plan = deal_together(segments, of_documents, solver(None), max_segments=None, seed=0)
-    pairs = plan.numbers.reshape(-1, 2).astype(np.int64)
-    assert abs(np.corrcoef(pairs[:, 0], pairs[:, 1])[0, 1]) < 5 / np.sqrt(len(pairs))
 
 
 @pytest.mark.parametrize(
@@ -318,14 +187,6 @@ def test_auto_keeps_groups_apart_in_no_more_rows_than_simpler_algorithms(seed):
         for name in ("auto", "bfd", "ffd")
     }
     assert rows["auto"] == min(rows.values())
-
-
-def test_added_rows_are_anywhere_among_those_of_the_pool():
-    lengths = np.sort(real_like_lengths(4000))
-    segments, dealt, plan = apart_of_many(np.arange(4000, dtype=np.int32) % 8, lengths)
-    assert len(dealt) < len(plan) - 20
-    filled = np.add.reduceat(segments.locate(plan.numbers)[2], plan.row_starts[:-1])
-    assert abs(np.corrcoef(np.arange(len(plan)), filled)[0, 1]) < 5 / np.sqrt(len(plan))
 
 
 def grouped_source(documents=400, seed=0):

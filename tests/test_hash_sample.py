@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.plan.hash_sample import BLOCK, HashSample, WeightCounter
+from packer.plan.hash_sample import BLOCK, HashSample
 from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
 from tests import naive
@@ -50,28 +50,6 @@ def test_numbers_are_looked_up_in_any_order(seed, share, data):
     last = data.draw(st.integers(first, population))
     inside = [number - first for number in members if first <= number < last]
     assert np.flatnonzero(sample.contains(first, last)).tolist() == inside
-
-
-def test_the_counter_weighs_few_numbers_again():
-    count = 60_000
-    weights = np.random.default_rng(3).integers(0, 30, count).astype(np.int32)
-    counter = WeightCounter(key_of(1, MIXTURE, 0))
-    for part in np.array_split(weights, 7):
-        counter.add(part)
-    asked = []
-
-    def weights_of(numbers):
-        asked.append(len(numbers))
-        assert (np.diff(numbers) > 0).all()
-        return weights[numbers]
-
-    total = int(weights.sum())
-    assert (counter.total, counter.population) == (total, count)
-    threshold, found = counter.nearest(total // 3, weights_of)
-    assert abs(found - total // 3) <= 15
-    members = HashSample.of(count, counter.key, threshold).contains(0, count)
-    assert found == weights[members].sum()
-    assert sum(asked) < count / 1000
 
 
 def test_a_sample_depends_on_its_key():

@@ -5,7 +5,6 @@ import re
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,20 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import packer
 from packer.cli import cli
 from packer.options import PackOptions
 from packer.options.choices import ReportPlot
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
-from packer.pipeline.shown_rows import SAMPLED_SEGMENTS, runs_of
+from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
 from packer.report.html import render_page
-from packer.report.html.sections import SECTIONS, length_edges
-from packer.stats.distribution import binned, weighted_median
-from packer.stats.row_figures import RowProfile
-from tests import naive
+from packer.report.html.sections import SECTIONS
 
 PLOTS = ReportPlot.__args__
 MARKUP = "<script>alert(1)</script>&\"'"
@@ -274,17 +268,6 @@ def test_a_page_stays_below_500_kb(tmp_path, lengths, max_len) -> None:
     assert all(sum(row.extents) + row.rest <= max_len for row in rows)
 
 
-def test_masks_with_many_gaps_are_drawn_coarsely(tmp_path) -> None:
-    tokens = np.arange(4096, dtype=np.int32)
-    labels = np.where(tokens % 2, tokens, -100).astype(np.int32)
-    pq.write_table(pa.table({"input_ids": [tokens] * 40, "labels": [labels] * 40}), tmp_path / "gaps.parquet")
-    run(
-        "pack", tmp_path / "gaps.parquet", "--max-len", 4096, "-o", tmp_path / "out", "--report", tmp_path / "page.html"
-    )
-    assert (tmp_path / "page.html").stat().st_size < 500_000
-    assert {row.trained for row in packed_figures(tmp_path / "out", for_report=True).shown_rows} == {(2048,)}
-
-
 # Figures
 
 
@@ -347,52 +330,6 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
     assert found.to_json() == from_source.row_lengths.to_json()
     assert [length.max_len for length in found.lengths] == [64, 128]
     assert found.lengths[1].packs * 6 >= sum(table["images"].to_pylist()) > found.lengths[1].packs * 5
-
-
-def test_trained_tokens_of_each_segment_are_those_of_its_labels(packed) -> None:
-    for row in packed_figures(packed, for_report=True).shown_rows:
-        for length, start, trained in zip(row.lengths, row.starts, row.trained, strict=True):
-            if length < 128 and start == 0:
-                assert trained == length - max(1, length // 2)
-        assert sum(end - first for first, end in row.trained_runs) == sum(row.trained)
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 10))
-def test_runs_are_those_of_the_mask_and_the_closest_are_joined(mask: list[bool], most: int) -> None:
-    runs = runs_of(np.array(mask), 40)
-    assert [any(first <= place < end for first, end in runs) for place in range(len(mask))] == mask
-    joined = runs_of(np.array(mask), most)
-    assert len(joined) == min(most, len(runs))
-    assert [run[0] for run in joined[:1]] == [run[0] for run in runs[:1]]
-    assert [run[1] for run in joined[-1:]] == [run[1] for run in runs[-1:]]
-    gaps, kept = (sorted(b[0] - a[1] for a, b in pairwise(each)) for each in (runs, joined))
-    assert kept == gaps[len(gaps) - len(kept) :]
-
-
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=60))
-def test_half_of_the_tokens_are_in_documents_up_to_the_weighted_median(lengths: list[int]) -> None:
-    tokens = sorted(length for length in lengths for _ in range(length))
-    assert weighted_median(np.unique(lengths, return_counts=True)) == tokens[(len(tokens) - 1) // 2]
-
-
-@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=60))
-def test_bins_hold_every_document_and_token(lengths: list[int]) -> None:
-    edges = length_edges(min(lengths), max(lengths))
-    documents, tokens = binned(np.unique(lengths, return_counts=True), edges)
-    assert len(documents) <= 24
-    assert edges == sorted(set(edges))
-    for low, high, count, total in zip(edges[:-1], edges[1:], documents, tokens, strict=True):
-        within = [length for length in lengths if low <= length < high]
-        assert (count, total) == (len(within), sum(within))
-    assert sum(documents) == len(lengths)
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 100))
-def test_ranks_wait_for_the_largest_of_random_rows(keys: list[int], ranks: int, matrices: int) -> None:
-    none = np.zeros(1, np.int64)
-    profile = RowProfile(tokens=none, segments=none, keys=np.array(keys), mean_lengths=np.ones(1, np.float32))
-    expected = naive.expected_largest([key + matrices for key in keys], ranks) / (np.mean(keys) + matrices)
-    assert profile.wait(ranks, matrices=matrices) == pytest.approx(expected)
 
 
 # Files

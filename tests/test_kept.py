@@ -20,7 +20,6 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.pipeline.verification import segment_differences
-from packer.shards.manifest import checksum
 from packer.sources.tokenized_source import open_source
 
 WORDS = ["news", "code", None, "books", ""]
@@ -334,22 +333,6 @@ def test_untrained_segments_are_left_out_and_counted(tmp_path, kind, options, la
         packer.pack(source, tmp_path / "none", max_len=12, untrained="error", **options)
 
 
-def test_a_document_is_split_if_several_of_its_pieces_are_in_the_rows(tmp_path):
-    """Of 8 tokens each at max_len 4, one document keeps both pieces, one only the first, and one only the second."""
-    on, off = [7] * 4, [-100] * 4
-    columns = {"input_ids": [[1] * 8] * 3, "labels": [on + on, on + off, off + on]}
-    source = write(tmp_path, "arrow", columns)
-    for untrained, split in (("keep", 3), ("drop", 1)):
-        out = tmp_path / untrained
-        assert packer.pack(source, out, max_len=4, untrained=untrained).totals.documents_split == split
-        assert list(packer.verify(out, source)) == []
-        content = json.loads((out / "manifest.json").read_text())
-        content["generations"][0]["totals"]["documents_split"] = 2
-        content["checksum"] = checksum({name: value for name, value in content.items() if name != "checksum"})
-        (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
-        assert any("documents_split" in fault for fault in packer.verify(out, source))
-
-
 def test_wrapping_leaves_out_untrained_documents(tmp_path):
     columns = {"input_ids": [[1, 2, 3], [4, 5, 6, 7, 8], [9, 9]], "labels": [[-100, 2, -100], [-100] * 5, [-100, 9]]}
     source = write(tmp_path, "arrow", columns)
@@ -364,15 +347,6 @@ def test_a_source_without_trained_tokens_is_refused(tmp_path):
     source = write(tmp_path, "arrow", {"input_ids": [[1, 2]], "labels": [[-100, -100]]})
     with pytest.raises(PackerError, match="none of 1 documents has a trained token; check the labels"):
         packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")
-
-
-def test_a_row_of_padding_has_kept_columns(tmp_path):
-    columns = {**made_source(20), "clean": [True] * 20}
-    packer.pack(write(tmp_path, "arrow", columns), tmp_path / "out", max_len=64, keep=["source", "weight", "clean"])
-    dataset = packer.load(tmp_path / "out")
-    (row,) = dataset.__getitems__([])
-    assert list(row) == dataset.column_names
-    assert [row[name].tolist() for name in ("source", "weight", "clean")] == [[None], [0.0], [False]]
 
 
 def test_dates_stay_arrays_in_batches_of_tensors(tmp_path):

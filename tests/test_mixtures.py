@@ -18,12 +18,10 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.packing import pack
-from packer.pipeline.read_documents import open_sources
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
 from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
-from packer.sources.decoding.decoded_pieces import SpillSize
 from tests import naive
 from tests.packed_rows import rows_on_disk
 from tests.test_kept import write
@@ -221,17 +219,6 @@ def test_progress_continues_across_sources_up_to_the_total(tmp_path):
         assert reported == sorted(reported)
         assert all(done <= total for done, total in reported)
         assert reported[-1] == (260, 260)
-
-
-def test_the_spill_size_is_the_sum_over_sources(tmp_path):
-    sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
-    mixture = open_sources(sources, PackOptions(max_len=32, weights=(1.0, 1.0)))
-    sizes = [part.spill_size(tmp_path) for part in mixture.parts]
-    assert [size.sampled for size in sizes] == [True, False]
-    found = mixture.spill_size(tmp_path)
-    assert found == SpillSize(
-        bytes=sum(size.bytes for size in sizes), tokens=sum(size.tokens for size in sizes), sampled=True
-    )
 
 
 def test_the_sample_depends_on_the_seed_and_not_on_workers(tmp_path):

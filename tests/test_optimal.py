@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_algorithms import assert_valid, heavy_tailed, jit_only, packs_of
+from test_algorithms import assert_valid, heavy_tailed, jit_only
 
-from packer.algorithms.bounds import lower_bound, segments_bound, token_bound
-from packer.algorithms.exact_fill import exact_fill
+from packer.algorithms.bounds import lower_bound
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.optimal import Limits, auto, search, solve, solve_optimal
-from packer.algorithms.optimal.column_generation import first_values
-from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price
-from packer.algorithms.optimal.round_patterns import follow_rounded, round_packs
-from packer.algorithms.optimal.search import KNOTS, stages
-from packer.algorithms.patterns import Patterns
+from packer.algorithms.optimal.pricing import certified_bound
 from packer.algorithms.spread import deepest, spread
 from tests import naive
 from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
@@ -27,38 +22,7 @@ from tests.histograms import histogram_of, histograms, lengths_of, limits, read_
 SETS = ["gsm8k", "nltk_docs", "python_code", "python_peps", "sgd_multiturn", "t0_train_50k"]
 
 
-def every_pattern(lengths, capacity, limit):
-    """Every pattern, as indices of lengths, descending."""
-    found = []
-    for size in range(1, limit + 1):
-        for indices in combinations_with_replacement(range(len(lengths) - 1, -1, -1), size):
-            if sum(lengths[i] for i in indices) <= capacity:
-                found.append(indices)
-    return found
-
-
 # ---- pricing ----
-
-
-@given(
-    capacity=st.integers(1, 12),
-    limit=st.integers(1, 5),
-    values=st.dictionaries(st.integers(1, 12), st.integers(0, 20), min_size=1, max_size=6),
-)
-def test_priced_patterns_are_the_best_of_all(capacity, limit, values):
-    lengths = sorted(length for length in values if length <= capacity) or [1]
-    worth = [values.get(length, 3) for length in lengths]
-    patterns = every_pattern(lengths, capacity, limit)
-    priced = price(np.array(lengths), np.array(worth), capacity, limit)
-    assert priced.best == max(sum(worth[i] for i in pattern) for pattern in patterns)
-    offsets, indices = patterns_with(np.arange(len(lengths)), np.array(lengths), np.array(worth), priced.table)
-    for i in range(len(lengths)):
-        best = max(sum(worth[j] for j in pattern) for pattern in patterns if i in pattern)
-        assert priced.worth[i] == best
-        pattern = tuple(indices[offsets[i] : offsets[i + 1]].tolist())
-        assert i in pattern
-        assert pattern in patterns
-        assert sum(worth[j] for j in pattern) == best
 
 
 def test_the_certificate_is_exact_where_floats_are_not():
@@ -139,86 +103,7 @@ def test_packs_are_never_more_than_those_of_best_fit_nor_less_than_the_bound(his
     assert solution.gap == pytest.approx((packs - solution.lower_bound) / max(1, solution.lower_bound))
 
 
-@given(histogram=histograms(), max_segments=limits)
-def test_spread_is_complete_and_feasible(histogram, max_segments):
-    assert_valid(spread(histogram, max_segments), histogram, max_segments)
-
-
-@given(histogram=histograms(st.integers(2, 40)), max_segments=limits, data=st.data())
-def test_any_rounding_of_any_patterns_packs_exactly_the_histogram(histogram, max_segments, data):
-    templates = exact_fill(histogram, max_segments)
-    amounts = st.lists(st.floats(0, 30), min_size=len(templates.counts), max_size=len(templates.counts))
-    packs = np.array(data.draw(amounts), np.float64)
-    attempt = data.draw(st.integers(0, 5))
-    strict = data.draw(st.booleans())
-    patterns = round_packs(histogram, max_segments, templates=templates, packs=packs, attempt=attempt, strict=strict)
-    assert_valid(patterns, histogram, max_segments)
-
-
-def test_a_place_without_its_length_takes_the_next_shorter():
-    histogram = histogram_of(8, {5: 3, 3: 2, 2: 7})
-    templates = Patterns(offsets=np.array([0, 2]), extents=np.array([5, 3], np.int32), counts=np.array([4]))
-    patterns = round_packs(histogram, 2, templates=templates, packs=np.array([4.0]), attempt=0, strict=True)
-    packs = [
-        patterns.extents[start:end].tolist()
-        for start, end in zip(patterns.offsets[:-1], patterns.offsets[1:], strict=True)
-    ]
-    assert packs[:3] == [[5, 3], [5, 2], [2, 2]]
-    np.testing.assert_array_equal(patterns.histogram(8), histogram)
-
-
-@given(histogram=histograms(st.integers(2, 40)), max_segments=limits, share=st.floats(0, 1), strict=st.booleans())
-def test_kept_packs_and_what_they_leave_are_the_histogram(histogram, max_segments, share, strict):
-    templates = exact_fill(histogram, max_segments)
-    limit = max_segments or len(histogram) - 1
-    packs = templates.counts * 1.01
-    kept, left = follow_rounded(
-        histogram, limit, templates=templates, packs=packs, share=share, attempt=1, strict=strict
-    )
-    assert_valid(kept, histogram - left, max_segments)
-    assert (left >= 0).all()
-    assert kept.packs <= packs.sum() * share + 1.5  # rounded twice: up by less than one, then to the nearest
-
-
-def test_what_one_place_lacks_the_others_get():
-    # no 50, but a 47 and a 52 as near: the next places make up for the 3 too few and the 2 too many
-    histogram = histogram_of(100, {47: 1, 52: 1, 30: 2, 33: 1, 20: 1, 18: 1})
-    templates = Patterns(offsets=np.array([0, 3]), extents=np.array([50, 30, 20], np.int32), counts=np.array([2]))
-    patterns = round_packs(histogram, 3, templates=templates, packs=np.array([2.0]), attempt=0, strict=False)
-    assert packs_of(patterns) == {(52, 30, 18): 1, (47, 33, 20): 1, (30,): 1}
-
-
 # ---- where it begins ----
-
-
-@given(histogram=histograms(st.integers(1, 300)), max_segments=limits)
-def test_the_first_values_are_the_simple_bounds(histogram, max_segments):
-    if histogram.any():
-        lengths = np.flatnonzero(histogram)
-        limit = min(max_segments or len(histogram), len(histogram) - 1)
-        values = first_values(histogram, limit)
-        best = price(lengths, np.round(values * 2**40).astype(np.int64), len(histogram) - 1, limit).best
-        assert best <= 2**40 * (1 + 1e-9)
-        bound = max(token_bound(histogram), segments_bound(histogram, max_segments))
-        assert np.ceil(values @ histogram[lengths] - 1e-6) == bound
-
-
-@pytest.mark.parametrize("max_len", [2048, 8192])
-def test_knots_of_coarse_programs_lie_close_at_both_ends(max_len):
-    histogram = np.ones(max_len + 1, np.int64)
-    histogram[0] = 0
-    *coarse, last = stages(histogram, 8)
-    assert last is None
-    assert len(coarse) == 2
-    for knots, rows in zip(coarse, KNOTS, strict=True):
-        assert len(knots) <= rows
-        assert (np.diff(knots) > 0).all()
-        assert (knots[0], knots[-1]) == (0, max_len - 1)
-        steps = np.diff(knots)
-        assert steps[0] == steps[-1] == 1
-        assert steps.max() > 8
-    # as many rows as lengths, where the limit does not bind
-    assert stages(histogram, max_len) == [None]
 
 
 # ---- limits ----

@@ -1,8 +1,6 @@
 """A pack killed at any instant leaves a complete dataset, or the same command resumes to the same bytes."""
 
-import ctypes
 import fcntl
-import hashlib
 import importlib
 import json
 import os
@@ -10,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +15,14 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer.executors import Stopped, run_tasks
-from packer.notes import Note, NotesInStore
+from packer.notes import NotesInStore
 from packer.output import replace_folder
 from packer.output.claim_folder import claim
-from packer.output.claim_pack import claim_pack
 from packer.output.request import Request
 from packer.output.unfinished_output import Output
 from packer.output.unfinished_pack import PACKED, UnfinishedPack
-from packer.shards.file_names import shard_name
 from packer.shards.manifest import is_packed
-from packer.shards.manifest_fields import ShardEntry
 from packer.stores import file_locks
-from packer.stores.store import Folder
 from tests.test_pack import hashes, made_documents, save_arrow
 
 pack_module = importlib.import_module("packer.pipeline.packing")
@@ -77,11 +69,6 @@ def source(made: Made, tmp_path: Path) -> Path:
 @pytest.fixture
 def undisturbed(made: Made) -> dict[str, str]:
     return made.undisturbed
-
-
-def file_hashes(out: Path) -> dict[str, str]:
-    """Hashes of the files, without the work folder that a kill may leave in a complete dataset."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir() if path.is_file()}
 
 
 def shards_in(out: Path) -> dict[str, tuple[int, int]]:
@@ -141,95 +128,6 @@ def test_an_interrupted_pack_resumes_to_the_same_bytes(source, undisturbed, tmp_
     assert hashes(out) == undisturbed
     assert there.items() <= shards_in(out).items()
     assert list(packer.verify(out, source)) == []
-
-
-WRITTEN = ["state.json", "dataset_info.json", "manifest.json", "request.json", f"data-00003-of-{SHARDS:05d}.arrow.json"]
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("step", ["open", "fsync", "rename"])
-def test_a_kill_while_writing_a_small_file_leaves_no_trace(source, undisturbed, tmp_path, monkeypatch, name, step):
-    out, struck = tmp_path / "out", []
-    put = Folder.put
-
-    def putting(self, path, content, **how):
-        if Path(path).name != name:
-            return put(self, path, content, **how)
-        with monkeypatch.context() as striking:
-            owner = {"open": Path, "fsync": os, "rename": Path}[step]
-            kill(striking, owner, step)
-            struck.append(path)
-            return put(self, path, content, **how)
-
-    with monkeypatch.context() as striking:
-        striking.setattr(Folder, "put", putting)
-        with pytest.raises(Killed):
-            pack(source, out)
-    assert struck
-    assert not is_packed(out)
-    pack(source, out)
-    assert hashes(out) == undisturbed  # of all files, so no temporary file is left
-
-
-def test_a_shard_killed_between_its_entry_and_its_rename_is_written_again(source, undisturbed, tmp_path, monkeypatch):
-    out, put = tmp_path / "out", Folder.put
-
-    def putting(self, path, content, **how):
-        put(self, path, content, **how)
-        if Path(path).name.startswith("data-00005"):
-            raise Killed
-
-    with monkeypatch.context() as striking:
-        striking.setattr(Folder, "put", putting)
-        with pytest.raises(Killed):
-            pack(source, out)
-    (name,) = (path.stem for path in (out / ".packer" / "committed").glob("data-00005*"))
-    assert not (out / name).exists()
-    pack(source, out)
-    assert hashes(out) == undisturbed
-
-
-def test_a_shard_truncated_after_its_commit_is_written_again(source, undisturbed, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    with monkeypatch.context() as striking:
-        kill(striking, Output, "finish")
-        with pytest.raises(Killed):
-            pack(source, out)
-    os.truncate(min(out.glob("data-*.arrow")), 100)
-    pack(source, out)
-    assert hashes(out) == undisturbed
-
-
-def test_temporary_files_of_a_dead_process_are_removed(source, undisturbed, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    with monkeypatch.context() as striking:
-        kill(striking, UnfinishedPack, "commit", call=3)
-        with pytest.raises(Killed):
-            pack(source, out)
-    left = out / ".packer" / f"data-00007-of-{SHARDS:05d}.arrow.99999"
-    left.write_bytes(b"half a shard")
-    with monkeypatch.context() as striking:
-        kill(striking, Output, "finish")
-        with pytest.raises(Killed):
-            pack(source, out)
-    assert not left.exists()
-    pack(source, out)
-    assert hashes(out) == undisturbed
-
-
-def test_a_pack_interrupted_repeatedly_completes(source, undisturbed, tmp_path, monkeypatch):
-    out, runs = tmp_path / "out", 0
-    while not is_packed(out):
-        there, runs = shards_in(out), runs + 1
-        with monkeypatch.context() as striking:
-            kill(striking, UnfinishedPack, "commit", call=3)
-            try:
-                pack(source, out)
-            except Killed:
-                assert len(shards_in(out)) == len(there) + 3
-        assert there.items() <= shards_in(out).items()
-    assert runs == SHARDS // 3 + 1
-    assert hashes(out) == undisturbed
 
 
 def test_a_partly_discarded_pack_is_not_mistaken_for_the_new_one(source, undisturbed, tmp_path):
@@ -308,17 +206,6 @@ def test_a_file_system_without_locks_does_not_count_as_in_use(source, tmp_path, 
         pack(source, tmp_path / "out")
 
 
-def test_leftovers_of_a_kill_are_removed_from_a_complete_dataset(source, undisturbed, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    with monkeypatch.context() as striking:
-        kill(striking, Output, "finish", after=True)
-        with pytest.raises(Killed):
-            pack(source, out)
-    assert (out / ".packer").is_dir()
-    assert len(packer.load(out)) == pack(source, out).packs
-    assert hashes(out) == undisturbed
-
-
 # --overwrite
 
 
@@ -326,126 +213,6 @@ def test_leftovers_of_a_kill_are_removed_from_a_complete_dataset(source, undistu
 def old(made: Made, tmp_path: Path) -> dict[str, str]:
     """Hashes of a complete dataset at tmp_path/out that is about to be replaced."""
     return hashes(shutil.copytree(made.old, tmp_path / "out"))
-
-
-REPLACING = INSTANTS | {
-    "before the swap": (replace_folder, "swap", 0, False),
-    "after the swap": (replace_folder, "swap", 0, True),
-    "after the exchange": (replace_folder, "exchange", 0, True),
-    "before the old one is removed": (replace_folder, "_retire", 0, False),
-}
-
-
-AT_THE_SWAP = list(REPLACING)[len(INSTANTS) - 2 :]
-
-
-@pytest.mark.parametrize(
-    ("instant", "exchanges"), [*((name, True) for name in REPLACING), *((name, False) for name in AT_THE_SWAP)]
-)
-def test_a_complete_dataset_survives_a_kill_during_its_replacement(
-    source, undisturbed, old, tmp_path, monkeypatch, instant, exchanges
-):
-    owner, name, call, after = REPLACING[instant]
-    out = tmp_path / "out"
-    if not exchanges:
-        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
-    with monkeypatch.context() as striking:
-        kill(striking, owner, name, call=call, after=after)
-        with pytest.raises(Killed):
-            pack(source, out, overwrite=True)
-    replaced = (instant in ("after the exchange",) and exchanges) or instant in (
-        "after the swap",
-        "before the old one is removed",
-    )
-    assert file_hashes(out) == (undisturbed if replaced else old)
-    assert len(packer.load(out)) > 0
-    pack(source, out, overwrite=True)
-    assert hashes(out) == undisturbed
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", source.name]
-
-
-@pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
-def test_a_kill_while_removing_the_old_dataset_leaves_nothing_in_the_way(
-    source, undisturbed, old, tmp_path, monkeypatch, exchanges
-):
-    out = tmp_path / "out"
-    if not exchanges:
-        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
-    with monkeypatch.context() as striking:
-        rmtree = shutil.rmtree
-
-        def half(folder, **options):
-            if Path(folder).name.endswith("-old"):
-                assert not is_packed(folder)  # a partly deleted dataset does not look complete
-                min(folder.glob("data-*")).unlink()
-                raise Killed
-            rmtree(folder, **options)
-
-        striking.setattr(shutil, "rmtree", half)
-        with pytest.raises(Killed):
-            pack(source, out, overwrite=True)
-    assert file_hashes(out) == undisturbed
-    assert len(list(tmp_path.iterdir())) == 3
-    pack(source, out, seed=9, overwrite=True)
-    assert hashes(out) == old
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", source.name]
-
-
-def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
-    with monkeypatch.context() as striking:
-        rename, moved = Path.rename, []
-
-        def struck(self, target):
-            if self == out:
-                moved.append(target)
-            elif moved:
-                raise Killed
-            return rename(self, target)
-
-        striking.setattr(Path, "rename", struck)
-        with pytest.raises(Killed):
-            pack(source, out, overwrite=True)
-    assert not out.exists()
-    assert hashes(moved[0]) == old
-    replace_folder.restore(out, PACKED)
-    assert hashes(out) == old
-    pack(source, out, overwrite=True)
-    assert hashes(out) == undisturbed
-
-
-def test_a_partly_removed_old_dataset_does_not_come_back(source, undisturbed, tmp_path):
-    out, leftover = tmp_path / "out", tmp_path / ".out.packer-old"
-    leftover.mkdir()
-    (leftover / f"data-00001-of-{SHARDS:05d}.arrow").write_bytes(b"half")
-    pack(source, out)
-    assert not leftover.exists()
-    assert hashes(out) == undisturbed
-
-
-def test_swap_replaces_one_folder_by_another(tmp_path):
-    for name, content in (("out", "old"), ("new", "new")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "manifest.json").write_text(json.dumps({"shards": [{"file": "content"}], "files": {}}))
-        (tmp_path / name / "content").write_text(content)
-    replace_folder.swap(tmp_path / "out", tmp_path / "new", PACKED, sync=True)
-    assert (tmp_path / "out" / "content").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_swap_without_renameat2_uses_two_renames(tmp_path, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())  # a C library without renameat2
-    assert replace_folder.exchange(tmp_path / "one", tmp_path / "other") is False
-    test_swap_replaces_one_folder_by_another(tmp_path)
-
-
-def test_a_swap_with_a_missing_replacement_keeps_the_dataset(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.json").write_text("{}")
-    with pytest.raises(FileNotFoundError):
-        replace_folder.swap(tmp_path / "out", tmp_path / "gone", PACKED, sync=True)
-    assert (tmp_path / "out").is_dir()
 
 
 def test_an_output_behind_a_link_is_replaced_in_place(source, undisturbed, old, tmp_path):
@@ -560,81 +327,6 @@ def test_two_equal_packs_at_once_produce_one_dataset(source, undisturbed, tmp_pa
     for process, error in zip(both, errors, strict=True):
         assert process.returncode == 0 or "another packer" in error
     assert hashes(tmp_path / "out") == undisturbed
-
-
-def test_after_an_error_tasks_that_have_not_begun_are_cancelled():
-    begun = []
-
-    def task(number: int, raise_if_cancelled) -> None:
-        begun.append(number)
-        time.sleep(0.01)
-        raise packer.PackerError(f"task {number}")
-
-    with pytest.raises(packer.PackerError, match="task 0"):
-        list(run_tasks(task, range(100), 1))
-    assert len(begun) < 10
-
-
-def test_looking_for_very_many_files_opens_only_those_that_are_there(tmp_path, monkeypatch):
-    """A rank that waits looks again and again, perhaps over a network."""
-    request = Request(options={}, files=(), texts={})
-    with claim_pack(tmp_path / "out", request, sync=False, overwrite=False, shared=False, patience=1) as claimed:
-        notes = NotesInStore(claimed)
-        notes.save("stage-7", Note(facts={"rows": 3}))
-        (claimed.work / "shard").write_bytes(b"12345")
-        counts = {"rows": 1, "tokens": 1, "trained": 0, "untrained_segments": 0}
-        entry = ShardEntry(file=shard_name(8, 50_000), bytes=5, xxh3_128="0" * 32, **counts)
-        claimed.commit(claimed.work / "shard", entry)
-        opened = []
-        usual = Path.open
-        monkeypatch.setattr(
-            Path, "open", lambda path, *how, **more: opened.append(path.name) or usual(path, *how, **more)
-        )
-        assert notes.facts_of("stage", range(50_000)) == {7: {"rows": 3}}
-        assert claimed.committed([shard_name(number, 50_000) for number in range(50_000)]) == {entry.file: entry}
-        assert opened == ["7", f"{entry.file}.json"]
-        shutil.rmtree(claimed.work)
-        assert notes.facts_of("stage", range(9)) == claimed.committed([entry.file]) == {}
-
-
-def test_few_tasks_wait_however_many_there_are():
-    """A million tasks that wait would take a gigabyte."""
-    taken, ended, waiting = [], [], []
-
-    class Tasks(list):
-        def __iter__(self):
-            for number in super().__iter__():
-                taken.append(number)
-                waiting.append(len(taken) - len(ended))
-                yield number
-
-    found = []
-    for number in run_tasks(lambda number, _: number, Tasks(range(200)), 2):
-        ended.append(number)
-        found.append(number)
-    assert sorted(found) == list(range(200))
-    assert max(waiting) <= 7
-
-
-def test_after_an_error_tasks_that_have_begun_are_stopped():
-    begun, stopped = threading.Event(), threading.Event()
-
-    def task(number: int, raise_if_cancelled) -> None:
-        if number == 0:
-            begun.wait(60)
-            raise MemoryError
-        begun.set()
-        try:
-            while True:
-                raise_if_cancelled()
-                time.sleep(0.001)
-        except Stopped:
-            stopped.set()
-            raise
-
-    with pytest.raises(MemoryError):
-        list(run_tasks(task, range(2), 2))
-    assert stopped.is_set()
 
 
 # a process that is really killed

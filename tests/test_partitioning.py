@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 import packer
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
-from packer.notes import NotesInMemory
 from packer.options import PackOptions
-from packer.pipeline.partitions import partitioning
-from packer.pipeline.partitions.partitioning import plan_partitions
-from packer.pipeline.partitions.regions import Regions
 from packer.pipeline.planning.make_plan import plan_lengths
-from packer.pipeline.planning.surveying import survey
-from packer.pipeline.segments.segment_reader import LengthsReader
 from packer.plan.cutting import cut_documents
 from packer.plan.partitions import BlockMarker
 from packer.stats.row_figures import RowSums, shuffled
@@ -104,19 +98,6 @@ def test_pairs_stay_side_by_side(pairs, rows_per_shard):
     for row in documents:
         assert all(row[at] % 2 == 0 and row[at + 1] == row[at] + 1 for at in range(0, len(row), 2))
     assert Counter(document // 2 for row in documents for document in row) == dict.fromkeys(whole, 2)
-
-
-@pytest.mark.parametrize("algorithm", ["auto", "bfd"])
-def test_the_plan_does_not_depend_on_the_number_of_threads(algorithm):
-    lengths = np.concatenate([like_real(60_000), [0, 9000, 2049, 2048]]).astype(np.int32)
-    options = PackOptions(max_len=2048, shard_size=8 * 2048 * 500, algorithm=algorithm)
-    plans = [plan_lengths(lengths, options, threads=threads) for threads in (1, 2, 5)]
-    for plan in plans[1:]:
-        assert plan.shard_rows == plans[0].shard_rows
-        for number in range(len(plan.shard_rows)):
-            one, other = (each.rows(number) for each in (plan, plans[0]))
-            assert np.array_equal(one.documents, other.documents)
-            assert np.array_equal(one.row_starts, other.row_starts)
 
 
 ORDERS = {
@@ -229,104 +210,6 @@ def test_shards_are_alike_if_documents_have_few_lengths():
     depths = [np.diff(shard.row_starts).mean() for shard in own]
     assert max(fills) < 1.05 * min(fills)
     assert max(depths) < 1.05 * min(depths)
-
-
-@pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
-def test_many_partitions_have_several_levels_of_regions(monkeypatch, algorithm):
-    shrink(monkeypatch, region=3)
-    read = Counter()
-
-    class Counted(Regions):
-        def notes_of(self, region):
-            found = list(super().notes_of(region))
-            read[self.stage] = max(read[self.stage], len(found))
-            return iter(found)
-
-    monkeypatch.setattr(partitioning, "Regions", Counted)
-    lengths = np.random.default_rng(0).integers(5, 200, 20_000)
-    plan, shards = planned(lengths, 512, rows_per_shard=120, algorithm=algorithm)
-    assert len(plan.job.partitions) > 3**3
-    levels = {name.rpartition("-")[0] for name in plan.pool}
-    assert len(levels) >= 4  # three levels of regions, and the last leftovers
-    assert max(read.values()) <= 3
-    assert sum(plan.pool_rows) == plan.totals.pool_packs
-    segments = [segment for shard in shards for row in rows_of(shard) for segment in row]
-    assert sorted(segments) == [(document, 0, length) for document, length in enumerate(lengths.tolist())]
-    if algorithm == "bfd":
-        solved = get_algorithm("bfd").solve(np.bincount(lengths, minlength=513))
-        assert pattern_counts(shards) == {
-            tuple(solved.extents[first:last].tolist()): count
-            for first, last, count in zip(solved.offsets, solved.offsets[1:], solved.counts.tolist(), strict=False)
-        }
-
-
-def pattern_counts(shards):
-    """Count rows by the lengths of their segments."""
-    return Counter(tuple(sorted((length for _, _, length in row), reverse=True)) for shard in shards
-                   for row in rows_of(shard))  # fmt: skip
-
-
-@pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
-def test_a_single_region_keeps_its_note_names(algorithm):
-    # Up to 256 partitions form one region; the random streams of its rows follow those of the partitions.
-    lengths = np.random.default_rng(0).integers(5, 200, 20_000)
-    plan, _ = planned(lengths, 512, rows_per_shard=400, algorithm=algorithm)
-    count = len(plan.job.partitions)
-    assert count > 8
-    expected = {
-        "mixed": (f"drawn-{count}-level1-0", f"drawn-{count}-rest-0"),
-        "bfd": (f"pool-{count}-0",),
-    }
-    assert plan.pool == expected[algorithm]
-
-
-def test_another_seed_gives_another_packing_with_about_as_many_rows():
-    lengths = like_real(5_000)
-    (one, first), (_again, second), (other, third) = (
-        planned(lengths, 2048, rows_per_shard=100, seed=seed) for seed in (1, 1, 2)
-    )
-    assert [shard.documents.tolist() for shard in first] == [shard.documents.tolist() for shard in second]
-    assert abs(one.totals.packs - other.totals.packs) <= 1
-    together = [
-        {frozenset(row) for shard in shards for row in rows_of(shard) if len(row) > 1} for shards in (first, third)
-    ]
-    assert len(together[0] & together[1]) < len(together[0]) / 10
-
-
-@pytest.mark.parametrize("algorithm", ["auto", "bfd"])
-def test_a_plan_resumes_from_its_notes_with_the_same_rows(monkeypatch, algorithm):
-    shrink(monkeypatch, region=3)
-    lengths = like_real(20_000)
-    options = PackOptions(max_len=2048, algorithm=algorithm)
-    reader = LengthsReader(lengths=lengths, options=options)
-    surveyed = survey(reader, options, rows_per_shard=300)
-
-    class Recorded(NotesInMemory):
-        def __init__(self, notes, most):
-            super().__init__()
-            self._notes = dict(notes)
-            self.saved = 0
-            self.most = most
-
-        def save(self, name, note, *, lasting=False):
-            if self.saved == self.most:
-                raise KeyboardInterrupt
-            self.saved += 1
-            super().save(name, note)
-
-    whole = Recorded({}, 10**9)
-    expected = plan_partitions(reader, surveyed, options, rows_per_shard=300, notes=whole)
-    for most in (0, 1, 5, whole.saved - 1):
-        begun = Recorded({}, most)
-        with pytest.raises(KeyboardInterrupt):
-            plan_partitions(reader, surveyed, options, rows_per_shard=300, notes=begun)
-        resumed = Recorded(begun._notes, 10**9)
-        plan = plan_partitions(reader, surveyed, options, rows_per_shard=300, notes=resumed)
-        assert resumed.saved == whole.saved - most  # nothing is done twice
-        assert plan.shard_rows == expected.shard_rows
-        for number in range(len(plan.shard_rows)):
-            one, other = (each.rows(number) for each in (plan, expected))
-            assert np.array_equal(one.documents, other.documents)
 
 
 def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):

@@ -18,7 +18,6 @@ from test_pack import hashes, made_documents, save_arrow
 import packer
 from packer import ranks as ranks_module
 from packer.cli import cli
-from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
@@ -212,28 +211,6 @@ def engine(folder, rank, count, patience):
     )
 
 
-def test_tasks_of_the_dead_are_dealt_to_the_living_and_to_nobody_twice(tmp_path):
-    first, second = engine(tmp_path, 0, 4, 0.3), engine(tmp_path, 1, 4, 0.3)
-    done, ran = set(), {0: [], 1: []}
-
-    def work(rank, ranked):
-        with ranked.present():
-            for tasks in ranked.assigned(range(40), lambda _: set(done)):
-                for task in tasks:
-                    ran[rank].append(task)
-                    done.add(task)
-                    time.sleep(0.01)
-
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate((first, second))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(ran[0] + ran[1]) == list(range(40))
-    assert {task for task in ran[0] if task % 4 == 1} == set()
-    assert len(ran[0]) == len(ran[1]) == 20
-
-
 def test_a_rank_that_only_works_slowly_is_not_replaced(tmp_path):
     slow, waiting = engine(tmp_path, 0, 2, 0.3), engine(tmp_path, 1, 2, 0.3)
     done, ran = set(), []
@@ -268,11 +245,6 @@ def test_clocks_of_other_machines_do_not_matter(tmp_path, monkeypatch):
                 time.sleep(0.02)
             watching.end("left")
     assert not watching.is_alive(0)  # it has left
-
-
-def test_one_process_is_assigned_all_that_is_missing_once():
-    assert list(Threads().assigned(range(5), lambda _: [2])) == [[0, 1, 3, 4]]
-    assert list(Threads().assigned(range(2), lambda tasks: tasks)) == []
 
 
 def command(source, out, rank, count, *more):

@@ -5,22 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from packer.options import PackOptions, byte_size
-from packer.pipeline.collect_figures import packed_figures, row_batches, sampled_rows
-from packer.pipeline.packing import pack
 from packer.report.figure_tables import render_figures
-from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
 from packer.report.run_summary import render_manifest_summary
 from packer.shards.manifest import Manifest
 from packer.stats.dataset_figures import Figures
 from packer.stats.row_figures import RowFigures
 from tests.made_figures import figures_of, rows_of
-from tests.small import shrink
 
 
 def line_with(text: str, words: str) -> str:
@@ -73,69 +65,7 @@ def summary_of(
 # Numbers
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (0, "0%"),
-        (1, "100%"),
-        (0.94021, "94.0%"),
-        (0.5, "50.0%"),
-        (0.9994, "99.94%"),
-        (0.00056, "0.06%"),
-        (0.999996, "99.9996%"),
-        (1e-9, "<0.0001%"),
-        (1 - 1e-9, ">99.9999%"),
-    ],
-)
-def test_percent_keeps_the_digits_that_matter(ratio: float, text: str) -> None:
-    assert percent(ratio) == text
-
-
-def test_percent_in_a_table_is_short() -> None:
-    assert [percent(ratio, decimals=2) for ratio in (2e-6, 1e-4, 1 - 2e-6)] == ["<0.01%", "0.01%", ">99.99%"]
-
-
-@given(st.floats(0, 1, exclude_min=True, exclude_max=True))
-def test_percent_claims_neither_nothing_nor_everything(ratio: float) -> None:
-    assert float(percent(ratio).strip("<>%")) not in (0, 100)
-    assert float(percent(ratio).strip("<>%")) == pytest.approx(100 * ratio, abs=0.0501)
-
-
-def test_numbers_are_written_with_separators_and_units() -> None:
-    assert [number(value) for value in (1234567, 1234.5, 16.702, 0.8299)] == ["1,234,567", "1,234", "16.7", "0.83"]
-    assert [byte_size(size) for size in (999, 1234567, 512 * 10**6)] == ["999 bytes", "1.2 MB", "512.0 MB"]
-    assert [duration(value) for value in (0.52, 12.34, 185, 59.99, 8040)] == [
-        "0.52 s",
-        "12.3 s",
-        "3 min 05 s",
-        "60.0 s",
-        "2 h 14 min",
-    ]
-
-
 # Tables and bars
-
-
-def test_columns_are_aligned_and_lines_end_with_their_text() -> None:
-    table = render_table([["name", "packs", "note"], ["a", "1,204", ""], ["longer", "7", "x"]], align="<><")
-    assert table == "name    packs  note\na       1,204\nlonger      7  x"
-
-
-def test_bars_are_as_long_as_their_counts() -> None:
-    whole, half, none = render_bars(["1", "2", "3"], [80, 40, 0]).splitlines()
-    assert whole.count("█") == 2 * half.count("█") == 40
-    assert "█" not in none
-
-
-@pytest.mark.parametrize(("unicode", "marks"), [(True, "▏▎▍▌▋▊▉█"), (False, ".#")])
-def test_whatever_occurs_has_a_bar(unicode: bool, marks: str) -> None:
-    bars = render_bars(["1", "2", "3"], [10**9, 1, 0], unicode=unicode).splitlines()
-    assert [line[-1] in marks for line in bars] == [True, True, False]
-
-
-def test_blocks_are_drawn_only_where_the_encoding_has_them() -> None:
-    encodings = ["utf-8", "UTF-16", "ascii", "latin-1", "cp1252", None, "no-such-encoding"]
-    assert [can_draw_blocks(encoding) for encoding in encodings] == [True, True, False, False, False, False, False]
 
 
 # Screens
@@ -261,37 +191,6 @@ def test_summary_accounts_for_every_document_and_token(verbose: bool) -> None:
         assert any(line.split()[: len(fact)] == fact for line in text.splitlines()), f"{fact} is missing in:\n{text}"
     assert "99.94% full" in text
     assert "lower bound 3,303; gap 0.03%" in text
-
-
-def test_a_summary_says_that_mixing_was_measured_in_a_sample() -> None:
-    sample = rows_of([[4096]], 4096)
-    line = line_with(summary_of(MANIFEST, sample), "sampled")
-    assert line.split() == ["sampled", "1", *["rows,", "for", "the", "two", "lines", "above"]]
-    assert "sampled" not in summary_of(MANIFEST, replace(sample, rows=3304))
-
-
-def test_a_sample_is_of_record_batches_from_all_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = np.random.default_rng(0).integers(1, 300, 3000)
-    documents = pa.ListArray.from_arrays(np.cumsum([0, *lengths]).astype(np.int32), np.zeros(lengths.sum(), np.int32))
-    table = pa.table({"input_ids": documents})
-    with pa.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as stream:
-        stream.write_table(table)
-    shrink(monkeypatch, batch=20 * 300 * 8)
-    made = pack(tmp_path / "data.arrow", tmp_path / "out", options=PackOptions(max_len=300, shard_size=300_000))
-    folder, manifest = tmp_path / "out", made.manifest
-    batches = sum(-(-shard.rows // 20) for shard in manifest.shards)
-    every = [batch["doc_ids"].to_pylist() for batch, _ in row_batches(folder, manifest)]
-    assert len(every) == batches > 50
-    assert len(manifest.shards) > 8
-    for step in (2, 7, batches - 1, batches + 1):
-        assert [batch["doc_ids"].to_pylist() for batch, _ in row_batches(folder, manifest, every=step)] == every[::step]
-
-    whole = packed_figures(folder).rows
-    assert sampled_rows(folder, manifest) == whole
-    shrink(monkeypatch, sampled_batches=20)
-    sample = sampled_rows(folder, manifest)
-    assert sample.rows < manifest.packs / 2
-    assert sample.within_row_share == pytest.approx(whole.within_row_share, abs=0.05)
 
 
 def test_summary_tells_repeated_tokens_where_there_are_any() -> None:

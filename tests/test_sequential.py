@@ -1,7 +1,7 @@
 """Order algorithms: exactly next fit, and concatenate and cut; every token in one row, in source order."""
 
 from collections import Counter
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import ALGORITHMS, OrderAlgorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
-from packer.algorithms.sequential import OrderedRows, sequential, wrapped
+from packer.algorithms.sequential import sequential, wrapped
 from tests import naive
 from tests.histograms import histogram_of
 
@@ -78,19 +78,6 @@ def test_every_token_is_in_one_row_in_order_and_rows_keep_the_limits(name, lengt
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_arrays_have_the_types_they_promise_and_no_more_than_they_need(name):
-    ordered = ALGORITHMS[name].arrange(int32([3, 0, 9, 2]), 4)
-    assert (ordered.row_starts.dtype, ordered.cut_documents.dtype, ordered.cut_starts.dtype) == (
-        np.int64,
-        np.int64,
-        np.int32,
-    )
-    assert (ordered.row_documents.dtype, ordered.row_offsets.dtype) == (np.int64, np.int32)
-    assert all(array.base is None for array in (ordered.row_starts, ordered.cut_documents, ordered.cut_starts))
-    assert (np.diff(ordered.cut_documents) >= 0).all()
-
-
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("max_segments", [None, 1, 3])
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [5], [4], [0, 3, 0], [0, 0, 9, 0, 0, 2, 0]])
 def test_edge_cases(name, lengths, max_segments):
@@ -132,51 +119,7 @@ def test_a_document_of_100_million_tokens(name):
 # ---- next fit ----
 
 
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
-def test_the_first_of_a_row_did_not_fit_the_row_before(lengths, max_len, max_segments):
-    rows = rows_of(sequential(int32(lengths), max_len, max_segments), lengths)
-    for row, following in pairwise(rows):
-        tokens = sum(length for _, _, length in row)
-        assert tokens + following[0][2] > max_len or len(row) == max_segments
-
-
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
-def test_next_fit_cuts_no_document_oftener_than_max_len_demands(lengths, max_len, max_segments):
-    rows = rows_of(sequential(int32(lengths), max_len, max_segments), lengths)
-    for document, pieces in groupby([piece for row in rows for piece in row], key=lambda piece: piece[0]):
-        starts = [start for _, start, _ in pieces]
-        assert starts == list(range(0, lengths[document], max_len))
-
-
-@given(lengths=many_lengths, max_len=max_lens)
-def test_next_fit_needs_at_most_twice_the_rows_that_any_packing_needs(lengths, max_len):
-    bound = lower_bound(histogram_of_segments(lengths, max_len))
-    assert bound <= sequential(int32(lengths), max_len).packs <= 2 * bound
-
-
 # ---- concatenate and cut ----
-
-
-@given(lengths=many_lengths, max_len=max_lens)
-def test_all_rows_but_the_last_are_full(lengths, max_len):
-    ordered = wrapped(int32(lengths), max_len)
-    rows = tokens_of(rows_of(ordered, lengths))
-    assert all(tokens == max_len for tokens in rows[:-1])
-    assert ordered.packs == -(-sum(lengths) // max_len)
-
-
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
-def test_a_row_that_is_not_full_holds_all_the_pieces_it_may(lengths, max_len, max_segments):
-    rows = rows_of(wrapped(int32(lengths), max_len, max_segments), lengths)
-    assert all(tokens_of([row]) == [max_len] or len(row) == max_segments for row in rows[:-1])
-
-
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
-def test_a_document_is_cut_only_where_a_row_is_full(lengths, max_len, max_segments):
-    rows = rows_of(wrapped(int32(lengths), max_len, max_segments), lengths)
-    for row, following in pairwise(rows):
-        if following[0][1] > 0:
-            assert sum(length for _, _, length in row) == max_len
 
 
 @given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
@@ -191,11 +134,3 @@ def test_the_bound_where_segments_may_be_cut():
     assert (cut_bound(histogram), lower_bound(histogram)) == (2, 3)
     histogram = histogram_of(10, {1: 9})
     assert (cut_bound(histogram), cut_bound(histogram, 2)) == (1, 5)
-
-
-def test_the_example_of_the_docstring():
-    ordered = sequential(int32([3, 0, 9, 2]), 4)
-    assert isinstance(ordered, OrderedRows)
-    assert ordered.row_starts.tolist() == [0, 1, 2, 3, 5]
-    assert (ordered.cut_documents.tolist(), ordered.cut_starts.tolist()) == ([2, 2], [4, 8])
-    assert (ordered.row_documents.tolist(), ordered.row_offsets.tolist()) == ([0, 2, 2, 2], [0, 0, 4, 8])

@@ -260,54 +260,7 @@ def test_a_saved_indices_mapping_is_applied(tmp_path, monkeypatch):
     assert source.describe(2) == "document 2 (more.arrow row 2)"
 
 
-def test_the_order_of_equal_lengths_is_part_of_the_identity():
-    dataset = datasets.Dataset.from_dict({"input_ids": [[1], [2], [3]]})
-    identities = [open_source(dataset.select(order)).survey().identity for order in ([2, 0, 1], [1, 0, 2])]
-    assert identities[0] != identities[1]
-
-
-def test_documents_left_out_by_a_filter_may_be_invalid():
-    dataset = datasets.Dataset.from_dict({"input_ids": [[1], None, [2], [3, None]]})
-    assert read_whole(open_source(dataset.select([2, 0])))[0] == [[2], [1]]
-
-
-def test_splits(tmp_path):
-    data = {name: datasets.Dataset.from_dict({"input_ids": [[i]]}) for i, name in enumerate(["train", "test"])}
-    datasets.DatasetDict(data).save_to_disk(tmp_path / "two")
-    source = open_source(tmp_path / "two", split="test")
-    assert read_whole(source)[0] == [[1]]
-    assert source.files[0].name == "test/data-00000-of-00001.arrow"
-    assert read_whole(open_source(datasets.DatasetDict(data), split="train"))[0] == [[0]]
-    datasets.DatasetDict(train=data["train"]).save_to_disk(tmp_path / "one")
-    assert read_whole(open_source(tmp_path / "one"))[0] == [[0]]
-
-
 # chunks, slices and blocks
-
-
-def test_chunks_and_slices_of_any_size(tmp_path, monkeypatch):
-    shrink(monkeypatch, mapped_documents=4)
-    documents = [[i] * (i % 5) for i in range(33)]
-    for rows in (1, 3, 33):
-        write_ipc(tmp_path / "a.arrow", arrow_table(documents, documents), rows=rows)
-        source = open_source(tmp_path / "a.arrow")
-        sizes = [len(table.lengths) for table in source.tables()]
-        assert max(sizes) <= 6
-        assert read_tables(source) == (documents, documents)
-        assert read_whole(source) == (documents, documents)
-
-
-@pytest.mark.parametrize("block", [1, 7, 64, 1000])
-@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\n\n", b" \n\t\n"])
-@pytest.mark.parametrize("last", [True, False])
-def test_jsonl_blocks_blank_lines_and_line_ends(tmp_path, monkeypatch, block, ending, last):
-    shrink(monkeypatch, json_block=block)
-    text = b"\xef\xbb\xbf" + json_text(DOCUMENTS).replace(b"\n", ending)
-    (tmp_path / "a.jsonl").write_bytes(text if last else text.rstrip())
-    source = open_source(tmp_path / "a.jsonl")
-    assert read_tables(source)[0] == DOCUMENTS
-    line = 1 + 4 * ending.count(b"\n")
-    assert source.describe(4) == f"document 4 (a.jsonl line {line})"
 
 
 def test_describe_gives_the_location_in_each_format(tmp_path):
@@ -322,51 +275,7 @@ def test_describe_gives_the_location_in_each_format(tmp_path):
         assert opened.describe(4) == "document 4 (c.arrow row 0)"
 
 
-def test_other_column_names(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"tokens": [1, 2], "mask": [3, 4], "labels": "positive"}\n')
-    source = open_source(tmp_path / "a.jsonl", input_column="tokens", labels_column="mask")
-    assert read_whole(source.spill(tmp_path / "spill")) == ([[1, 2]], [[3, 4]])
-
-
 # the spill
-
-
-def test_a_spill_is_reused_until_the_original_changes(tmp_path):
-    path = write(tmp_path / "a", "jsonl", DOCUMENTS)
-    folder = tmp_path / "spill"
-    open_source(path).spill(folder)
-    assert sorted(p.name for p in folder.iterdir()) == ["00000-00000.arrow", "00000-00000.json"]
-    made = (folder / "00000-00000.arrow").stat().st_ino
-    open_source(path).spill(folder)
-    assert (folder / "00000-00000.arrow").stat().st_ino == made
-    stat = path.stat()
-    path.write_bytes(path.read_bytes().replace(b"[1]", b"[2]"))
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    assert path.stat().st_size == stat.st_size
-    assert read_whole(open_source(path).spill(folder))[0][2] == [2]
-    assert read_whole(open_source(path, input_column="input_ids").spill(folder))[0][2] == [2]
-
-
-def test_a_spill_without_its_note_is_made_again(tmp_path):
-    path = write(tmp_path / "a", "parquet", DOCUMENTS)
-    open_source(path).spill(tmp_path / "spill")
-    (tmp_path / "spill" / "00000-00000.json").unlink()
-    (tmp_path / "spill" / "00000-00000.arrow").write_bytes(b"torn")
-    assert read_whole(open_source(path).spill(tmp_path / "spill"))[0] == DOCUMENTS
-
-
-def test_progress_ends_at_its_total(tmp_path):
-    write(tmp_path / "a", "parquet", DOCUMENTS)
-    write(tmp_path / "b", "gz", DOCUMENTS)
-    write(tmp_path / "c", "stream", DOCUMENTS)
-    told: list[tuple[str, int, int]] = []
-    source = open_source(tmp_path)
-    spilled = source.spill(tmp_path / ".spill", lambda *news: told.append(news))
-    spilled.survey(lambda *news: told.append(news))
-    for stage, total in (("decode", 2 * len(DOCUMENTS)), ("lengths", 3 * len(DOCUMENTS))):
-        news = [(done, end) for name, done, end in told if name == stage]
-        assert news == sorted(news)
-        assert news[-1] == (total, total)
 
 
 @settings(max_examples=40)

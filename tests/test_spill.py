@@ -1,13 +1,9 @@
 """Decoding in parallel gives the same bytes and the same errors for any number of workers."""
 
 import gzip
-import io
 import json
 import logging
-import threading
-import time
 from collections import namedtuple
-from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,8 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from packer.cli import cli
 from packer.engine import Threads
@@ -28,10 +22,8 @@ from packer.options import PackOptions
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline import disk_space
 from packer.pipeline.packing import pack
-from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Columns
 from packer.sources.readers import parquet
-from packer.sources.readers.line_blocks import next_line
 from packer.sources.tokenized_source import open_source
 from tests.small import shrink
 from tests.test_sources import KINDS, MAPPED, read_whole, write
@@ -95,33 +87,6 @@ def test_compressed_tokens_are_decoded_although_a_kept_column_has_no_bytes_to_co
     source = open_source(tmp_path / "a.arrow", keep=["note"])
     assert not source.mapped
     assert read_whole(source.spill(tmp_path / "spill"))[0] == table["input_ids"].to_pylist()
-
-
-@settings(max_examples=60)
-@given(
-    lines=st.lists(st.sampled_from([b"", b" ", b'{"input_ids": [1]}', b'{"input_ids": [2, 3], "x": "\xc3\xa9"}'])),
-    ending=st.sampled_from([b"\n", b"\r\n"]),
-    last=st.booleans(),
-    mark=st.booleans(),
-    piece=st.integers(1, 90),
-    block=st.integers(1, 90),
-)
-def test_a_file_is_cut_between_lines_for_any_size_of_pieces(tmp_path_factory, lines, ending, last, mark, piece, block):
-    folder = tmp_path_factory.mktemp("cut")
-    text = b'{"input_ids": []}' + ending + ending.join(lines) + (ending if last else b"")
-    (folder / "a.jsonl").write_bytes((b"\xef\xbb\xbf" if mark else b"") + text)
-    documents = [json.loads(line)["input_ids"] for line in text.splitlines() if line.strip()]
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch, piece=piece, json_block=block)
-        source = open_source(folder / "a.jsonl")
-        pieces = source.inputs[0].cut(piece)
-        assert sum(part.file.bytes for part in pieces) == source.files[0].bytes
-        assert read_whole(source.spill(folder / ".spill", engine=Threads(workers=2)))[0] == documents
-
-
-def test_the_next_line_may_begin_at_the_offset_itself():
-    file = io.BytesIO(b"ab\ncd\n\ne")
-    assert [next_line(file, at) for at in range(1, 9)] == [3, 3, 3, 6, 6, 6, 7, 8]
 
 
 # the errors
@@ -238,72 +203,6 @@ def test_a_stream_with_a_damaged_note_is_decoded_again(tmp_path, damage):
 # the pool
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("readers", [1, 3])
-def test_no_more_tasks_run_at_a_time_than_there_are_workers(workers, readers):
-    at_work, most, lock = 0, 0, threading.Lock()
-
-    def square(number: int) -> int:
-        nonlocal at_work, most
-        with lock:
-            at_work += 1
-            most = max(most, at_work)
-        time.sleep(0.001)
-        with lock:
-            at_work -= 1
-        return number * number
-
-    found = {}
-
-    def read(reader: int, pool: DecodePool) -> None:
-        with pool.working():
-            found[reader] = list(pool.in_order(square, range(40)))
-
-    with closing(DecodePool(workers)) as pool:
-        threads = [threading.Thread(target=read, args=(reader, pool)) for reader in range(readers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert found == {reader: [number * number for number in range(40)] for reader in range(readers)}
-    assert most <= workers
-    assert workers == 1 or most > 1
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_only_a_few_items_are_drawn_ahead(workers):
-    taken = 0
-
-    def items():
-        nonlocal taken
-        while taken < 100:
-            taken += 1
-            yield taken
-
-    with closing(DecodePool(workers)) as pool, pool.working():
-        for result in pool.in_order(abs, items()):
-            assert taken < result + (1 if workers == 1 else workers + 2)
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_errors_are_raised_after_the_results_before_them(workers):
-    def work(number: int) -> int:
-        if number == 5:
-            raise KeyError(number)
-        return number
-
-    def items():
-        yield from range(8)
-        raise ValueError
-
-    for function, results, error in ((work, 5, KeyError), (abs, 8, ValueError)):
-        with closing(DecodePool(workers)) as pool, pool.working():
-            stream = pool.in_order(function, items())
-            assert [next(stream) for _ in range(results)] == list(range(results))
-            with pytest.raises(error):
-                next(stream)
-
-
 # the disk
 
 Usage = namedtuple("Usage", "total used free")
@@ -311,35 +210,6 @@ Usage = namedtuple("Usage", "total used free")
 
 def with_free(monkeypatch, free: int) -> None:
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
-
-
-@pytest.mark.parametrize("kind", DECODED)
-def test_the_size_of_the_spill_is_estimated(tmp_path, kind):
-    documents = made_documents(5000)
-    path = write(tmp_path / "data", kind, documents, documents)
-    source = open_source(path)
-    size = source.spill_size(tmp_path / "spill")
-    source.spill(tmp_path / "spill")
-    made = sum(file.stat().st_size for file in (tmp_path / "spill").glob("*.arrow"))
-    assert size.sampled == (kind != "parquet")
-    tokens = sum(map(len, documents))
-    if kind in ("parquet", "jsonl", "gz", "zst"):
-        assert tokens <= size.tokens <= tokens + sum(not document for document in documents)
-        assert abs(made - size.bytes) < 0.05 * made
-    assert source.spill_size(tmp_path / "spill").bytes == 0
-    assert source.spill_size(tmp_path / "spill").tokens == size.tokens
-
-
-def test_the_tokens_are_estimated_from_a_sample(tmp_path, monkeypatch):
-    shrink(monkeypatch, json_block=1 << 16)
-    documents = made_documents(20_000)
-    (tmp_path / "d").mkdir()
-    for number in range(9):
-        write(tmp_path / "d" / f"{number}", "jsonl", documents[number::9])
-    source = open_source(tmp_path / "d")
-    size = source.spill_size(tmp_path / "spill")
-    assert size.sampled
-    assert size.tokens == pytest.approx(sum(map(len, documents)), rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_pack import hashes, made_documents, save_arrow
@@ -20,13 +19,10 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.heartbeats import Heartbeats
-from packer.notes import Note, NotesInStore
 from packer.output import claim_pack
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.shards.files import HashingFile
-from packer.sources.decoding.decoded_pieces import Piece
 from packer.stores import RemotePath
-from packer.stores.store import store_at
 from packer.stores.temporary_files import temporary_folder
 from tests.small import shrink
 
@@ -409,19 +405,6 @@ def run(*arguments):
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
-def test_decoded_streams_are_opened_at_the_same_time(source, bucket, expected, monkeypatch):
-    """Opening one takes several requests, one after the other."""
-    both, opened = threading.Barrier(2), Piece.open
-
-    def together(piece, columns=None):
-        both.wait(timeout=30)
-        return opened(piece, columns)
-
-    monkeypatch.setattr(Piece, "open", together)
-    packer.pack(source, str(bucket / "set"), **OPTIONS)
-    assert stored(bucket / "set") == expected
-
-
 def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tmp_path):
     out = f"{bucket}/set"
     done = run("pack", source, "-o", out, "--max-len", 64, "--no-sync")
@@ -482,34 +465,6 @@ def test_wrong_addresses_are_refused(source, out, message):
     assert message in refused.output
     with pytest.raises(PackerError, match=r"not an address in object storage|packer writes to folders, s3://"):
         packer.pack(source, out, **OPTIONS)
-
-
-def test_notes_are_the_same_in_a_store(bucket):
-    claimed = UnfinishedPack(out=bucket / "set", store=store_at(bucket / "set"), is_shared=True, request=b"{}")
-    notes = NotesInStore(claimed)
-    made = {
-        "small-0": Note(facts={"rows": 1}),
-        "small-10": Note(facts={"rows": 2}, arrays={"left": np.arange(5)}),
-        "large-1-3": Note(facts={"rows": 3}, arrays={"left": np.arange(10_000), "none": np.zeros(0, np.int32)}),
-        "large-1-4": Note(facts={"names": ["x" * 1000] * 50}, arrays={"left": np.arange(10_000)}),
-        "solved": Note(facts={}),
-    }
-    for name, note in made.items():
-        notes.save(name, note)
-    for note, found in zip(made.values(), notes.load_all(list(made)), strict=True):
-        assert found.facts == note.facts
-        assert {name: array.tolist() for name, array in found.arrays.items()} == {
-            name: array.tolist() for name, array in note.arrays.items()
-        }
-    assert notes.facts_of("small", range(12)) == {0: {"rows": 1}, 10: {"rows": 2}}
-    assert notes.facts_of("large-1", range(9)) == {3: {"rows": 3}, 4: made["large-1-4"].facts}
-    assert notes.facts_of("none", range(3)) == {}
-    notes.save("solved", Note(facts={"other": 1}), lasting=True)
-    assert notes.load("solved").facts == {}
-    (claimed.out / claimed.notes / "solved").write_bytes(b"damaged")
-    assert notes.load("solved") is None
-    notes.save("solved", Note(facts={"other": 1}), lasting=True)
-    assert notes.load("solved").facts == {"other": 1}
 
 
 def test_a_store_that_fails_is_no_fault_of_the_dataset(source, bucket, store_server):

@@ -20,13 +20,13 @@ from tests.chat_templates import (
     LOOP,
     MARKED,
     REWRITING,
+    TOOLS,
     WORDS,
     auto_tokenizer,
     lists,
     save_tokenizer,
     trained_at,
 )
-from tests.test_text_message_ends import TOOLS
 
 pytest.importorskip("transformers")
 

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from packer.text import Encoder, TextError, TextOptions, recognize
-from packer.text.conversations import Chat
 from packer.text.message_ends import chat_template as chat_template_module
-from packer.text.message_ends.generation_tags import has_generation_tags, tags_stand_alone
-from packer.text.message_ends.message_marks import RenderedChat, render_with_ends, with_end_marks
-from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, trained_at
@@ -126,55 +122,3 @@ def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, n
                 return_assistant_tokens_mask=True,
             )
             assert found == [at for at, trained_here in enumerate(theirs["assistant_masks"]) if trained_here]
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_the_shortcut_changes_no_place(shared_data, tokenizer, name, monkeypatch):
-    """One rendering with marks tells what renderings of the beginnings tell, or leaves it to them."""
-    source = TEMPLATES[name] or tokenizer.chat_template
-    if with_end_marks(source) is None and not (has_generation_tags(source) and tags_stand_alone(source)):
-        pytest.skip("there is no shortcut for this template")
-    records = chats(shared_data)
-    template = chat_template_module.ChatTemplate(of_transformers(tokenizer), TEMPLATES[name])
-    plain = chat_template_module.ChatTemplate(of_transformers(tokenizer), TEMPLATES[name])
-    fast = [located(template, record) for record in records]
-    monkeypatch.setattr(
-        chat_template_module,
-        "render_with_ends",
-        lambda templates, chat, **_: RenderedChat(chat, templates.render(chat)),
-    )
-    assert fast == [located(plain, record) for record in records]
-
-
-def located(template, record):
-    masked = frozenset(turn for turn, message in enumerate(record["messages"]) if "weight" in message)
-    chat = Chat(0, record["messages"], tools=record.get("tools"), masked=masked)
-    found = []
-    for train_on in ("assistant", "all"):
-        try:
-            found.append(template.locate(chat, train_on, turns=True))
-            if train_on == "assistant":  # places of turns change nothing else
-                assert template.locate(chat, train_on) == found[-1]._replace(turn_starts=None)
-        except TextError as error:
-            found.append(error.message)
-    return found
-
-
-def test_the_shortcut_tells_the_ends_of_most_templates(shared_data, tokenizer):
-    """Templates of the usual forms need one rendering of a chat without tools and system prompts."""
-    usual = [
-        "benchmark's chatml",
-        "chatml",
-        "trims",
-        "TRL's llama3_1",
-        "TRL's gemma3",
-        "TRL's qwen2_5",
-        "TRL's cohere",
-        "TRL's lfm2",
-    ]
-    chat = Chat(0, read(shared_data, "sgd_multiturn")[0]["messages"])
-    for name in usual:
-        if name in TEMPLATES:
-            one = render_with_ends(Templates(of_transformers(tokenizer), TEMPLATES[name]), chat)
-            render = naive_chats.renderer(tokenizer, TEMPLATES[name])
-            assert one.ends == naive_chats.message_ends(render, chat.messages), name

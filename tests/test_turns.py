@@ -4,12 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.plan.cutting import cuts_between
 
 
 def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:
@@ -24,34 +21,6 @@ def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:
         filled += turn
         place += turn
     return cuts
-
-
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=5), st.integers(1, 20))
-def test_pieces_are_as_long_as_whole_turns_allow(documents, max_len):
-    lengths = np.array([sum(turns) for turns in documents], np.int32)
-    starts = [np.cumsum([0, *turns[:-1]]) for turns in documents]
-    offsets = np.cumsum([0, *map(len, starts)])
-    counts, cuts, wrong = cuts_between(lengths, offsets, np.concatenate(starts).astype(np.int32), max_len)
-    expected = [naive_cuts(turns, max_len) for turns in documents]
-    if None in expected:
-        assert wrong == expected.index(None)
-        return
-    assert wrong == -1
-    assert counts.tolist() == [len(found) for found in expected]
-    assert cuts.tolist() == [cut for found in expected for cut in found]
-
-
-def test_positions_out_of_order_are_found():
-    def wrong(starts, length=9):
-        offsets = np.array([0, len(starts)])
-        return cuts_between(np.array([length], np.int32), offsets, np.array(starts, np.int32), 4)[2]
-
-    assert wrong([0, 3, 6]) == -1
-    assert wrong([0, 3, 3, 6]) == -1
-    assert wrong([0, 3, 2, 6]) == 0
-    assert wrong([0, 3, 6, 10]) == 0
-    assert wrong([-1, 3, 6]) == 0
-    assert wrong([0, 3, 8]) == 0
 
 
 def write(folder, kind, turns: list[list[int]]):

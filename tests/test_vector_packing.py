@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm, jit
 from packer.algorithms.bounds import token_bound, vector_bounds
-from packer.algorithms.vector_drawing import FINEST, coarsen, draw_full_rows
 from packer.algorithms.vector_first_fit import vector_first_fit
 from packer.plan.vector_packing import pack_vectors
 from tests import naive
@@ -109,45 +108,6 @@ def test_no_bound_is_above_the_optimum_and_no_packing_below(table, max_segments)
     assert optimum <= found <= max(optimum, 2 * optimum - 1)
 
 
-@given(table=tables(), data=st.data())
-def test_items_go_into_the_first_row_with_room(table, data):
-    demands, capacities = table
-    items = demands.T.tolist()
-    order = data.draw(st.permutations(range(len(items))))
-    there = data.draw(st.integers(0, len(items)))
-    rows = [[items[i]] for i in order[:there]]
-    rooms = (capacities[:, None] - demands[:, order[:there]]).T.astype(np.int64)
-    row_of = np.full(len(items), -1, np.int64)
-    count = vector_first_fit(demands.T.copy(), capacities, np.array(order[there:], np.int64), rooms, row_of)
-    expected = naive.vector_first_fit([items[i] for i in order[there:]], capacities.tolist(), rows)
-    assert row_of[order[there:]].tolist() == expected
-    assert (row_of[order[:there]] == -1).all()
-    assert count == max([there, *(row + 1 for row in expected)])
-
-
-@given(table=tables())
-def test_drawn_rows_are_full_in_the_first_resource_and_within_the_others(table):
-    demands, capacities = np.ascontiguousarray(table[0].T), table[1]
-    row_of = draw_full_rows(demands, capacities)
-    counted, capacity = coarsen(demands[:, 0], int(capacities[0]))
-    for row in range(row_of.max(initial=-1) + 1):
-        assert counted[row_of == row].sum() == capacity
-        assert (demands[row_of == row].sum(axis=0, dtype=np.int64) <= capacities).all()
-
-
-@given(st.integers(1, 2**40), st.data())
-def test_what_fits_in_coarser_units_fits(capacity, data):
-    demands = data.draw(st.lists(st.integers(0, min(capacity, 2**31 - 1)), max_size=6))
-    counted, counted_capacity = coarsen(np.array(demands, np.int32), capacity)
-    assert counted_capacity <= FINEST
-    assert counted.max(initial=0) <= counted_capacity
-    assert (np.array(demands) > 0).tolist() == (counted > 0).tolist()
-    if counted.sum() <= counted_capacity:
-        assert sum(demands) <= capacity
-    if capacity <= FINEST:
-        assert counted.tolist() == demands
-
-
 @large
 @pytest.mark.parametrize(
     ("per_image", "above"),
@@ -189,33 +149,6 @@ def test_one_resource_packs_as_without_limits():
         rows = pack_vectors(demands, np.array([4096]), max_segments=max_segments, seed=1)
         check(rows, demands, np.array([4096]), max_segments)
         assert len(rows) <= 1.002 * get_algorithm("bfd").solve(histogram, max_segments).packs
-
-
-def test_items_without_a_demand_change_nothing_about_the_number_of_rows():
-    demands = vision(5_000, (256, 480))[:1]
-    alone = pack_vectors(demands, VISION[:1], seed=1)
-    beside = pack_vectors(np.concatenate([demands, np.zeros_like(demands)]), VISION, seed=1)
-    assert listed(beside) == listed(alone)
-    assert vector_bounds(np.zeros((2, 5), np.int32), VISION).tolist() == [0, 0]
-
-
-def test_items_that_fill_a_row_are_alone():
-    demands = np.array([[8192] * 9, [0, 1, 2] * 3], np.int32)
-    assert sorted(map(len, listed(pack_vectors(demands, VISION, seed=1)))) == [1] * 9
-    demands = np.array([[1] * 9, [16] * 9], np.int32)
-    assert len(pack_vectors(demands, VISION, seed=1)) == 9
-
-
-def test_no_items_make_no_rows():
-    rows = pack_vectors(np.empty((2, 0), np.int32), VISION, seed=1)
-    assert len(rows) == 0
-    assert rows.row_starts.tolist() == [0]
-
-
-def test_an_item_fills_up_what_another_leaves():
-    # tokens [9, 1, 5, 5], images [0, 3, 1, 2]: 9 + 1 and 5 + 5, three images in both
-    demands = np.array([[9, 1, 5, 5], [0, 3, 1, 2]], np.int32)
-    assert sorted(map(sorted, listed(pack_vectors(demands, np.array([10, 3]), seed=1)))) == [[0, 1], [2, 3]]
 
 
 def test_the_order_of_rows_and_of_items_in_a_row_is_random():

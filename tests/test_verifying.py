@@ -1,27 +1,20 @@
 """Faults that `verify` finds in rows that hold every token, but not with the groups or pairs of their options."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError, SourceError
 from packer.options.choices import GroupMode
-from packer.plan.groups import NO_GROUP
 from packer.shards.reader import open_shard, read_manifest
-from packer.shards.sharing import clash, group_codes, group_values
 from packer.shards.writer import Counts, write_shard
-from packer.sources.documents import Batch, Columns, SourceFile
-from packer.sources.pairs import Pairs
-from packer.sources.source import Source
 from packer.sources.tokenized_source import open_source
-from tests import naive
 from tests.small import shrink
 from tests.test_kept import TYPES, write
 
@@ -142,34 +135,6 @@ def test_a_group_may_span_the_sources_of_a_mixture(mode, keep, tmp_path):
     assert bool(list(packer.verify(out))) == keep
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 6), st.integers(NO_GROUP, 4)), max_size=25), st.sampled_from(get_args(GroupMode))
-)
-def test_clash_finds_two_segments_in_the_first_wrong_row(segments, mode):
-    rows = np.array([row for row, _ in segments], np.int64)
-    groups = np.array([group for _, group in segments], np.int32)
-    wrong = naive.wrong_rows(rows.tolist(), groups.tolist(), mode)
-    found = clash(rows, groups, mode)
-    assert (found is None) == (not wrong)
-    if found is not None:
-        one, other = found
-        assert one < other
-        assert rows[one] == rows[other] == wrong[0]
-        assert (groups[one] == groups[other]) == (mode == "apart")
-        assert mode == "together" or groups[one] != NO_GROUP
-
-
-def test_equal_values_form_a_group_in_any_dictionary_encoding():
-    parts = [pa.array(["b", "a", None]).dictionary_encode(), pa.array(["a", "c"]).dictionary_encode()]
-    parts.append(
-        pa.DictionaryArray.from_arrays(pa.array([1, 0, 2], pa.int32()), ["a", "a", None])
-    )  # a repeated value, and a null in the dictionary
-    assert group_codes(group_values(pa.chunked_array(parts), "x")).tolist() == [0, 1, NO_GROUP, 1, 2, 1, 1, NO_GROUP]
-    with pytest.raises(SourceError, match="column 'x' holds list<item: int64>, which does not group"):
-        group_values(pa.chunked_array([pa.array([[1]])]), "x")
-
-
 def paired_columns(pairs=120, length=None):
     random = np.random.default_rng(2)
     columns = {"source": [f"s{number % 7}" for number in range(pairs)]}
@@ -244,56 +209,7 @@ def test_mapped_and_decoded_files_may_be_mixed(tmp_path, of_pairs):
     assert list(packer.verify(tmp_path / "out", folder)) == []
 
 
-@dataclass
-class Lists:
-    """Input that is decoded in batches of these sizes."""
-
-    values: list
-    sizes: list
-
-    file = SourceFile(name="lists", bytes=100)
-    path = None
-    rows = None
-    has_labels = True
-    mapped = False
-    copied_to = None
-
-    def batches(self, pool=None):
-        first = 0
-        for size in [*self.sizes, len(self.values)]:
-            lists = pa.array(self.values[first : first + size], pa.list_(pa.int32()))
-            first += size
-            chunks = [lists[: size // 2], lists[size // 2 :]]
-            yield Batch(chunks, chunks, min(first, 100))
-
-    def place(self, row):
-        return f"row {row}"
-
-
 documents = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=25)
-
-
-@given(documents, st.lists(st.integers(0, 6), max_size=9), st.lists(st.integers(0, 6), max_size=9))
-def test_batches_of_both_sides_of_pairs_may_end_at_different_documents(values, ends, other_ends):
-    others = [[*value, 7] for value in values]
-    sides = [
-        Source("lists", (Lists(lists, sizes), Lists(lists, other)), Columns("input_ids", "labels"))
-        for lists, sizes, other in ((values, ends, other_ends), (others, other_ends, ends))
-    ]
-    pairs = Pairs(*sides)
-    found = []
-    for table in pairs.tables():
-        assert table.first_document == len(found)
-        for document, length in zip(table.lists, table.lengths, strict=True):
-            tokens = table.input_ids.list_at(int(document)).to_pylist()
-            assert len(tokens) == length
-            assert table.labels.list_at(int(document)).to_pylist() == tokens
-            found.append((table.extra["role"].at(np.array([document]))[0].as_py(), tokens))
-    both = zip(values, others, strict=True)
-    expected = [each for one, other in both for each in (("chosen", one), ("rejected", other))]
-    assert found == [*expected, *expected]
-    for number in range(len(found)):
-        assert pairs.describe(number) == f"document {number} (row {number // 2 % max(len(values), 1)})"
 
 
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
