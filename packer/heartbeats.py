@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from packer.errors import SourceError
-from packer.stores import AnyPath
-from packer.stores.store import Store, store_at
+from packer.stores.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,9 @@ _TIMES_IN_STORES = 2.5  # as many in object storage
 
 _LONGEST_WAIT = 0.5  # seconds between two looks at what others have done, in a file system
 
+FOLDER = ".packer/ranks"
+"""Name of the folder of heartbeats in the store of an output."""
+
 _LEFT = "left"
 _FAILED = "failed "
 
@@ -38,8 +40,8 @@ _FAILED = "failed "
 class Heartbeats:
     """The files by which ranks know that others are alive."""
 
-    folder: AnyPath
-    """Folder of the files."""
+    store: Store
+    """Store of the output."""
 
     patience: float
     """Seconds without a heartbeat after which a rank is considered dead."""
@@ -58,16 +60,12 @@ class Heartbeats:
     @property
     def interval(self) -> float:
         """Seconds between heartbeats."""
-        return INTERVAL * (_TIMES_IN_STORES if self._store.is_remote else 1)
+        return INTERVAL * (_TIMES_IN_STORES if self.store.is_remote else 1)
 
     @property
     def longest_wait(self) -> float:
         """Largest number of seconds between two checks of what others have done."""
-        return self.interval if self._store.is_remote else _LONGEST_WAIT
-
-    @property
-    def _store(self) -> Store:
-        return store_at(self.folder)
+        return self.interval if self.store.is_remote else _LONGEST_WAIT
 
     @contextlib.contextmanager
     def shown(self, rank: int, is_complete: Callable[[], bool]) -> Iterator[None]:
@@ -88,12 +86,11 @@ class Heartbeats:
             self.end(word)
             with contextlib.suppress(OSError):
                 if is_complete():
-                    self._store.delete(str(rank))
+                    self.store.delete(_name(rank))
 
     def begin(self, rank: int) -> None:
         """Show the heartbeat of a rank, from a thread, until `end`."""
         self._rank = rank
-        self._store.make_folder("")
         for other, content in self._read_all().items():
             if other != rank:
                 self._seen[other] = (content, self._begun)  # what earlier runs have left behind
@@ -128,9 +125,9 @@ class Heartbeats:
 
     def look(self, ranks: Sequence[int]) -> None:
         """Read the heartbeats of ranks; in object storage at the same time, unless they were read a moment ago."""
-        now, pause = time.monotonic(), self.interval if self._store.is_remote else 0
+        now, pause = time.monotonic(), self.interval if self.store.is_remote else 0
         due = [rank for rank in ranks if rank not in self._looked or now - self._looked[rank][1] >= pause]
-        for rank, content in zip(due, self._store.each(self._read, due), strict=True):
+        for rank, content in zip(due, self.store.each(self._read, due), strict=True):
             self._looked[rank] = content, now
 
     def any_changes(self) -> bool:
@@ -147,13 +144,13 @@ class Heartbeats:
             time.sleep(min(self.interval, self.patience) / 2)
 
     def _read_all(self) -> dict[int, str]:
-        ranks = [int(name) for name in self._store.sizes() if name.isdecimal()]
-        return dict(zip(ranks, self._store.each(self._read, ranks), strict=True))
+        ranks = [int(name) for name in self.store.sizes(FOLDER) if name.isdecimal()]
+        return dict(zip(ranks, self.store.each(self._read, ranks), strict=True))
 
     def _read(self, rank: int) -> str:
         """Return the last heartbeat of a rank, "" if there is none, and the one seen before if it cannot be read."""
         try:
-            return bytes(self._store.get(str(rank))).decode()
+            return bytes(self.store.get(_name(rank))).decode()
         except (FileNotFoundError, UnicodeDecodeError):
             return ""
         except OSError:
@@ -173,7 +170,11 @@ class Heartbeats:
     def _write(self, word: str) -> None:
         """Replace the heartbeat of this rank; without a folder, the output is complete and nobody reads it."""
         with contextlib.suppress(OSError):
-            self._store.put(str(self._rank), f"{self._who} {word}".encode(), lasting=False)
+            self.store.put(_name(self._rank), f"{self._who} {word}".encode(), lasting=False)
+
+
+def _name(rank: int) -> str:
+    return f"{FOLDER}/{rank}"
 
 
 def _has_left(heartbeat: str) -> bool:

@@ -22,6 +22,7 @@ from packer.errors import PackerError, SourceError
 from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
 from packer.ranks import RankOf, Ranks, rank_of
+from packer.stores.store import Folder
 from tests.small import shrink
 
 ROOT = Path(__file__).parent.parent
@@ -201,12 +202,18 @@ def test_env_reads_what_launchers_set(environ, expected):
         rank_of(None, "env", {"RANK": "2", "WORLD_SIZE": "2"})
 
 
+def store_in(folder):
+    """Store of an output in a folder that was claimed."""
+    (folder / ".packer").mkdir(exist_ok=True)
+    return Folder(folder, temporaries=".packer")
+
+
 def engine(folder, rank, count, patience):
     return Ranks(
         rank=rank,
         ranks=count,
         workers=2,
-        heartbeats=Heartbeats(folder=folder, patience=patience),
+        heartbeats=Heartbeats(store=store_in(folder), patience=patience),
         is_complete=lambda: False,
     )
 
@@ -236,8 +243,8 @@ def test_clocks_of_other_machines_do_not_matter(tmp_path, monkeypatch):
     with alive.present():
         for shift in (-3600, 3600):
             monkeypatch.setattr(time, "time", lambda shift=shift: 1e9 + shift)
-            os.utime(tmp_path / "0", (1e9 + shift, 1e9 + shift))
-            watching = Heartbeats(folder=tmp_path, patience=0.3)
+            os.utime(tmp_path / ".packer" / "ranks" / "0", (1e9 + shift, 1e9 + shift))
+            watching = Heartbeats(store=store_in(tmp_path), patience=0.3)
             watching.begin(1)
             until = time.monotonic() + 0.6
             while time.monotonic() < until:

@@ -23,6 +23,7 @@ from packer.output import claim_pack
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.shards.files import HashingFile
 from packer.stores import RemotePath
+from packer.stores.store import store_at
 from packer.stores.temporary_files import temporary_folder
 from tests.small import shrink
 
@@ -260,7 +261,7 @@ def test_an_unfinished_pack_of_another_request_is_refused_or_replaced(source, bu
 def test_a_pack_that_shows_heartbeats_is_not_replaced(source, bucket, monkeypatch):
     out = bucket / "set"
     begin(source, out, monkeypatch)
-    signs = Heartbeats(folder=out / ".packer" / "ranks", patience=9)
+    signs = Heartbeats(store=store_at(out), patience=9)
     with signs.shown(3, lambda: False):
         assert refusal(source, str(out), seed=5, overwrite=True) == (
             f"{out} is being written by another packer: wait for it, or choose another output"

@@ -160,14 +160,14 @@ def _begun(out: RemotePath, request: Request, *, overwrite: bool) -> UnfinishedP
 
 def _is_alive(claimed: UnfinishedPack) -> bool:
     """Whether a heartbeat of any process changes within some seconds."""
-    heartbeats = Heartbeats(folder=claimed.heartbeats, patience=0)
+    heartbeats = Heartbeats(store=claimed.store, patience=0)
     heartbeats.patience = 2.5 * heartbeats.interval
     return heartbeats.any_changes()
 
 
 def _is_last(claimed: UnfinishedPack, patience: float) -> bool:
     """Whether no other process works on the dataset; those without a heartbeat are waited for."""
-    return not Heartbeats(folder=claimed.heartbeats, patience=patience).any_changes()
+    return not Heartbeats(store=claimed.store, patience=patience).any_changes()
 
 
 def removal_of(out: RemotePath) -> str:

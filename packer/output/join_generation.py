@@ -101,11 +101,11 @@ class _Joining:
     def _bring(self, grown: Manifest, present: Manifest) -> None:
         """Move shards and lists of the generation into the dataset, whose manifest does not list them yet."""
         entries = grown.shards[len(present.shards) :]
-        names = [(f"{self.folder}/{shard_name(i, len(entries))}", entry.file) for i, entry in enumerate(entries)]
-        self.store.each(lambda each: self.store.move(*each), names)
+        built = (f"{self.folder}/{shard_name(number, len(entries))}" for number in range(len(entries)))
+        self.store.move({name: entry.file for name, entry in zip(built, entries, strict=True)})
         for name in grown.files:
             if name not in present.files:
-                self.store.copy(f"{self.folder}/{name}", name)
+                self._copy(name)
         sizes = self.store.sizes(among=[entry.file for entry in entries])
         for entry in entries:
             if sizes.get(entry.file) != entry.bytes:
@@ -113,15 +113,16 @@ class _Joining:
                     f"{self.out / entry.file} is missing or damaged, and belongs to documents that were being "
                     f"appended: remove {self.building}, and append them again"
                 )
-        self.store.flush()
+
+    def _copy(self, name: str) -> None:
+        self.store.put(name, bytes(self.store.get(f"{self.folder}/{name}")))
 
     def replace_small_files(self) -> None:
         """Copy small files that the manifest lists into the dataset, and remove the folder of the generation."""
         for name, digest in read_manifest(self.out).files.items():
             path = self.building / name
             if path.is_file() and hash_file(path) == digest:
-                self.store.copy(f"{self.folder}/{name}", name)
-        self.store.flush()
+                self._copy(name)
         self.remove()
 
     def remove(self) -> None:

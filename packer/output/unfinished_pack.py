@@ -66,11 +66,6 @@ class UnfinishedPack(Output):
         return f"{self.own}/committed"
 
     @property
-    def heartbeats(self) -> AnyPath:
-        """Folder of the heartbeats of the processes that write it."""
-        return self.store.root / WORK / "ranks"
-
-    @property
     def disk(self) -> Path:
         """Local folder on the disk that fills while the dataset is written."""
         return temporary_folder() if self.store.is_remote else self.work

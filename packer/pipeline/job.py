@@ -133,7 +133,7 @@ def build_claimed(
 def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
     """Yield the engine that runs the tasks."""
     options = job.options
-    heartbeats = Heartbeats(folder=claimed.heartbeats, patience=options.rank_timeout, is_alone=options.ranks is None)
+    heartbeats = Heartbeats(store=claimed.store, patience=options.rank_timeout, is_alone=options.ranks is None)
     if options.engine == "ray":
         from packer.ray_engine import ray_engine
 

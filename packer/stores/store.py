@@ -12,7 +12,7 @@ import mmap
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -86,17 +86,8 @@ class Store(Protocol):
             ChangedError: it has another version.
         """
 
-    def move(self, name: str, to: str) -> None:
-        """Rename or copy a file, if it exists; see `flush`."""
-
-    def copy(self, name: str, to: str) -> None:
-        """Copy a small file; see `flush`."""
-
-    def flush(self, folder: str = "") -> None:
-        """Make the names of the files in a folder survive a crash of the system."""
-
-    def make_folder(self, folder: str) -> None:
-        """Make a folder, if it is missing; object storage needs none."""
+    def move(self, names: Mapping[str, str]) -> None:
+        """Rename files to names directly in the store; object storage copies them. Those that are missing are left."""
 
     def delete(self, name: str) -> None:
         """Remove a file, if it exists."""
@@ -130,7 +121,6 @@ class Folder:
         return False
 
     def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
-        """See `Store.get`."""
         path = self.root / name
         try:
             with path.open("rb") as file:
@@ -144,14 +134,15 @@ class Folder:
         """See `Store.sizes`. A missing folder is that of an output which another process has completed."""
         if among is not None and not among:
             return {}
-        names = frozenset(among) if among is not None else None
+        names, sizes = frozenset(among) if among is not None else None, {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.root / folder) as entries:
-            found = [entry for entry in entries if (names is None or entry.name in names) and entry.is_file()]
-            return {entry.name: entry.stat().st_size for entry in found}
-        return {}
+            for entry in entries:
+                if (names is None or entry.name in names) and entry.is_file():
+                    with contextlib.suppress(FileNotFoundError):  # removed just now
+                        sizes[entry.name] = entry.stat().st_size
+        return sizes
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
-        """See `Store.put`."""
         with self._written(name, content, lasting=lasting) as temporary:
             self._rename(temporary, self.root / name)
         if lasting:
@@ -182,13 +173,11 @@ class Folder:
         return is_written
 
     def put_file(self, name: str, file: Path) -> None:
-        """See `Store.put_file`."""
         self._rename(file, self.root / name)
-        self.flush()
+        self._sync_folder(self.root)
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
-        """See `Store.temporary`."""
         name = f"{name.rpartition('/')[2]}.{uuid.uuid4().hex}"  # of no process on another machine, either
         path = self.root / self.temporaries / name
         try:
@@ -198,48 +187,31 @@ class Folder:
                 path.unlink(missing_ok=True)
             raise
 
-    def version(self, name: str) -> None:
-        """See `Store.version`."""
+    def version(self, name: str) -> None: ...
 
     def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
-        """See `Store.replace_if`."""
         (self.root / new).rename(self.root / name)
-        self.flush()
+        self._sync_folder(self.root)
 
-    def move(self, name: str, to: str) -> None:
-        """See `Store.move`."""
-        with contextlib.suppress(FileNotFoundError):
-            (self.root / name).rename(self.root / to)
-
-    def copy(self, name: str, to: str) -> None:
-        """See `Store.copy`."""
-        with self._written(to, (self.root / name).read_bytes(), lasting=True) as temporary:
-            temporary.rename(self.root / to)
-
-    def flush(self, folder: str = "") -> None:
-        """See `Store.flush`."""
-        self._sync_folder(self.root / folder)
-
-    def make_folder(self, folder: str) -> None:
-        """See `Store.make_folder`."""
-        (self.root / folder).mkdir(exist_ok=True)
+    def move(self, names: Mapping[str, str]) -> None:
+        for name, to in names.items():
+            with contextlib.suppress(FileNotFoundError):
+                (self.root / name).rename(self.root / to)
+        self._sync_folder(self.root)
 
     def delete(self, name: str) -> None:
         """See `Store.delete`; a folder with this name is removed, too."""
         delete(self.root / name)
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
-        """See `Store.delete_all`."""
         for path in (self.root / folder).iterdir():
             if path.name not in keep:
                 delete(path)
 
     def delete_folder(self, folder: str) -> None:
-        """See `Store.delete_folder`."""
         shutil.rmtree(self.root / folder)
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """See `Store.each`."""
         return [task(item) for item in items]
 
     @contextlib.contextmanager
@@ -292,7 +264,6 @@ class Objects:
         return False
 
     def get(self, name: str, most: int | None = None) -> bytes:
-        """See `Store.get`."""
         path = self.root / name
         return path.read_bytes() if most is None else bytes(path.read_range(0, most))
 
@@ -309,11 +280,9 @@ class Objects:
         return sizes if among is None else {name: sizes[name] for name in among if name in sizes}
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
-        """See `Store.put`."""
         (self.root / name).write_bytes(content)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """See `Store.put_if_absent`."""
         try:
             (self.root / name).write_bytes(content, if_absent=True)
         except FileExistsError:
@@ -321,7 +290,6 @@ class Objects:
         return True
 
     def put_file(self, name: str, file: Path) -> None:
-        """See `Store.put_file`."""
         (self.root / name).upload(file)
 
     def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
@@ -329,43 +297,26 @@ class Objects:
         return temporary_file(name)
 
     def version(self, name: str) -> ObjectState:
-        """See `Store.version`."""
         return (self.root / name).stat()
 
     def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
-        """See `Store.replace_if`."""
         assert version is not None
         (self.root / name).replace_bytes((self.root / new).read_bytes(), version)
 
-    def move(self, name: str, to: str) -> None:
-        """See `Store.move`; the first file stays."""
-        copy_object(self.root / name, self.root / to)
-
-    def copy(self, name: str, to: str) -> None:
-        """See `Store.copy`."""
-        copy_object(self.root / name, self.root / to)
-
-    def flush(self, folder: str = "") -> None:
-        """See `Store.flush`."""
-
-    def make_folder(self, folder: str) -> None:
-        """See `Store.make_folder`."""
+    def move(self, names: Mapping[str, str]) -> None:
+        self.each(lambda name: copy_object(self.root / name, self.root / names[name]), list(names))
 
     def delete(self, name: str) -> None:
-        """See `Store.delete`."""
         (self.root / name).unlink(missing_ok=True)
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
-        """See `Store.delete_all`."""
         path = self.root / folder
         path.remove_all([path / name for name in keep])
 
     def delete_folder(self, folder: str) -> None:
-        """See `Store.delete_folder`."""
         (self.root / folder).remove_all()
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """See `Store.each`."""
         return in_parallel(task, items)
 
 
