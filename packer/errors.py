@@ -45,6 +45,11 @@ class SourceError(PackerError):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its type if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 @contextmanager
 def python_names() -> Iterator[None]:
     """Name options in errors as in Python: "choose --long truncate" -> "choose long truncate"."""

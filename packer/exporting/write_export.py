@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
-from packer.errors import PackerError
+from packer.errors import PackerError, first_line
 from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
 from packer.facts.json_record import JsonRecord
@@ -283,7 +283,7 @@ class _Writer:
             if self.sync:
                 sink.sync()
         except (pa.ArrowException, ValueError, NotImplementedError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise PackerError(f"{path} cannot be written as Parquet ({reason}): choose another --to") from error
         finally:
             sink.close()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, is_numeric
 from packer.column_names import SEGMENT_COLUMNS
-from packer.errors import PackerError
+from packer.errors import PackerError, first_line
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard
@@ -249,7 +249,7 @@ def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
         # pyarrow would round whole numbers next to nulls inside a list or struct
         return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
     except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise PackerError(
             f"column '{name}' holds a {column.type} that Python cannot represent ({reason}): "
             "restore the packed dataset, or pack again with that column as strings"

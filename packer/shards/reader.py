@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packer.errors import PackerError
+from packer.errors import PackerError, first_line
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.manifest_fields import FORMAT_VERSION, ShardEntry, table_listed
@@ -101,7 +101,7 @@ def _read_table(path: AnyPath, digest: str, ends: Sequence[int]) -> ShardTable:
     except TypeError as error:
         raise PackerError(f"{path} is damaged: {error}; {_RESTORE}") from error
     except (OSError, ValueError, pa.ArrowException) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
 
 
@@ -209,7 +209,7 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
         if (short := shortage(error)) is not None:
             raise PackerError(f"{path}: {short}") from error
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
     if table.num_rows != entry.rows:
         raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}: {_REMEDY}")

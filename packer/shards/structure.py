@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.column_names import ROLE
+from packer.errors import first_line
 from packer.options import PackOptions
 from packer.plan.segments import extents_of
 from packer.shards.manifest import Manifest
@@ -95,7 +96,7 @@ def buffers_fault(batch: pa.RecordBatch) -> str | None:
     try:
         batch.validate(full=True)
     except (pa.ArrowException, ValueError, NotImplementedError) as error:
-        return next(iter(str(error).splitlines()), type(error).__name__)
+        return first_line(error)
     return None
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError, SourceError, first_line
 from packer.facts import Reason, TextIdentity
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
@@ -315,11 +315,11 @@ def reading(name: str) -> Iterator[None]:
         if error.errno is not None and error.strerror:
             named = error.filename if is_remote(error.filename) else name  # the object, if it is one of a folder
             raise PackerError(f"{named}: cannot be read: {error.strerror}") from error
-        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
+        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {first_line(error)}") from error
     except (pa.ArrowException, ValueError, EOFError, RecursionError) as error:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
-        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
+        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {first_line(error)}") from error
 
 
 @contextmanager
@@ -356,7 +356,3 @@ def value_message(column: str, value: int, position: int, *, label: bool) -> str
     """Return the message for a value that is not a token id, or not a label."""
     limit = "a label is a token id, or -100 for no loss" if label else f"a token id is from 0 to {LONGEST}"
     return f"'{column}' holds {value} at position {position}: {limit}; fix the source"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from packer.errors import PackerError
+from packer.errors import PackerError, first_line
 from packer.stores.remote_path import ObjectState, RemotePath, Result
 from packer.stores.requests import CutShortError, StoreError, count, requested
 
@@ -107,7 +107,7 @@ class HubPath(RemotePath):
             except _MOST_ERRORS:
                 raise
             except Exception as error:  # of the HTTP library, which differs by version
-                raise StoreError(next(iter(str(error).splitlines()), type(error).__name__)) from error
+                raise StoreError(first_line(error)) from error
 
         return requested(str(self), ask)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from packer.errors import PackerError
+from packer.errors import PackerError, first_line
 from packer.paths import expanded
 from packer.progress import STATUS
 from packer.system_errors import hub_is_unreachable
@@ -70,7 +70,7 @@ def _generation_ends(folder: Path) -> tuple[int, ...]:
             return tuple(listed)
         reason = f"eos_token_id is {str(ends)[:60]} where a token id or a list of them is expected"
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
     raise PackerError(f"{path} does not say which tokens end a turn: {reason}; fix or remove it")
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
-from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.errors import OtherSourceError, PackerError, SourceError, first_line
 from packer.sources.documents import reading
 from packer.sources.files.file_access import require_regular
 from packer.sources.mapped.ipc import read_indices
@@ -129,14 +129,14 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
         except Exception as error:  # types differ by version and HTTP library
             if hub_is_unreachable(error):
                 raise PackerError(
-                    f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({_first_line(error)}); "
+                    f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({first_line(error)}); "
                     "check the network (HF_HUB_OFFLINE=1 uses what was downloaded before)"
                 ) from error
-            raise PackerError(f"{missing} ({_first_line(error)}); check the spelling") from error
+            raise PackerError(f"{missing} ({first_line(error)}); check the spelling") from error
     try:
         dataset = datasets.load_dataset(hub_id, split=split)
     except Exception as error:
-        raise PackerError(f"{missing} that can be loaded ({_first_line(error)})") from error
+        raise PackerError(f"{missing} that can be loaded ({first_line(error)})") from error
     return find_table(dataset, split, hub_id)
 
 
@@ -197,7 +197,3 @@ def _read_json(path: AnyPath) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise SourceError(f"{path}: not a JSON object; save the dataset again")
         return content
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
