@@ -1,4 +1,4 @@
-"""What notebooks and the prompt show of datasets, manifests and statistics."""
+"""What notebooks and the prompt show of datasets and manifests."""
 
 import subprocess
 import sys
@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.options import PackOptions
-from packer.pipeline.collect_figures import dataset_figures, packed_figures
 
 NAME = "<b>&name"
 
@@ -57,16 +55,13 @@ def test_a_long_row_is_drawn_in_part(tmp_path) -> None:
     assert "f-gray" in text
 
 
-def test_manifest_and_statistics_show_their_facts(source, dataset) -> None:
-    found = dataset_figures(source, options=PackOptions(max_len=64)), packed_figures(dataset.path)
-    for value in (dataset.manifest, *found):
-        facts = {row[0].text: row[1].text for row in shown(value).iter("tr")}
-        assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
+def test_a_manifest_shows_its_facts(dataset) -> None:
+    facts = {row[0].text: row[1].text for row in shown(dataset.manifest).iter("tr")}
+    assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
 
 
-def test_reprs_are_one_short_line(source, dataset) -> None:
-    found = dataset_figures(source, options=PackOptions(max_len=64)), packed_figures(dataset.path)
-    for value in (dataset, dataset.manifest, *found):
+def test_reprs_are_one_short_line(dataset) -> None:
+    for value in (dataset, dataset.manifest):
         text = repr(value)
         assert text.startswith(f"{type(value).__name__}(")
         assert len(text) < 150 + len(str(dataset.path))

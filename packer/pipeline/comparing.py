@@ -64,25 +64,7 @@ def compare(
     Raises:
         PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
     """
-    source, measured = expanded(source), None
-    if (
-        isinstance(source, str | Path)
-        and not is_remote(source)
-        and Path(source).suffix.lower() == ".csv"
-        and not Path(source).is_dir()
-    ):
-        if options.pairs or options.group_by is not None:
-            raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
-        corpus = _corpus_of_counts(Path(source), options)
-        known_bound = lower_bound(corpus.histogram, options.max_segments)
-    else:
-        measured = measure(source, options, progress)
-        segments = cut_by_policy(measured.lengths, options)
-        corpus = _Corpus(
-            account=account_of(segments, options), histogram=segments.histogram, long_tokens=segments.long_tokens
-        )
-        known_bound = least_rows(*items_and_groups(segments, measured.groups, options), options)
-        del segments
+    corpus = _read_corpus(expanded(source), options, progress)
     slow = [
         name for name, known in ALGORITHMS.items() if isinstance(known, Algorithm) and known.is_slow(options.max_len)
     ]
@@ -95,8 +77,8 @@ def compare(
         progress(f"solve {name}", done, len(chosen))
         algorithm = get_algorithm(name)
         try:
-            if measured is not None and needs_documents(algorithm, options):
-                outcomes.append(_planned_outcome(algorithm, corpus, measured, options, documents_per_step))
+            if corpus.measured is not None and needs_documents(algorithm, options):
+                outcomes.append(_planned_outcome(algorithm, corpus, corpus.measured, options, documents_per_step))
             else:
                 outcomes.append(_solved_outcome(algorithm, corpus, options, documents_per_step))
         except (PackerError, MemoryError) as error:
@@ -108,7 +90,7 @@ def compare(
         raise PackerError(f"no algorithm could run; {reasons}")
     return Comparison(
         account=corpus.account,
-        known_bound=known_bound,
+        known_bound=corpus.known_bound,
         outcomes=tuple(sorted(outcomes, key=lambda outcome: (outcome.figures.packs, outcome.seconds))),
         failures=tuple(failures),
         left_out=tuple(left_out),
@@ -121,6 +103,8 @@ class _Corpus(NamedTuple):
     account: Account  # what becomes of every document and token
     histogram: NDArray[np.int64]  # (max_len + 1,) segments by length
     long_tokens: int  # tokens in documents longer than max_len
+    known_bound: int  # rows that no packing of whole documents can go below, known without solving
+    measured: Measured | None = None  # the documents; None if only a histogram is known
 
     @property
     def tokens_after_start(self) -> int:
@@ -129,12 +113,26 @@ class _Corpus(NamedTuple):
         return self.long_tokens - split * (len(self.histogram) - 1) if split else 0
 
 
-def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
-    """Apply the long-document policy to a histogram: with max_len 4, 2 documents of 9 tokens -> 4 of 4 and 2 of 1.
+def _read_corpus(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress) -> _Corpus:
+    """Read a dataset, a mixture or a histogram."""
+    is_local = isinstance(source, str | Path) and not is_remote(source)
+    if is_local and (path := Path(str(source))).suffix.lower() == ".csv" and not path.is_dir():
+        if options.pairs or options.group_by is not None:
+            raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
+        return _corpus_of_counts(path, options)
+    measured = measure(source, options, progress)
+    segments = cut_by_policy(measured.lengths, options)
+    return _Corpus(
+        account=account_of(segments, options),
+        histogram=segments.histogram,
+        long_tokens=segments.long_tokens,
+        known_bound=least_rows(*items_and_groups(segments, measured.groups, options), options),
+        measured=measured,
+    )
 
-    Raises:
-        SourceError: `long` is "error" and a document is longer than max_len, or no document is left.
-    """
+
+def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
+    """Apply the long-document policy to a histogram: with max_len 4, 2 documents of 9 tokens -> 4 of 4 and 2 of 1."""
     max_len, long = options.max_len, options.long
     lengths, counts = read_length_counts(path)
     is_long = lengths > max_len
@@ -168,7 +166,8 @@ def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
         tokens_truncated=long_tokens - long_documents * max_len if long == "truncate" else 0,
         tokens_dropped={"too_long": long_tokens if long == "drop" else 0},
     )
-    return _Corpus(account=account, histogram=histogram, long_tokens=long_tokens)
+    known_bound = lower_bound(histogram, options.max_segments)
+    return _Corpus(account=account, histogram=histogram, long_tokens=long_tokens, known_bound=known_bound)
 
 
 def _solved_outcome(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptions, documents_per_step: int) -> Outcome:
@@ -197,7 +196,7 @@ def _solved_outcome(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptio
         documents_per_step=documents_per_step,
         measured_rows=rows,
     )
-    return Outcome(algorithm=algorithm.name, figures=figures, seconds=seconds, proved_bound=patterns.lower_bound)
+    return Outcome(figures=figures, seconds=seconds, proved_bound=patterns.lower_bound)
 
 
 def _planned_outcome(
@@ -215,8 +214,8 @@ def _planned_outcome(
         measured_rows=measured.follow(planned, options),
     )
     if isinstance(algorithm, OrderAlgorithm):
-        return Outcome(algorithm=algorithm.name, figures=figures, seconds=seconds, keeps_whole=algorithm.keeps_whole)
-    return Outcome(algorithm=algorithm.name, figures=figures, seconds=seconds, proved_bound=planned.totals.lower_bound)
+        return Outcome(figures=figures, seconds=seconds, keeps_whole=algorithm.keeps_whole)
+    return Outcome(figures=figures, seconds=seconds, proved_bound=planned.totals.lower_bound)
 
 
 def _timed(run: Callable[[], Result]) -> tuple[Result, float]:

@@ -51,53 +51,45 @@ def chosen_rows(profile: RowProfile) -> list[tuple[int, str]]:
     return [(row, reason) for reason, numbers in reasons for row in numbers]
 
 
-def within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
+def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
     """Return the first rows, with up to SAMPLED_SEGMENTS segments in total, or else a part of the first row."""
     ends = np.cumsum([len(row.lengths) for row in rows])
     within = int(np.searchsorted(ends, SAMPLED_SEGMENTS, side="right"))
     if within:
         return tuple(rows[:within])
-    first, shown = rows[0], slice(SAMPLED_SEGMENTS)
-    end = sum(first.extents[shown])
-    return (
-        replace(
-            first,
-            lengths=first.lengths[shown],
-            extents=first.extents[shown],
-            documents=first.documents[shown],
-            starts=first.starts[shown],
-            rest=sum(first.extents) - end,
-            sources=None if first.sources is None else first.sources[shown],
-            trained=None if first.trained is None else first.trained[shown],
-            trained_runs=tuple((begin, min(last, end)) for begin, last in first.trained_runs if begin < end),
-        ),
-    )
+    first = rows[0]
+    columns = {
+        name: getattr(first, name) for name in ("lengths", "extents", "documents", "starts", "sources", "trained")
+    }
+    cut = {name: values and values[:SAMPLED_SEGMENTS] for name, values in columns.items()}
+    end = sum(cut["extents"])
+    runs = tuple((begin, min(last, end)) for begin, last in first.trained_runs if begin < end)
+    return (replace(first, **cut, rest=sum(first.extents) - end, trained_runs=runs),)
 
 
 def planned_rows(
     parts: Iterable[LocatedRows], chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
 ) -> tuple[ShownRow, ...]:
-    """Return the chosen rows of a plan, whose parts are read once; arguments as for `planned_row`."""
+    """Return the chosen rows of a plan, whose parts are read once.
+
+    Args:
+        parts: parts of the plan in order.
+        chosen: numbers of the rows, each with the reason.
+        align: number of which the extents are multiples.
+        origins: source behind each document of a mixture; None for a single source.
+    """
     found: dict[int, ShownRow] = {}
     first_row = 0
     for located in parts:
         end = first_row + len(located)
         for row in {row for row, _ in chosen if first_row <= row < end}:
-            found[row] = planned_row(located, row, row - first_row, align, origins)
+            found[row] = _planned_row(located, row, row - first_row, align, origins)
         first_row = end
-    return within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
+    return _within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
 
 
-def planned_row(located: LocatedRows, row: int, index: int, align: int, origins: Origins | None) -> ShownRow:
-    """Return a row of a plan.
-
-    Args:
-        located: part of the plan.
-        row: number of the row.
-        index: number of the row in this part.
-        align: number of which the extents are multiples.
-        origins: source behind each document of a mixture; None for a single source.
-    """
+def _planned_row(located: LocatedRows, row: int, index: int, align: int, origins: Origins | None) -> ShownRow:
+    """Return row `row` of a plan, which is row `index` of a part of it."""
     segments = slice(located.row_starts[index], located.row_starts[index + 1])
     lengths, documents = located.lengths[segments], located.documents[segments]
     sources = None
@@ -117,7 +109,7 @@ def packed_rows(
     dataset: PackedDataset, chosen: Sequence[tuple[int, str]], decode: Callable[[Any], str] | None
 ) -> tuple[ShownRow, ...]:
     """Return rows of a packed dataset, with the text of their segments if `decode` turns token ids into text."""
-    rows = within_limit([replace(_packed_row(row, dataset[row]), chosen=reason) for row, reason in chosen])
+    rows = _within_limit([replace(_packed_row(row, dataset[row]), chosen=reason) for row, reason in chosen])
     if decode is None:
         return rows
     shown = SHOWN_TEXT // sum(len(row.lengths) for row in rows)
@@ -128,10 +120,13 @@ def _packed_row(number: int, row: Row) -> ShownRow:
     segments = int(np.count_nonzero(row["doc_ids"] >= 0))
     extents = row["seq_lengths"][:segments]
     starts = np.cumsum(extents) - extents
-    is_trained = row["labels"] >= 0 if "labels" in row else None
-    trained = None if is_trained is None else np.add.reduceat(is_trained.astype(np.int64), starts)
-    if trained is not None and is_trained is not None:  # the last segment of `reduceat` has the padding tail
-        trained[-1] = np.count_nonzero(is_trained[starts[-1] : starts[-1] + extents[-1]])
+    trained: tuple[int, ...] | None = None
+    trained_runs: tuple[tuple[int, int], ...] = ()
+    if "labels" in row:
+        is_trained = row["labels"] >= 0
+        trained_before = np.concatenate([[0], np.cumsum(is_trained)])
+        trained = tuple((trained_before[starts + extents] - trained_before[starts]).tolist())
+        trained_runs = runs_of(is_trained, TRAINED_RUNS)
     return ShownRow(
         row=number,
         lengths=tuple(row.get("seq_tokens", row["seq_lengths"])[:segments].tolist()),
@@ -139,8 +134,8 @@ def _packed_row(number: int, row: Row) -> ShownRow:
         documents=tuple(row["doc_ids"][:segments].tolist()),
         starts=tuple(row["doc_starts"][:segments].tolist()),
         sources=tuple(row["source_ids"][:segments].tolist()) if "source_ids" in row else None,
-        trained=None if trained is None else tuple(trained.tolist()),
-        trained_runs=() if is_trained is None else runs_of(is_trained, TRAINED_RUNS),
+        trained=trained,
+        trained_runs=trained_runs,
     )
 
 

@@ -17,9 +17,6 @@ FEW_STEPS = 100
 class Outcome:
     """Result of an algorithm on a corpus."""
 
-    algorithm: str
-    """Name of the algorithm."""
-
     figures: Figures
     """Figures of its rows."""
 
@@ -31,6 +28,11 @@ class Outcome:
 
     keeps_whole: bool = True
     """Whether the algorithm cuts only documents that are longer than max_len."""
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return self.figures.algorithm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -255,19 +255,6 @@ class Figures:
             f"efficiency={self.efficiency:.6f})"
         )
 
-    def _repr_html_(self) -> str:
-        """Return what notebooks show."""
-        from packer.plots.svg_elements import notebook_facts
-
-        facts = [
-            ("documents", f"{self.documents:,}"),
-            ("tokens", f"{self.tokens:,}"),
-            ("rows", f"{self.packs:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
-            ("padding to max_len", f"{self.padding.max_len:.1%}"),
-            ("padding in batches of 8", f"{self.padding.batch_longest[8]:.1%}"),
-        ]
-        return notebook_facts(f"Figures of a {'packed ' * self.is_packed}dataset", facts)
-
     def to_json(self) -> dict[str, object]:
         """Return all figures of `packer stats` as values for JSON."""
         content: dict[str, object] = {
