@@ -36,7 +36,7 @@ from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import check_sizes, checked_batches, open_shard, read_manifest
 from packer.shards.row_format import RowFormat
-from packer.sources.open_documents import OpenDocuments
+from packer.sources.corpus import Corpus
 from packer.sources.packed.open_packed import packed_folder
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
@@ -183,7 +183,7 @@ class AppendTarget(PackTarget):
                 "pack the mixture again with all documents, or append to a dataset of a single source"
             )
 
-    def open(self, source: SourceLike, options: PackOptions) -> OpenDocuments:
+    def open(self, source: SourceLike, options: PackOptions) -> Corpus:
         """Open a source of documents like those of the dataset.
 
         Args:
@@ -246,7 +246,7 @@ class AppendTarget(PackTarget):
 
 
 def is_last_generation(
-    target: AppendTarget, source: SourceLike, opened: OpenDocuments, options: PackOptions, progress: Progress
+    target: AppendTarget, source: SourceLike, opened: Corpus, options: PackOptions, progress: Progress
 ) -> bool:
     """Return whether documents are those of the last generation.
 
@@ -303,7 +303,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _pack(target: AppendTarget, opened: OpenDocuments, options: PackOptions, job: Job) -> bool:
+def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) -> bool:
     """Pack documents into a folder inside the dataset, resuming an interrupted run; return whether this process did."""
     watch, request = Watch.of(opened), request_for([opened], options)
     made_of = {"appended_to": xxh3_128_hexdigest(target.manifest.to_bytes()), "plan_version": PLAN_VERSION}
@@ -324,7 +324,7 @@ def _pack(target: AppendTarget, opened: OpenDocuments, options: PackOptions, job
     return manifest is not None
 
 
-def _join(target: AppendTarget, opened: OpenDocuments, job: Job, *, is_mine: bool) -> bool:
+def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> bool:
     """Move the finished generation into the dataset, or wait for the rank that does; return whether this one did.
 
     Args:
@@ -352,7 +352,7 @@ def _join(target: AppendTarget, opened: OpenDocuments, job: Job, *, is_mine: boo
     return is_mine
 
 
-def _is_last_of(manifest: Manifest, target: AppendTarget, opened: OpenDocuments) -> bool:
+def _is_last_of(manifest: Manifest, target: AppendTarget, opened: Corpus) -> bool:
     """Whether these documents are the next generation of the dataset, and its last one."""
     if len(manifest.generations) != target.generations + 1:
         return False

@@ -18,8 +18,9 @@ from packer.shards.files import hash_file
 from packer.shards.generations import in_generation, parts_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
-from packer.sources.open_documents import OpenDocuments
+from packer.sources.corpus import Corpus
 from packer.sources.packed.packed_documents import files_read
+from packer.sources.survey_corpus import survey_corpus
 from packer.stores import AnyPath, RemotePath
 from packer.stores.remote_path import ObjectState
 from packer.stores.store import store_at
@@ -101,7 +102,7 @@ log = logging.getLogger(__name__)
 
 
 def check_complete(
-    out: AnyPath, sources: Sequence[OpenDocuments], options: PackOptions, progress: Progress
+    out: AnyPath, sources: Sequence[Corpus], options: PackOptions, progress: Progress
 ) -> tuple[Manifest, str]:
     """Check that a complete dataset is what a pack of these sources would write, and that its files are intact.
 
@@ -127,7 +128,7 @@ def check_complete(
         found, requested = _request_in(part), request_of(opened, options.to_dict()).without_times
         is_same = found == requested
         if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
-            is_same = opened.survey(progress).identity == part.source
+            is_same = survey_corpus(opened, progress).identity == part.source
         if not is_same:
             which = f"generation {number} " if len(sources) > 1 else ""
             raise PackerError(f"{out} is complete, {which}packed {difference(found, requested)}: {remedy}")
@@ -150,7 +151,7 @@ def check_complete(
     return manifest, "its shards have the recorded sizes, and hold every token of the source"
 
 
-def _is_newer(out: AnyPath, packed: Sequence[Manifest], sources: Sequence[OpenDocuments]) -> bool:
+def _is_newer(out: AnyPath, packed: Sequence[Manifest], sources: Sequence[Corpus]) -> bool:
     """Whether the manifest was written after all files of the sources, which proves that they are unchanged."""
     if len(packed) > 1:  # an append replaces the manifest, long after rows were packed
         return False

@@ -12,8 +12,7 @@ from packer.options import PackOptions, byte_size
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.shards.file_names import or_other_output
 from packer.shards.row_format import RowFormat
-from packer.sources.open_documents import OpenDocuments
-from packer.sources.source import Source
+from packer.sources.corpus import Corpus
 from packer.stores import AnyPath
 
 _WORTH_LOGGING = 0.25  # share of the free space
@@ -22,7 +21,7 @@ _CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed f
 log = logging.getLogger(__name__)
 
 
-def check_decoding(claimed: UnfinishedPack, source: OpenDocuments, options: PackOptions, workers: int) -> None:
+def check_decoding(claimed: UnfinishedPack, source: Corpus, options: PackOptions, workers: int) -> None:
     """Log the disk space that decoding needs and the free space, if it needs at least a quarter of that.
 
     Args:
@@ -58,7 +57,7 @@ def check_decoding(claimed: UnfinishedPack, source: OpenDocuments, options: Pack
         )
 
 
-def check_tokenizing(folder: Path, source: Source, out: AnyPath) -> None:
+def check_tokenizing(folder: Path, source: Corpus, out: AnyPath) -> None:
     """Log the disk space that tokenizing still needs and the free space, unless it needs little.
 
     Args:

@@ -41,7 +41,7 @@ from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
 from packer.shards.shard_table import column_of, kept_shards
 from packer.shards.structure import RowSegments
-from packer.sources.open_documents import OpenDocuments
+from packer.sources.corpus import Corpus
 from packer.stores import AnyPath, any_path
 
 
@@ -116,7 +116,7 @@ class _Part:
     manifest: Manifest
     """Description of the generation."""
 
-    opened: OpenDocuments
+    opened: Corpus
     """Its source."""
 
     watch: Watch
@@ -277,7 +277,7 @@ class IndexPlan:
         documents, first = self.mapped.documents, self.manifest.first.document
         ids = numbers = columns["doc_ids"] - first
         is_known = (ids >= 0) & (ids < documents.identity.documents)
-        if documents.origins is not None:
+        if documents.origins.is_mixture:
             numbers, is_known = documents.origins.numbers(columns["source_ids"], ids, columns["copy"])
         if not is_known.all():
             raise _misfit(path, f"document {ids[is_known.argmin()] + first}")

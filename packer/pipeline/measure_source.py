@@ -19,8 +19,8 @@ from packer.pipeline.read_documents import Documents, SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
 from packer.plan.located_rows import Plan, rows_of_plan
 from packer.progress import Progress, silent
-from packer.sources.mixtures.origins import Origins
-from packer.sources.open_documents import Survey
+from packer.sources.origins import Origins
+from packer.sources.survey_corpus import CorpusSurvey, survey_corpus
 from packer.stats.row_figures import RowFigures, RowSums
 
 
@@ -44,7 +44,7 @@ class Measured:
     mixture: tuple[MixturePart, ...] = ()
     """Sources of a mixture and what is taken of each; empty for a single source."""
 
-    survey: Survey | None = None
+    survey: CorpusSurvey | None = None
     """Survey of the source; None if the lengths are from packed rows."""
 
     order: NDArray[Any] | None = None
@@ -57,7 +57,7 @@ class Measured:
         return _in_order(self.lengths, self.survey.order(self.lengths))
 
     def origins_for(self, options: PackOptions) -> Origins | None:
-        """Return the source behind each document, in the order of `lengths_for`; None for a single source."""
+        """Return the source behind each document, in the order of `lengths_for`; None if it is not known."""
         if self.survey is None:
             return None
         if is_planned_whole(options) or makes_own_rows(options):
@@ -93,7 +93,7 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     """
     opened = open_sources(expanded(source), options)
     warn_of_linked_files(opened)
-    survey = opened.survey(progress, with_extra=is_planned_whole(options))
+    survey = survey_corpus(opened, progress, with_extra=is_planned_whole(options))
     warn_of_rejected(opened)
     lengths, mixture = survey.lengths(), survey.identity.mixture
     warn_of_unused_sources(mixture)

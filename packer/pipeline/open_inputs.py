@@ -12,8 +12,8 @@ from packer.facts import Totals
 from packer.options import PackOptions
 from packer.output.request import Request, RequestedFile
 from packer.paths import PathList
+from packer.sources.corpus import Corpus
 from packer.sources.documents import TURN_STARTS
-from packer.sources.open_documents import OpenDocuments
 from packer.sources.source import Source
 from packer.sources.tokenized_source import column_names, open_source
 
@@ -105,7 +105,7 @@ def _opened(
     return opened
 
 
-def request_of(opened: OpenDocuments, options: Mapping[str, object]) -> Request:
+def request_of(opened: Corpus, options: Mapping[str, object]) -> Request:
     """Return the request for an output of this source; `options` are JSON values by name."""
     return Request(
         options=options,
@@ -123,7 +123,7 @@ def request_of(opened: OpenDocuments, options: Mapping[str, object]) -> Request:
     )
 
 
-def with_texts(totals: Totals, opened: OpenDocuments) -> Totals:
+def with_texts(totals: Totals, opened: Corpus) -> Totals:
     """Add the counts made while text was tokenized, if any source is text."""
     texts = [source.tokenized for source in opened.sources.values() if source.tokenized is not None]
     if not texts:

@@ -17,7 +17,7 @@ from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
-from packer.sources.open_documents import OpenDocuments
+from packer.sources.corpus import Corpus
 from packer.sources.packed.packed_documents import PackedDocuments
 from packer.sources.tokenized_source import count_files
 from packer.stores import AnyPath
@@ -27,7 +27,7 @@ _SHOWN = 10  # numbers of files in a message
 
 def open_packed_source(
     folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike], tokenizer: str | None = None
-) -> OpenDocuments:
+) -> Corpus:
     """Open the source that a dataset was packed from, with the options of the pack.
 
     Args:
@@ -131,7 +131,7 @@ def _listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Se
 
 def open_index_source(
     folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
-) -> tuple[OpenDocuments, Watch]:
+) -> tuple[Corpus, Watch]:
     """Open the source of an index, and check that its files have the names and sizes of those that were packed.
 
     Args:
@@ -155,9 +155,7 @@ def open_index_source(
     return opened, watch
 
 
-def read_index_source(
-    folder: AnyPath, manifest: Manifest, opened: OpenDocuments, progress: Progress = silent
-) -> Documents:
+def read_index_source(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress = silent) -> Documents:
     """Check that all documents of the source of an index have the lengths that were packed, and return them.
 
     Args:
@@ -175,7 +173,7 @@ def read_index_source(
     return documents
 
 
-def refuse_decoding(opened: OpenDocuments) -> None:
+def refuse_decoding(opened: Corpus) -> None:
     """Raise a PackerError if documents of a source cannot be addressed where they are, as an index needs it."""
     for source in opened.sources.values():
         for input_ in source.inputs:
@@ -196,7 +194,7 @@ def refuse_decoding(opened: OpenDocuments) -> None:
                 )
 
 
-def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: OpenDocuments) -> None:
+def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: Corpus) -> None:
     """Compare names and sizes first, which is quick and gives the most helpful message."""
     found = [input_.file for input_ in opened.inputs]
     if len(found) != len(recorded):
@@ -225,7 +223,7 @@ def _refuse_other_source(dataset: str, recorded: SourceIdentity, found: SourceId
         raise PackerError(f"{dataset} was packed from another source than the one given: its {name}{what}")
 
 
-def _refuse_reordered(name: str, manifest: Manifest, opened: OpenDocuments) -> None:
+def _refuse_reordered(name: str, manifest: Manifest, opened: Corpus) -> None:
     """Raise a PackerError if the files are those that were packed, in another order."""
     names = [file.name for file in manifest.source.files]
     found = [input_.file.name for input_ in opened.inputs]

@@ -54,8 +54,8 @@ from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import kept_shards
+from packer.sources.corpus import Corpus
 from packer.sources.lengths_alone import ARRAY_COLUMN, is_array_file
-from packer.sources.open_documents import OpenDocuments
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
@@ -137,7 +137,7 @@ def _of_lengths(source: object, options: PackOptions) -> PackOptions:
 
 def write_dataset(
     out: AnyPath,
-    sources: Sequence[OpenDocuments],
+    sources: Sequence[Corpus],
     options: PackOptions,
     build: Callable[[UnfinishedPack, Engine], Manifest],
     *,
@@ -179,7 +179,7 @@ def write_dataset(
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
-def request_for(sources: Sequence[OpenDocuments], options: PackOptions) -> Request:
+def request_for(sources: Sequence[Corpus], options: PackOptions) -> Request:
     """Return the request for a dataset with a generation of each of these sources."""
     requests = [request_of(opened, options.to_dict()) for opened in sources]
     return replace(requests[0], files=tuple(file for each in requests for file in each.files))
@@ -213,7 +213,7 @@ def pack_into(
     claimed: UnfinishedPack,
     engine: Engine,
     *,
-    opened: OpenDocuments,
+    opened: Corpus,
     watch: Watch,
     options: PackOptions,
     job: Job,
@@ -293,12 +293,12 @@ def pack_into(
         shards=kept_shards(entries),
         files={},
     )
-    takes = documents.origins.takes if documents.origins else None
+    takes = documents.origins.takes
     return completed(claimed, engine, partial(_described, claimed, mapped, takes, added, target))
 
 
 def _described(
-    claimed: UnfinishedPack, mapped: OpenDocuments, takes: Sequence[Take] | None, added: Manifest, target: PackTarget
+    claimed: UnfinishedPack, mapped: Corpus, takes: Sequence[Take], added: Manifest, target: PackTarget
 ) -> tuple[Manifest, Mapping[str, bytes]]:
     """Return the manifest of a dataset with a generation that is written, and its small files."""
     if added.options.on_error == "skip":

@@ -19,16 +19,16 @@ from packer.paths import PathList
 from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
+from packer.sources.corpus import Corpus, Recipe, distinct_names
 from packer.sources.documents import TokenTable, reading
-from packer.sources.open_documents import OpenDocuments
+from packer.sources.origins import Origins
 from packer.sources.source import Source
+from packer.sources.survey_corpus import survey_corpus
 from packer.stores import is_remote
 from packer.stores.mirror import fetch_queued
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-
-    from packer.sources.mixtures.origins import Origins
 
 SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
 """A path, several of them, a glob or Hub id, or a `datasets` object."""
@@ -47,20 +47,18 @@ class Documents:
     lengths: NDArray[np.int32] | None
     """(documents,) tokens of each document; None if they are looked up when needed."""
 
-    origins: Origins | None
-    """Source, document and copy that each document of a mixture comes from; None for a single source."""
+    origins: Origins
+    """Source, document and copy that each document comes from."""
 
     def table(self) -> TokenTable:
         """Return the columns of all documents of a mapped source, by address; `lengths` is empty."""
         with reading(self.source.name):
             fetch_queued()
         table = self.source.table(np.zeros(0, np.int32))
-        return table if self.origins is None else replace(table, lists=self.origins)
+        return replace(table, lists=self.origins) if self.origins.is_mixture else table
 
     def describe(self, document: int) -> str:
         """Name a document for a message: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
-        if self.origins is None:
-            return self.source.describe(document)
         sources, ids, _ = self.origins.of(np.array([document]))
         return self.origins.describe(int(sources[0]), int(ids[0]))
 
@@ -93,7 +91,7 @@ def one_source(paths: Sequence[str | Path]) -> str | Path | PathList:
     return paths[0] if len(paths) == 1 else PathList(tuple(paths))
 
 
-def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> OpenDocuments:
+def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> Corpus:
     """Open a source, or the sources of a mixture.
 
     Args:
@@ -106,17 +104,15 @@ def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions
     if not isinstance(source, (list, tuple)):
         if options.weights:
             raise PackerError(f"one source is given for a mixture of {len(options.weights)}: give all, in order")
-        return open_with(source, options)
+        return Corpus(parts=(open_with(source, options),))
     if len(source) != len(options.weights):
         raise PackerError(
             f"{len(source)} source(s) are given, and weights for {len(options.weights)}: give each source, in order"
         )
-    from packer.sources.mixtures.mixture import Mixture, Recipe, distinct_names
-
     _refuse_twice(source)
     parts = tuple(open_with(each, options, mixed=True) for each in source)
     _refuse_unused(parts, options)
-    return Mixture(
+    return Corpus(
         parts=parts,
         names=distinct_names([_name(each) for each in source]),
         recipe=Recipe(
@@ -130,7 +126,7 @@ def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions
 
 
 def read_documents(
-    opened: OpenDocuments, progress: Progress = silent, *, hold_lengths: bool = False, interleaved: bool = False
+    opened: Corpus, progress: Progress = silent, *, hold_lengths: bool = False, interleaved: bool = False
 ) -> Documents:
     """Check every document, and decide which documents of a mixture are taken how often.
 
@@ -144,7 +140,7 @@ def read_documents(
         SourceError: a source holds no document, or a document or file is wrong.
         PackerError: a mixture has more documents than can be numbered, or held.
     """
-    survey = opened.survey(progress)
+    survey = survey_corpus(opened, progress)
     lengths = survey.lengths() if hold_lengths else None
     order = survey.order(lengths) if interleaved else None
     if lengths is not None and order is not None:

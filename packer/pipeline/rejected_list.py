@@ -47,13 +47,13 @@ def write_rejected_list(
     return file.hexdigest()
 
 
-def with_rejected(totals: Totals, sources: Mapping[str, Source], takes: Sequence[Take] | None) -> Totals:
+def with_rejected(totals: Totals, sources: Mapping[str, Source], takes: Sequence[Take]) -> Totals:
     """Count empty documents that were rejected under their reasons.
 
     Args:
         totals: totals that count rejected documents as empty.
         sources: sources that have been decoded.
-        takes: documents that a mixture takes of each source; None for a single source.
+        takes: documents taken of each source.
     """
     counts = count_rejected([*sources.values()], takes)
     values = totals.with_rejected(sum(counts.values())).values()

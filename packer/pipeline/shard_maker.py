@@ -25,7 +25,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
 from packer.shards.writer import BadTokenError, Counts, SourceColumns, build_batches
 from packer.sources.documents import TokenTable, reading, value_message
-from packer.sources.mixtures.origins import Origins
+from packer.sources.origins import Origins
 from packer.stores.mirror import in_use
 
 Batches: TypeAlias = Iterator[tuple[list[pa.RecordBatch], Counts]]
@@ -60,8 +60,8 @@ class ShardMaker:
         return self.mapped.table
 
     @property
-    def origins(self) -> Origins | None:
-        """Source, document and copy that each document of a mixture comes from; None for a single source."""
+    def origins(self) -> Origins:
+        """Source, document and copy that each document comes from."""
         return self.mapped.documents.origins
 
     def batches(self, shard: int) -> Batches:
@@ -88,9 +88,7 @@ class ShardMaker:
     def block(self, rows: LocatedRows) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
-        sources, ids, copies = (None, documents, None)
-        if self.origins is not None:
-            sources, ids, copies = self.origins.of(documents)
+        sources, ids, copies = self.origins.of(documents)
         lists = lists_of(self.table, documents)
         return RowBlock(
             lists=lists,
@@ -182,10 +180,7 @@ class ShardMaker:
         )
         document = int(block.documents[bad.segment]) - self.first_document
         source = self.mapped.documents.source
-        if self.origins is None or block.source_ids is None:
-            where = source.describe(document)
-        else:
-            where = self.origins.describe(int(block.source_ids[bad.segment]), document)
+        where = self.origins.describe(int(block.source_ids[bad.segment]), document)
         name = source.columns.labels if bad.column == "labels" else source.columns.input_ids
         message = value_message(name, value, start + position, label=bad.column == "labels")
         return f"{where}: {message}; {REMEDY}"

@@ -15,7 +15,7 @@ from packer.loader.open_shards import Row
 from packer.plan.located_rows import LocatedRows
 from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
-from packer.sources.mixtures.origins import Origins
+from packer.sources.origins import Origins
 from packer.stats.dataset_figures import ShownRow
 from packer.stats.row_figures import RowProfile
 
@@ -93,7 +93,7 @@ def _planned_row(located: LocatedRows, row: int, index: int, align: int, origins
     segments = slice(located.row_starts[index], located.row_starts[index + 1])
     lengths, documents = located.lengths[segments], located.documents[segments]
     sources = None
-    if origins is not None:
+    if origins is not None and origins.is_mixture:
         sources, documents, _ = origins.of(documents)
     return ShownRow(
         row=row,

@@ -14,9 +14,9 @@ from packer.facts import MixturePart, PlanTotals
 from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
 from packer.options import PackOptions
+from packer.sources.corpus import Corpus
 from packer.sources.documents import reading
 from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.open_documents import OpenDocuments
 from packer.sources.rejections import count_rejected
 from packer.sources.source import Source
 
@@ -29,7 +29,7 @@ _MOST = 0.5  # share of documents that look padded above which the source counts
 log = logging.getLogger(__name__)
 
 
-def warn_of_padding(mapped: OpenDocuments) -> None:
+def warn_of_padding(mapped: Corpus) -> None:
     """Log a warning for each source of tokens in which most documents end, or begin, with the same repeated id.
 
     Padding with a mask has been stripped before; without a mask, it is packed and trained like any other token.
@@ -64,7 +64,7 @@ def warn_of_unused_sources(mixture: tuple[MixturePart, ...] | None) -> None:
             )
 
 
-def warn_of_split_chats(opened: OpenDocuments, totals: PlanTotals, options: PackOptions) -> None:
+def warn_of_split_chats(opened: Corpus, totals: PlanTotals, options: PackOptions) -> None:
     """Log a warning if chats were split inside messages.
 
     Args:
@@ -80,7 +80,7 @@ def warn_of_split_chats(opened: OpenDocuments, totals: PlanTotals, options: Pack
         )
 
 
-def warn_of_unstopped(mapped: OpenDocuments) -> None:
+def warn_of_unstopped(mapped: Corpus) -> None:
     """Log a warning for each source of chats with answers that end without a trained stop token.
 
     Args:
@@ -98,7 +98,7 @@ def warn_of_unstopped(mapped: OpenDocuments) -> None:
             )
 
 
-def warn_of_rejected(opened: OpenDocuments) -> None:
+def warn_of_rejected(opened: Corpus) -> None:
     """Log a warning if records cannot be used, for commands that do not list them.
 
     Args:
@@ -115,7 +115,7 @@ def warn_of_rejected(opened: OpenDocuments) -> None:
         )
 
 
-def warn_of_linked_files(opened: OpenDocuments) -> None:
+def warn_of_linked_files(opened: Corpus) -> None:
     """Log a warning for each source in which links give a file several names, under each of which it is read.
 
     Args:

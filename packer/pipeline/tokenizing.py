@@ -30,10 +30,10 @@ from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
+from packer.sources.corpus import Corpus
 from packer.sources.decoding.decoded_pieces import Piece, cut_source
 from packer.sources.files.hugging_face import REPORT, STATE
 from packer.sources.rejections import count_rejected
-from packer.sources.source import Source
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def tokenize(
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
     source = expanded(source)
     out = local_output(output if output is not None else name_after(source, options, "tokenized"), "packer tokenize")
-    opened = open_with(source, options, turns_of_chats=True)
+    opened = Corpus(parts=(open_with(source, options, turns_of_chats=True),))
     watch = Watch.of(opened)
     refuse_inside(source, out)
     skips = {"on_error": options.on_error} if options.on_error != "error" else {}
@@ -133,7 +133,7 @@ def _read_report(out: Path) -> TokenizeReport | None:
     raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output")
 
 
-def _check_complete(out: Path, report: TokenizeReport, opened: Source) -> str:
+def _check_complete(out: Path, report: TokenizeReport, opened: Corpus) -> str:
     """Check a complete dataset; return what was checked, for a message.
 
     Raises:
@@ -156,7 +156,7 @@ def _check_complete(out: Path, report: TokenizeReport, opened: Source) -> str:
 
 def _write(
     folder: Output,
-    opened: Source,
+    opened: Corpus,
     watch: Watch,
     request: Request,
     tokenizer: str,
@@ -171,19 +171,21 @@ def _write(
     """
     warn_of_linked_files(opened)
     spill = folder.scratch("spill")
-    pieces = cut_source(opened, spill)
+    (text,) = opened.parts
+    pieces = cut_source(text, spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder.building, spill, pieces, names)
     check_tokenizing(spill, opened, folder.out)
-    spilled = opened.spill(spill, progress, engine=Threads(workers=workers))
+    decoded = opened.spill(spill, progress, engine=Threads(workers=workers))
+    (spilled,) = decoded.parts
     watch.check()
     assert spilled.tokenized is not None
-    warn_of_unstopped(spilled)
+    warn_of_unstopped(decoded)
     identity = spilled.survey().identity
     counts, digest = None, None
     if spilled.skips:
-        refuse_all_rejected(spilled.sources, identity.documents, identity.tokens)
-        counts, digest = count_rejected([spilled]), write_rejected_list(folder, spilled.sources)
+        refuse_all_rejected(decoded.sources, identity.documents, identity.tokens)
+        counts, digest = count_rejected([spilled]), write_rejected_list(folder, decoded.sources)
     report = TokenizeReport(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,

@@ -25,8 +25,9 @@ from packer.shards.check_totals import differences
 from packer.shards.generations import in_generation
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from packer.sources.open_documents import OpenDocuments
+from packer.sources.corpus import Corpus
 from packer.sources.source import Source
+from packer.sources.source_order import in_source_order
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -99,7 +100,7 @@ def _engine(name: EngineName, ray_address: str | None, workers: int) -> Abstract
     return nullcontext(Threads(workers=workers))
 
 
-def compare_opened(folder: AnyPath, manifest: Manifest, opened: OpenDocuments, progress: Progress) -> Iterator[str]:
+def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress) -> Iterator[str]:
     """Yield a sentence for each difference between the rows and an open source, or a mixture of as many as packed."""
     packed = manifest.source
     parts: tuple[SourceIdentity | MixturePart, ...] = packed.mixture or (packed,)
@@ -111,7 +112,7 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: OpenDocuments, p
     if faults:
         yield from faults
         return
-    order = opened.in_source_order()
+    order = in_source_order(opened)
     faults = [fault for pair in zip(order.mixture, packed.mixture, strict=True) if (fault := _part_fault(*pair))]
     if faults:
         yield from faults

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.errors import SourceError
+from packer.sources.corpus import Corpus
 from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.open_documents import OpenDocuments
 from packer.sources.packed.packed_documents import files_read
 
 State = tuple[int, int, int]
@@ -32,7 +32,7 @@ class Watch:
     """Distinguishes this watch from others, also after pickling."""
 
     @classmethod
-    def of(cls, opened: OpenDocuments) -> Watch:
+    def of(cls, opened: Corpus) -> Watch:
         """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version.
 
         Raises:
@@ -46,7 +46,7 @@ class Watch:
         """Watch the files of several sources."""
         return cls(states={path: state for watch in watches for path, state in watch.states.items()})
 
-    def of_mapped(self, spilled: OpenDocuments) -> Watch:
+    def of_mapped(self, spilled: Corpus) -> Watch:
         """Watch only files that are still read, not those that have been decoded."""
         inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
         read = {path for input_ in inputs for path, _ in files_read(input_)}

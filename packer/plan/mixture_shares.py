@@ -35,6 +35,12 @@ class Take:
     sample: HashSample
     """Documents that are taken once more, as copy number `copies`; not all of them."""
 
+    @classmethod
+    def whole(cls, documents: int) -> Take:
+        """Take every document of a source once."""
+        none = HashSample(population=documents, key=np.uint64(0), threshold=np.uint64(0), before=np.zeros(1, np.int64))
+        return cls(copies=1, sample=none)
+
     @property
     def documents(self) -> int:
         """Number of documents taken, with every copy counted."""

@@ -28,11 +28,11 @@ class RowBlock:
     documents: NDArray[np.int64]
     """Documents of the segments, numbered in their own source: shape (segments,)."""
 
-    source_ids: NDArray[np.int64] | None
-    """Sources of the segments: shape (segments,); None without a mixture."""
+    source_ids: NDArray[np.int64]
+    """Sources of the segments: shape (segments,)."""
 
-    copies: NDArray[np.int64] | None
-    """Repetitions of the documents, from 0: shape (segments,); None without a mixture."""
+    copies: NDArray[np.int64]
+    """Repetitions of the documents, from 0: shape (segments,)."""
 
     starts: NDArray[np.int64]
     """First tokens of the segments in their documents: shape (segments,)."""
@@ -88,7 +88,7 @@ class SegmentColumns(NamedTuple):
         is_padding = np.zeros(offsets[-1], bool)
         is_padding[pads] = True
         segments = np.flatnonzero(~is_padding)
-        of_segments: dict[str, tuple[NDArray[np.int64] | None, Any]] = {
+        of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
             "seq_lengths": (block.extents, max_len - ends[tails]),
             "seq_tokens": (block.lengths, 0),
             "doc_ids": (block.documents, PADDING),
@@ -99,7 +99,6 @@ class SegmentColumns(NamedTuple):
         columns = {}
         for name in row_format.segment_columns:
             values, padding = of_segments[name]
-            assert values is not None
             column = columns[name] = np.empty(len(is_padding), SEGMENT_COLUMNS[name])
             column[segments], column[pads] = values, padding
         kept_lists = np.zeros(len(is_padding), np.int64)

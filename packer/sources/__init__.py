@@ -10,11 +10,12 @@
 What an input and a source are:
 
     documents.py         inputs, which yield documents; tables of checked documents; errors
-    open_documents.py    the protocol of all sources: tokens, text, preference pairs, mixtures
     source.py            inputs in order, as one sequence of documents
     pairs.py, text_pairs.py    preference pairs of tokens and of text
-    mixtures/            several sources with weights
     survey.py            a pass over a source: lengths, and its identity
+    corpus.py            what is packed: one source, or several that are mixed
+    survey_corpus.py     a pass over all sources, and the documents that a mixture takes of them
+    origins.py           the source, document and copy that each document comes from
     source_order.py      documents in the order of the files, for verification
     rejections.py        stores the rejected documents
 

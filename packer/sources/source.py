@@ -25,7 +25,6 @@ from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.rejections import RejectionCollector, Rejections
-from packer.sources.source_order import OwnOrder
 from packer.sources.survey import SourceSurvey, survey_source
 from packer.stores import AnyPath
 
@@ -72,11 +71,6 @@ class Source:
         self._rows = [input_.rows for input_ in inputs]  # None until the input has been read to its end
         if indices is not None:
             check_indices(name, indices, sum(count or 0 for count in self._rows))
-
-    @property
-    def sources(self) -> dict[str, Source]:
-        """The source itself, under the name ""; the counterpart of `Mixture.sources`."""
-        return {"": self}
 
     @property
     def records(self) -> Source:
@@ -230,10 +224,6 @@ class Source:
     ) -> SourceSurvey:
         """Check every document in one pass; see `survey_source`."""
         return survey_source(self, progress, with_extra=with_extra, on_table=on_table)
-
-    def in_source_order(self) -> OwnOrder:
-        """Return the documents in their own order, for comparison with rows."""
-        return OwnOrder(self)
 
     def extra(self) -> dict[str, pa.ChunkedArray]:
         """Return the extra columns of a mapped source, one value per list, with all chunks decoded.

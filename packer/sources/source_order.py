@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import MixturePart, SourceIdentity
 from packer.plan.hash_sample import BLOCK
+from packer.sources.corpus import Corpus
 from packer.sources.documents import TokenTable
 from packer.sources.rejections import count_rejected
+from packer.sources.source import Source
 from packer.sources.survey import IdentityCounter
-
-if TYPE_CHECKING:
-    from packer.sources.mixtures.draw_mixture import DrawnMixture
-    from packer.sources.source import Source
+from packer.sources.survey_corpus import CorpusSurvey, survey_corpus
 
 _TOGETHER = 1 << 20  # documents of a table, copies included
 
 
 class OwnOrder:
-    """Documents of a single source in its own order; see the protocol `SourceOrder`."""
+    """Documents of a single source in its own order, read in one pass."""
 
     mixture: tuple[MixturePart, ...] = ()
     """Empty: there is only one source."""
@@ -72,19 +71,19 @@ class MixtureOrder:
     b, d are documents 0 to 3, and one pass over the sources yields them in this order. Nothing is held per document.
     """
 
-    def __init__(self, drawn: DrawnMixture) -> None:
-        self.mixture = drawn.identities
+    def __init__(self, survey: CorpusSurvey) -> None:
+        self.mixture = survey.identity.mixture
         """Sources of the mixture, and counts of what is taken of each."""
         self.documents = sum(part.taken.documents for part in self.mixture)
         """Number of documents that are taken."""
-        self._drawn = drawn
-        self._mixture = drawn.mixture
-        self._takes = drawn.takes
-        self._firsts = drawn.origins().firsts
+        self._survey = survey
+        self._corpus = survey.corpus
+        self._takes = survey.takes
+        self._firsts = survey.origins().firsts
 
     def tables(self) -> Iterator[TokenTable]:
         """Yield all documents in order, in tables of bounded memory that list a document once per copy."""
-        for part, take, first_of_source in zip(self._mixture.parts, self._takes, self._firsts[:-1], strict=True):
+        for part, take, first_of_source in zip(self._corpus.parts, self._takes, self._firsts[:-1], strict=True):
             step = max(1, _TOGETHER // (take.copies + 1))
             done = int(first_of_source)
             for table in part.tables():
@@ -121,7 +120,7 @@ class MixtureOrder:
 
     def rejected(self) -> dict[str, int]:
         """Count the rejected documents by reason, with every copy; call this after reading `tables` to the end."""
-        return count_rejected(self._mixture.parts, self._takes)
+        return count_rejected(self._corpus.parts, self._takes)
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18) of code, copy 0"."""
@@ -133,9 +132,18 @@ class MixtureOrder:
         ends = before[block] + np.cumsum(take.times(first, min(first + BLOCK, take.sample.population)))
         at = int(np.searchsorted(ends, number, side="right"))
         copy = number - int(ends[at - 1] if at else before[block])
-        where = self._mixture.parts[source].describe(first + at)
-        return f"{where} of {self._mixture.names[source]}, copy {copy}"
+        where = self._corpus.parts[source].describe(first + at)
+        return f"{where} of {self._corpus.names[source]}, copy {copy}"
 
     def identity(self) -> SourceIdentity:
         """Return the identity of the mixture."""
-        return self._drawn.identity
+        return self._survey.identity
+
+
+SourceOrder: TypeAlias = OwnOrder | MixtureOrder
+"""Documents numbered in the order in which one pass over the files yields them."""
+
+
+def in_source_order(corpus: Corpus) -> SourceOrder:
+    """Return the documents in the order of the files; for a mixture, those that are taken, which reads it once."""
+    return OwnOrder(corpus.parts[0]) if corpus.recipe is None else MixtureOrder(survey_corpus(corpus))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceSurvey:
-    """Result of one pass over a single source; see the protocol `Survey`."""
+    """Result of one pass over a source."""
 
     source: Source
     """The source that was read."""
@@ -55,20 +55,6 @@ class SourceSurvey:
         for first, chunk in self.chunks():
             lengths[first : first + len(chunk)] = chunk
         return lengths
-
-    def order(self, lengths: NDArray[np.int32] | None = None) -> None:
-        """Return None: a single source keeps its order."""
-
-    def origins(self, order: NDArray[Any] | None = None) -> None:
-        """Return None: there is only one source."""
-
-    def lists(self, order: NDArray[Any] | None = None) -> NDArray[Any] | None:
-        """Return the list of each document, shape (documents,); None if document i is list i."""
-        return self.source.order
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return an extra column, one value per list."""
-        return self.extra[name]
 
 
 def survey_source(

@@ -168,20 +168,14 @@ class IndexTokens:
     def _lists(self, segments: _Segments) -> NDArray[np.int64]:
         """Return the lists of segments; raises a PackerError if the source has no such document."""
         ids, sources = segments.documents, segments.sources
-        origins, of_source = self.documents.origins, self._table.lists
-        last: Any = self.documents.identity.documents
-        if origins is not None:
-            assert sources is not None
-            if sources.max() >= len(origins.parts):
-                raise _misfit(f"source {sources.max()} of {len(origins.parts)}")
-            last = self._documents_of_parts[sources]
+        origins = self.documents.origins
+        if sources.max() >= len(origins.parts):
+            raise _misfit(f"source {sources.max()} of {len(origins.parts)}")
+        last = self._documents_of_parts[sources]
         if (ids >= last).any() or ids.min() < 0:
             first = self.first_document
             raise _misfit(f"document {first + int(ids.max())} of {first + int(np.max(last)):,}")
-        if origins is not None:
-            assert sources is not None
-            return origins.lists_of(sources, ids)
-        return ids if of_source is None else of_source[ids].astype(np.int64)
+        return origins.lists_of(sources, ids)
 
     def _located(self, column: SourceLists, lists: NDArray[np.int64], segments: _Segments) -> ListSpans:
         """Locate the lists of segments, and check that they have all of their tokens."""
@@ -237,8 +231,6 @@ class IndexTokens:
 
     def _named(self, segments: _Segments, at: int) -> str:
         document, origins = int(segments.documents[at]), self.documents.origins
-        if origins is None or segments.sources is None:
-            return self.documents.source.describe(document)
         return origins.describe(int(segments.sources[at]), document)
 
     @cached_property
@@ -263,15 +255,16 @@ class IndexTokens:
 
     @cached_property
     def _documents_of_parts(self) -> NDArray[np.int64]:
-        """Documents of each source of a mixture: shape (sources,)."""
-        return np.array([part.documents for part in self.documents.identity.mixture], np.int64)
+        """Documents of each source: shape (sources,)."""
+        identity = self.documents.identity
+        return np.array([part.documents for part in identity.mixture or (identity,)], np.int64)
 
 
 class _Segments(NamedTuple):
     """Segments of some rows, padding tails not included; int64 arrays of shape (segments,)."""
 
     documents: NDArray[np.int64]
-    sources: NDArray[np.int64] | None
+    sources: NDArray[np.int64]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
@@ -293,7 +286,7 @@ class _Segments(NamedTuple):
         gaps = list(zip((places + lengths)[gap].tolist(), (places + extents)[gap].tolist(), strict=True))
         return cls(
             documents=documents[is_real] - first_document,
-            sources=columns["source_ids"][is_real] if "source_ids" in columns else None,
+            sources=columns.get("source_ids", np.zeros_like(documents))[is_real],
             starts=columns["doc_starts"][is_real],
             lengths=lengths[is_real],
             places=places[is_real],

@@ -22,9 +22,9 @@ from packer.plan.segments import Segments
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.sources.documents import TokenTable
-from packer.sources.open_documents import SourceOrder
 from packer.sources.packed.packed_rows import PackedRows
 from packer.sources.packed.segment_index import SegmentIndex, SortedSegments, sorted_for_now
+from packer.sources.source_order import SourceOrder
 from packer.stores import AnyPath
 
 _TOGETHER = 1 << 18  # segments of the source, approximately, that are compared with those of the rows

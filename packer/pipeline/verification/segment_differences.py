@@ -17,9 +17,9 @@ from packer.plan.segments import Segments, context_of
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.sources.columns.column_types import cast, join
 from packer.sources.documents import TokenTable, reading
-from packer.sources.open_documents import SourceOrder
 from packer.sources.packed.packed_rows import PackedRows
 from packer.sources.packed.segment_index import SortedSegments
+from packer.sources.source_order import SourceOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 _SEGMENTS_TOGETHER = 1 << 16  # whose kept values may be long

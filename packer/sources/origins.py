@@ -1,4 +1,4 @@
-"""The source, document and copy that each document of a mixture comes from."""
+"""The source, document and copy that each document to pack comes from."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from packer.sources.source import Source
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origins:
-    """Documents of a mixture, numbered source by source, and within a source as in `Take`.
+    """Documents to pack, numbered source by source, and within a source as in `Take`.
 
     Nothing is held per document, except for another order.
     """
 
     parts: tuple[Source, ...]
-    """Sources of the mixture."""
+    """Sources."""
 
     names: tuple[str, ...]
-    """Names of the sources."""
+    """Names of the sources; empty for one that is not mixed."""
 
     takes: tuple[Take, ...]
     """Documents taken of each source."""
@@ -53,8 +53,16 @@ class Origins:
             order=order,
         )
 
+    @property
+    def is_mixture(self) -> bool:
+        """Whether sources are mixed; if not, every document of the one source is taken once, in its order."""
+        return any(self.names)
+
     def of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return source_ids, doc_ids and copy of documents in any order: each int64, shape (documents,)."""
+        if not self.is_mixture:
+            zeros = np.zeros_like(documents)
+            return zeros, documents, zeros
         numbers = documents if self.order is None else self.order[documents].astype(np.int64)
         sources = np.searchsorted(self.firsts, numbers, side="right") - 1
         ids, copies = np.empty_like(numbers), np.empty_like(numbers)
@@ -66,7 +74,7 @@ class Origins:
     def numbers(
         self, sources: NDArray[np.int64], ids: NDArray[np.int64], copies: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the documents of the mixture with these source_ids, doc_ids and copy, and whether it has each of them.
+        """Return the documents with these source_ids, doc_ids and copy, and whether it has each of them.
 
         This reverses `of` where the documents have their own order.
         """
@@ -93,5 +101,6 @@ class Origins:
         return lists
 
     def describe(self, source: int, document: int) -> str:
-        """Return the name of a document of a source for messages: "document 17 (rows.jsonl line 18) of code"."""
-        return f"{self.parts[source].describe(document)} of {self.names[source]}"
+        """Name a document of a source: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
+        where = self.parts[source].describe(document)
+        return f"{where} of {self.names[source]}" if self.is_mixture else where

@@ -1,8 +1,9 @@
-"""A mixture: several sources that are read as one, and how much of each is taken."""
+"""What is packed: one source, or several that are mixed, opened and ready to read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,14 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.engine import Engine, Threads
+from packer.errors import SourceError
 from packer.options.choices import MixUnit
-from packer.progress import Progress, silent
+from packer.progress import Progress, documents_of, silent
 from packer.sources.columns.column_types import join_by_name
 from packer.sources.decoding.decoded_pieces import SpillSize
 from packer.sources.documents import Input
-from packer.sources.mixtures.draw_mixture import DrawnMixture, draw_mixture, overall_progress, prefix_errors
 from packer.sources.source import Source
-from packer.sources.source_order import MixtureOrder
 from packer.stores import AnyPath
 
 
@@ -43,20 +43,20 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mixture:
-    """Several open sources with the same columns.
+class Corpus:
+    """One source, or several with the same columns that are mixed.
 
-    If some have labels, loss covers every token of the others: their tokens serve as labels.
+    If some sources have labels, loss covers every token of the others: their tokens serve as labels.
     """
 
     parts: tuple[Source, ...]
     """Sources in the order of `source_ids`."""
 
-    names: tuple[str, ...]
-    """Name of each source in messages and in the manifest; no two are equal."""
+    names: tuple[str, ...] = ("",)
+    """Name of each source in messages and in the manifest; no two are equal. A source that is not mixed has none."""
 
-    recipe: Recipe
-    """How much of each source is taken."""
+    recipe: Recipe | None = None
+    """How much of each source is taken; None for one source, of which every document is taken once."""
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -80,6 +80,8 @@ class Mixture:
 
     def spill_size(self, folder: AnyPath) -> SpillSize:
         """Estimate how much `spill` will write to `folder`."""
+        if self.recipe is None:
+            return self.parts[0].spill_size(folder)
         sizes = [part.spill_size(each) for part, each in zip(self.parts, self._folders(folder), strict=True)]
         return SpillSize(
             bytes=sum(size.bytes for size in sizes),
@@ -93,8 +95,10 @@ class Mixture:
         progress: Progress = silent,
         *,
         engine: Engine = Threads(),  # noqa: B008 (immutable)
-    ) -> Mixture:
-        """Decode inputs that cannot be mapped, each source in its own subfolder; see `Source.spill`."""
+    ) -> Corpus:
+        """Decode inputs that cannot be mapped; see `Source.spill`. Each source of a mixture has its own subfolder."""
+        if self.recipe is None:
+            return replace(self, parts=(self.parts[0].spill(folder, progress, engine=engine),))
         decoded = self._decoded(folder, progress, engine, {})
         types = [part.extra_types() for part in decoded.parts]
         kinds = join_by_name(types)
@@ -102,17 +106,7 @@ class Mixture:
             return decoded
         return self._decoded(folder, silent, engine, kinds)  # decoded streams are reused and gain wider types
 
-    def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> DrawnMixture:
-        """Check every document and decide how often each is taken; see `draw_mixture`."""
-        return draw_mixture(self, progress, with_extra=with_extra)
-
-    def in_source_order(self) -> MixtureOrder:
-        """Return the documents that are taken, in the order of the sources; this reads every source once."""
-        return MixtureOrder(self.survey())
-
-    def _decoded(
-        self, folder: AnyPath, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]
-    ) -> Mixture:
+    def _decoded(self, folder: AnyPath, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]) -> Corpus:
         parts = list(self.parts)
         in_turn = overall_progress(progress, [part for part in parts if not part.mapped])
         for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
@@ -128,3 +122,30 @@ class Mixture:
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """Number equal names by their position: data, code, data -> data (1), code, data (3)."""
     return tuple(f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1))
+
+
+@contextmanager
+def prefix_errors(name: str) -> Iterator[None]:
+    """Put the name of a source before the message of every `SourceError`, once."""
+    try:
+        yield
+    except SourceError as error:
+        if str(error).startswith(f"{name}: "):
+            raise
+        raise SourceError(f"{name}: {error}") from error
+
+
+def overall_progress(progress: Progress, parts: Sequence[Source]) -> Iterator[Progress]:
+    """Yield a callback for each of the parts, which are read in turn; it reports progress in all of them."""
+    sizes = [sum(file.bytes for file in part.files) for part in parts]
+    number = before = documents = 0
+
+    def overall(stage: str, done: int, total: int) -> None:
+        nonlocal documents
+        documents = before + done
+        read = sum(sizes[:number]) + sizes[number] * done / max(total, 1)
+        progress(stage, *documents_of(documents, read, sum(sizes)))
+
+    for number in range(len(parts)):  # noqa: B007 (`overall` reads it)
+        before = documents
+        yield overall
