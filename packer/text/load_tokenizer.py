@@ -15,7 +15,7 @@ from packer.paths import expanded
 from packer.progress import STATUS
 from packer.system_errors import hub_is_unreachable
 from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
-from packer.text.tokenizer_files import FILES, GENERATION_CONFIG, is_named_template, open_by_files
+from packer.text.tokenizer_files import FILES, GENERATION_CONFIG, class_by_files, is_named_template, open_by_files
 
 _TIMEOUT = 10  # seconds within which the Hub must answer
 _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
@@ -47,8 +47,10 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
         complete = open_by_files(folder, folder_or_id) if folder is not None else None
         if complete is not None:
             return complete, folder
+        transformers, known = _transformers(), class_by_files(folder) if folder is not None else None
+        opens = getattr(transformers, f"{known}Fast", None) or getattr(transformers, known or "AutoTokenizer")
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
-        opened = _transformers().AutoTokenizer.from_pretrained(folder_or_id, trust_remote_code=False)
+        opened = opens.from_pretrained(folder_or_id, trust_remote_code=False)
     except Exception as error:  # several HTTP libraries raise their own, depending on versions
         if "trust_remote_code" in str(error):
             raise PackerError(

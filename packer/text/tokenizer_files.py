@@ -2,7 +2,7 @@
 
 The generic classes take a tokenizer.json as it is. `open_by_files` returns what `AutoTokenizer` would, or None if it
 finds anything else: another class or model, an unknown key, or files that do not agree. transformers then opens the
-tokenizer.
+tokenizer. `class_by_files` names the class that `AutoTokenizer` would take, which imports torch to find it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,19 @@ FILES = (
 )
 """Files that are read, or looked for."""
 
-_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
-_MODELS = {
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
+_GENERIC_MODELS = {
     *("llama", "llama4", "gpt_oss", "deepseek_v2", "deepseek_v3", "glm", "glm4", "glm4_moe", "granite"),
     *("granitemoe", "granitemoehybrid", "olmo2", "olmo3", "smollm3", "nemotron", "stablelm", "gpt_neox"),
 }
-"""Models whose config.json does not lead to another class than the one that is named."""
+_MODELS = {
+    **dict.fromkeys(_GENERIC, _GENERIC_MODELS),
+    "BertTokenizer": {"bert", "distilbert", "electra", "mobilebert"},
+    "GPT2Tokenizer": {"gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"},
+    "GemmaTokenizer": {"gemma", "gemma2", "gemma3", "gemma3_text"},
+    "Qwen2Tokenizer": {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"},
+}
+"""Models, by a class without "Fast", whose config.json does not lead to another class than the one that is named."""
 
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -47,6 +54,15 @@ _KNOWN = {
 """Keys of a tokenizer_config.json that are taken into account below, or do not affect tokens."""
 
 
+def class_by_files(folder: Path) -> str | None:
+    """Return the name of the class of one model that `AutoTokenizer` takes, without "Fast"; None if that is unknown."""
+    try:
+        named = _class_of(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")), folder)
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return None
+    return None if named in _GENERIC else named
+
+
 def open_by_files(folder: Path, name: str) -> Tokenizer | None:
     """Open a tokenizer by its files alone.
 
@@ -59,11 +75,11 @@ def open_by_files(folder: Path, name: str) -> Tokenizer | None:
     """
     try:
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        if not (isinstance(config, dict) and _is_generic(config, folder)):
+        if _class_of(config, folder) not in _GENERIC or not _is_whole(config, folder):
             return None
         template = _chat_template(folder, config.get("chat_template"))
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return None
     backend = _parsed(text)
     special = _special_tokens(config, backend.padding) if backend is not None else None
@@ -80,18 +96,19 @@ def open_by_files(folder: Path, name: str) -> Tokenizer | None:
     return opened if is_complete else None
 
 
-def _is_generic(config: Mapping[str, Any], folder: Path) -> bool:
-    """Whether transformers takes tokenizer.json as it is, and no other file than these two says more about tokens."""
+def _class_of(config: Mapping[str, Any], folder: Path) -> str | None:
+    """Return the class that a configuration names, without "Fast", unless code or another model may lead to another."""
+    named, model = str(config["tokenizer_class"]).removesuffix("Fast"), folder / "config.json"
+    is_its_model = not model.is_file() or json.loads(model.read_text(encoding="utf-8"))["model_type"] in _MODELS[named]
+    return named if named in _MODELS and is_its_model and "auto_map" not in config else None
+
+
+def _is_whole(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether all keys of a configuration are known, and no other file than tokenizer.json says more about tokens."""
     is_older = "added_tokens_decoder" not in config
     others = ("tekken.json", *(("special_tokens_map.json", "added_tokens.json") if is_older else ()))
-    model = folder / "config.json"
-    return (
-        config.get("tokenizer_class") in _CLASSES
-        and config.keys() <= _KNOWN
-        and not config.get("split_special_tokens")
-        and not any((folder / name).exists() for name in others)
-        and (not model.is_file() or json.loads(model.read_text(encoding="utf-8")).get("model_type") in _MODELS)
-    )
+    is_known = config.keys() <= _KNOWN and not config.get("split_special_tokens")
+    return is_known and not any((folder / name).exists() for name in others)
 
 
 def _chat_template(folder: Path, configured: Any) -> Any:
