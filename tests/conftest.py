@@ -30,9 +30,10 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
 jit.compile_from_now_on()
 
 # the first example of a property pays for compiling its kernels
-settings.register_profile("packer", deadline=None)
+settings.register_profile("packer", deadline=None, max_examples=50)
+settings.register_profile("nightly", deadline=None, max_examples=300)
 # the kernels again, in other modes; as plain Python, an example takes long
-few = 8 if os.environ.get("NUMBA_DISABLE_JIT") else 25
+few = 8 if os.environ.get("NUMBA_DISABLE_JIT") else 15
 settings.register_profile("kernels", deadline=None, max_examples=few)
 settings.load_profile("packer")
 

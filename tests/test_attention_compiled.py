@@ -131,6 +131,7 @@ def test_wrong_boundaries_are_an_error_in_compiled_code(monkeypatch, changes, me
         model(**batch_of(**changes))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_trainer_with_torch_compile_trains_as_on_documents_alone(tmp_path):
     pytest.importorskip("accelerate")

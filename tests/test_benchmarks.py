@@ -25,6 +25,7 @@ def run(name: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_bench_train_measures_every_way(tmp_path):
     output = run("bench_train", "--documents", 60, "--steps", 1, "--runs", 1, "--curve", tmp_path / "curve.csv")
     assert output.startswith("no GPU: a tiny model")
@@ -37,6 +38,7 @@ def test_bench_train_measures_every_way(tmp_path):
     assert all(4 < float(row["loss"]) < 9 for row in rows)
 
 
+@pytest.mark.nightly
 def test_bench_convergence_trains_padded_and_flattened_alike(tmp_path):
     pytest.importorskip("matplotlib")
     run("bench_convergence", "--documents", 60, "--held-out", 8, "--seeds", 1, "--output", tmp_path)

@@ -300,6 +300,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_terminal_is_told_that_kernels_are_compiled_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -35,6 +35,7 @@ def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, name):
     assert fuzzing.run(name, 0, 60, tmp_path) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT, *SETS_DAMAGED, fuzzing.INDEX])
 def test_thousands_of_damaged_files_are_refused_or_read_correctly(tmp_path, name):

@@ -176,9 +176,8 @@ FLOAT32_INSIDE = {
 
 
 def in_float32(family, name):
-    """Mark for the night what float64, or the family's other implementation, shows as well."""
-    is_shown = family not in POST and (name == FLASH or family not in FLOAT32_INSIDE)
-    return pytest.param(family, name, marks=[pytest.mark.nightly] * is_shown)
+    """Leave families outside the post to the night: the test of the probe trains them in float32, too."""
+    return pytest.param(family, name, marks=[pytest.mark.nightly] * (family not in POST))
 
 
 @pytest.mark.parametrize(("family", "name"), [in_float32(*each) for each in SAFE if each[1] in (IMPLEMENTATION, FLASH)])

@@ -142,6 +142,7 @@ def test_wrong_or_missing_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=23) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_more_wrong_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=max(1, 15 // FUZZ)) == []

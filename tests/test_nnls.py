@@ -205,6 +205,7 @@ def test_squad_packs_as_published_and_better(shared_data):
 
 
 @jit_only
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("max_len", "max_segments"), [(4096, 8), (8192, None)])
 def test_long_packs_stay_quick(shared_data, max_len, max_segments):

@@ -231,6 +231,7 @@ def test_real_lengths_are_packed_within_one_pack_of_a_proven_bound(shared_data, 
 
 
 @jit_only
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "max_len", "max_segments"),
@@ -258,6 +259,7 @@ def test_real_lengths_are_packed_within_a_thousandth_of_a_bound_where_a_limit_bi
 
 
 @jit_only
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("max_len", "max_segments"), [(2048, 5), (4096, 8), (4096, 9), (8192, 8), (8192, 16)])
 def test_a_million_heavy_tailed_lengths_are_packed_within_a_thousandth_where_a_limit_binds(max_len, max_segments):

@@ -247,6 +247,7 @@ def test_progress_counts_tokens_to_the_end(tmp_path):
     assert steps[-1] == ("write", manifest.packs * 64, manifest.packs * 64)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_without_a_cache_folder_kernels_are_compiled_again(tmp_path):
     package = Path(packer.__file__).parent

@@ -310,7 +310,14 @@ def test_one_rank_prints_the_summary_and_the_environment_names_the_rank(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["00003-00000.arrow", "drawn-", "data-00003", "manifest.json"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "drawn-",
+        "data-00003",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("00003-00000.arrow", "manifest.json")),
+    ],
+)
 def test_a_rank_killed_at_any_stage_is_replaced_and_the_bytes_are_those_of_one_process(tmp_path, stage):
     """Rank 0 or 1 kills itself when it is about to name a file of the stage; a third one finishes with the rest."""
     source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})

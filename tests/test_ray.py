@@ -65,7 +65,8 @@ def writes_the_bytes_of_one_process(make, extra, cluster, tmp_path):
     source, options = make(tmp_path), options_of(extra)
     expected = packer.pack(source, tmp_path / "expected", **options)
     steps = []
-    found = packer.pack(source, tmp_path / "out", engine="ray", progress=lambda *step: steps.append(step), **options)
+    with in_folder(tmp_path):  # relative paths are those of the driver
+        found = packer.pack(source.name, "out", engine="ray", progress=lambda *step: steps.append(step), **options)
     assert found == expected
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
     written = [(done, total) for stage, done, total in steps if stage == "write"]
@@ -80,14 +81,6 @@ def appends_and_materializes_as_one_process_does(cluster, tmp_path):
     expected = packer.append(tmp_path / "expected", more)
     packer.append(tmp_path / "index", more, engine="ray")
     assert packer.materialize(tmp_path / "index", [source, more], tmp_path / "out", engine="ray") == expected
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
-
-
-def takes_relative_paths_as_the_driver_does(cluster, tmp_path):
-    source = as_files(tmp_path)
-    with in_folder(tmp_path):
-        packer.pack(source.name, "out", engine="ray", **options_of({}))
-    packer.pack(source, tmp_path / "expected", **options_of({}))
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
 
 
@@ -134,20 +127,6 @@ def replaces_killed_workers(cluster, tmp_path):
     packer.pack(source, tmp_path / "out", engine="ray", **options)
     thread.join()
     assert killed
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
-
-
-def goes_on_after_the_driver_was_killed(cluster, tmp_path):
-    source = as_arrow(tmp_path)
-    command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "64"]
-    command += ["--shard-size", "6KB", "--engine", "ray", "--ray-address", cluster.address, "--json"]
-    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    kill_when(tmp_path, "out/data-*.arrow", driver.kill).join()
-    assert driver.wait() == -signal.SIGKILL
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["found_complete"] is False
-    packer.pack(source, tmp_path / "expected", **options_of({}))
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
 
 
@@ -212,12 +191,9 @@ def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_
 
 SCENARIOS = {
     "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
-    "in order": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "sequential"}),
     "append": appends_and_materializes_as_one_process_does,
-    "relative paths": takes_relative_paths_as_the_driver_does,
     "error": raises_an_error_of_a_task_in_one_line,
     "workers": replaces_killed_workers,
-    "driver": goes_on_after_the_driver_was_killed,
 }
 
 

@@ -180,8 +180,11 @@ def test_ranks_that_a_slow_store_makes_look_dead_do_no_harm(source, bucket, expe
 def test_ranks_killed_at_any_stage_are_replaced_and_leave_no_local_files(source, bucket, expected, tmp_path):
     killer = """
 import os, signal, sys
+from pytest import MonkeyPatch
 from packer.__main__ import main
 from packer.stores import RemotePath
+from tests.small import shrink
+shrink(MonkeyPatch(), heartbeat=0.2)
 stage = sys.argv.pop(1)
 for name in ("upload", "write_bytes"):
     def strike(path, *arguments, usual=getattr(RemotePath, name), **options):
@@ -194,13 +197,14 @@ main()
     out, local = bucket / "set", tmp_path / "local"
     local.mkdir()
     words = ["pack", str(source), "-o", str(out), "--max-len", "64", "--shard-size", "12KB", "--algorithm", "mixed"]
-    words += ["--rank-timeout", "6", "--ranks", "2"]
+    words += ["--rank-timeout", "1", "--ranks", "2"]
     environment = {**os.environ, "TMPDIR": str(local)}
     for stage in ("-00000.json", "set/data-", "manifest.json"):
         command = [sys.executable, "-c", killer, stage, *words, "--rank", "0"]
         assert subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == -signal.SIGKILL
     assert len(list(local.iterdir())) == 1  # each removes what the one before has left
-    subprocess.run([sys.executable, "-m", "packer", *words, "--rank", "1"], cwd=ROOT, env=environment, check=True)
+    command = [sys.executable, "-c", killer, "no stage", *words, "--rank", "1"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
     assert stored(out) == expected
     assert not list(local.iterdir())
 

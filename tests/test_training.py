@@ -29,6 +29,14 @@ def example(request, tmp_path_factory) -> Example:
     return make_example(tmp_path_factory.mktemp("source"), make_source(request.param))
 
 
+@pytest.fixture(
+    scope="module", params=[SOURCES[-1], *(pytest.param(s, marks=pytest.mark.nightly) for s in SOURCES[:-1])]
+)
+def trained(request, tmp_path_factory) -> Example:
+    """An example for trainers, of which one in CI is enough."""
+    return make_example(tmp_path_factory.mktemp("source"), make_source(request.param))
+
+
 @pytest.fixture
 def any_example(tmp_path) -> Example:
     return make_example(tmp_path, make_source("first token trained"))
@@ -184,22 +192,22 @@ TRAINED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
-def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(example, tmp_path, attention, batch_size):
+def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(trained, tmp_path, attention, batch_size):
     model = tiny_llama(attention=attention)
-    alone = train_alone(model, example.pieces)
-    loss, found = train_step(reading_trainer(model, example, tmp_path, batch_size=batch_size))
+    alone = train_alone(model, trained.pieces)
+    loss, found = train_step(reading_trainer(model, trained, tmp_path, batch_size=batch_size))
     assert loss == pytest.approx(alone.loss, abs=1e-5)
     assert_same_gradients(found, alone.gradients, 1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.nightly), 2])
-def test_the_trainer_with_collate_trains_as_on_documents_alone(example, tmp_path, batch_size):
+def test_the_trainer_with_collate_trains_as_on_documents_alone(trained, tmp_path, batch_size):
     pytest.importorskip("accelerate")
     model = tiny_llama()
-    alone = train_alone(model, example.pieces)
+    alone = train_alone(model, trained.pieces)
     trainer = hugging_face_trainer.make_trainer(
-        model, str(example.packed), str(tmp_path), **one_step(example, batch_size)
+        model, str(trained.packed), str(tmp_path), **one_step(trained, batch_size)
     )
     loss, found = train_step(trainer)
     assert loss == pytest.approx(alone.loss, abs=1e-5)
@@ -233,17 +241,17 @@ def sft_trainer(model, example, folder, *, batch_size, **changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
-def test_sft_trainer_trains_as_on_documents_alone(example, tmp_path, attention, batch_size):
+def test_sft_trainer_trains_as_on_documents_alone(trained, tmp_path, attention, batch_size):
     model = tiny_llama(attention=attention)
-    alone = train_alone(model, example.pieces)
-    loss, found = train_step(sft_trainer(model, example, tmp_path, batch_size=batch_size))
+    alone = train_alone(model, trained.pieces)
+    loss, found = train_step(sft_trainer(model, trained, tmp_path, batch_size=batch_size))
     assert loss == pytest.approx(alone.loss, abs=1e-5)
     assert_same_gradients(found, alone.gradients, 1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_trainer", [reading_trainer, sft_trainer])
-@pytest.mark.parametrize("options", [{"pad_id": 77}, {"max_segments": 1}])
+@pytest.mark.parametrize("make_trainer", [reading_trainer, pytest.param(sft_trainer, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("options", [{"pad_id": 77, "max_segments": 1}], ids=str)
 def test_padding_does_not_matter_to_trainers(tmp_path, make_trainer, options):
     example = make_example(tmp_path, make_source("first token trained"), **options)
     assert "max_segments" not in options or example.rows == len(example.pieces), "a document a row, the rest padding"
@@ -255,7 +263,7 @@ def test_padding_does_not_matter_to_trainers(tmp_path, make_trainer, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_trainer", [reading_trainer, sft_trainer])
+@pytest.mark.parametrize("make_trainer", [reading_trainer, pytest.param(sft_trainer, marks=pytest.mark.nightly)])
 def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(any_example, tmp_path, make_trainer):
     model = tiny_llama()
     alone = train_alone(model, any_example.pieces)
@@ -265,6 +273,7 @@ def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(any_example
     assert found["eval_loss"] == pytest.approx(alone.loss, abs=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_sft_trainer_without_packing_leaks(any_example, tmp_path):
     model = tiny_llama()
@@ -279,6 +288,7 @@ def test_sft_trainer_refuses_to_pack_rows_again(any_example, tmp_path):
         sft_trainer(tiny_llama(), any_example, tmp_path, batch_size=2, dataset_kwargs={})
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_sft_trainer_on_rows_without_labels_trains_on_padding(tmp_path):
     """Why `--no-labels` is only for packer.load."""
