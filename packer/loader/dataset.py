@@ -30,7 +30,7 @@ from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
     from packer.loader.cache.cached_dataset import CachedDataset
-    from packer.loader.index.generation_tokens import GenerationTokens
+    from packer.loader.index.index_tokens import GenerationTokens
     from packer.pipeline.read_documents import SourceLike
 
 _T = TypeVar("_T")
@@ -139,7 +139,7 @@ class PackedDataset:
 
     def _open_source(self, source: SourceLike | Sequence[SourceLike]) -> None:
         """Open the source of an index."""
-        from packer.loader.index.generation_tokens import GenerationTokens
+        from packer.loader.index.index_tokens import GenerationTokens
 
         tokens = GenerationTokens.open(self.path, self.manifest, source)
         self._opening = replace(self._opening, tokens=tokens)

@@ -3,8 +3,7 @@
 A row is filled when it is read. If the source is in object storage, where a row would take many small requests, whole
 shards are written to the cache of the node instead.
 
-    index_tokens.py         tokens of rows, read from the mapped source of one generation
-    generation_tokens.py    the same for a dataset that was appended to: each generation has a source of its own
+    index_tokens.py         tokens of rows, read from the mapped source of each generation
     source_lists.py         lists of the source as NumPy arrays: located together, copied one by one
     materialized_shards.py  whole shards, written to the cache with their tokens
 

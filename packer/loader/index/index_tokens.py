@@ -5,6 +5,7 @@ NumPy copies them here, not the kernels that pack: a row has few segments, and a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from packer.loader.index.source_lists import ListSpans, SourceLists
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.pipeline.apply_options import row_format_of
-from packer.pipeline.packed_source import open_index_source, read_index_source
+from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
 from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import Documents, SourceLike
 from packer.pipeline.watch_source import Watch
@@ -304,3 +305,53 @@ def _misfit(what: str) -> PackerError:
         f"the index refers to {what}, which the source does not have: `packer verify` finds what was changed; restore "
         "it, or pack again"
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationTokens:
+    """Columns with a value per token of the rows of an index; see `IndexTokens`. Can be pickled."""
+
+    parts: tuple[IndexTokens, ...]
+    """Tokens of each generation."""
+
+    firsts: tuple[int, ...]
+    """Number of the first document of each generation."""
+
+    @classmethod
+    def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> GenerationTokens:
+        """Open the source of an index, or the sources of its generations in order.
+
+        Raises:
+            PackerError: as `IndexTokens.open`; or the number of sources is wrong, or they have columns of other types.
+        """
+        parts = [IndexTokens.open(folder, part, one) for part, one in with_sources(folder, manifest, source)]
+        for number, part in enumerate(parts):
+            for name, dtype in part.dtypes.items():
+                if dtype != parts[0].dtypes[name]:
+                    raise PackerError(
+                        f"'{name}' is {parts[0].dtypes[name]} in the source of generation 0, and {dtype} in that of "
+                        f"generation {number}: give sources with columns of one type, or pack them to one index"
+                    )
+        return cls(parts=tuple(parts), firsts=tuple(part.first_document for part in parts))
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype[Any]]:
+        """Columns with a value per token, in the order of a row, and their types."""
+        return self.parts[0].dtypes
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a source is in object storage, so that rows are not filled, but whole shards are made."""
+        return any(part.is_remote for part in self.parts)
+
+    def fill(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with their tokens; see `IndexTokens.fill`."""
+        if len(self.parts) == 1:
+            return self.parts[0].fill(rows)
+        generations = [bisect_right(self.firsts, int(row["doc_ids"][0])) - 1 for row in rows]
+        filled = list(rows)
+        for generation in dict.fromkeys(generations):
+            at = [index for index, each in enumerate(generations) if each == generation]
+            for index, row in zip(at, self.parts[generation].fill([rows[index] for index in at]), strict=True):
+                filled[index] = row
+        return filled

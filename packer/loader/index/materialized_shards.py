@@ -25,8 +25,7 @@ from packer.errors import PackerError
 from packer.loader.cache.cache_space import CacheOptions
 from packer.loader.cache.cached_dataset import CachedDataset
 from packer.loader.cache.shard_providers import DownloadedShards
-from packer.loader.index.generation_tokens import GenerationTokens
-from packer.loader.index.index_tokens import IndexTokens
+from packer.loader.index.index_tokens import GenerationTokens, IndexTokens
 from packer.loader.open_shards import OpenShard
 from packer.shards.generations import keys_of, parts_of
 from packer.shards.manifest import Manifest

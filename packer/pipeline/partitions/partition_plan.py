@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.facts import PlanTotals
 from packer.notes import Notes
-from packer.pipeline.partitions.partition_rows import PartitionJob
+from packer.pipeline.partitions.partition_tasks import PartitionJob
 from packer.pipeline.partitions.pattern_shares import Shares
 from packer.pipeline.partitions.regions import PoolStage, load
 from packer.plan.located_rows import LocatedRows, joined_rows

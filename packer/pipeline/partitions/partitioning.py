@@ -25,9 +25,15 @@ from packer.facts import PlanTotals
 from packer.notes import Note, Notes, make_note, run_stage
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
-from packer.pipeline.partitions.leftover_rows import draw_rest, fill_rest, solve_rest
 from packer.pipeline.partitions.partition_plan import PartitionPlan
-from packer.pipeline.partitions.partition_rows import PartitionJob, note_rows, take_share
+from packer.pipeline.partitions.partition_tasks import (
+    PartitionJob,
+    draw_rest,
+    fill_rest,
+    note_rows,
+    solve_rest,
+    take_share,
+)
 from packer.pipeline.partitions.pattern_shares import Shares, share_further, share_with_regions
 from packer.pipeline.partitions.regions import PoolStage, Regions, load
 from packer.pipeline.planning.surveying import Survey

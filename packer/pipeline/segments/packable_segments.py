@@ -14,7 +14,6 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.segments.turns import split_at_turns
 from packer.pipeline.segments.untrained import without_untrained
-from packer.plan.account import count_documents
 from packer.plan.cutting import items_of
 from packer.plan.groups import apart_bound, together_bound
 from packer.plan.segments import Segments
@@ -48,8 +47,31 @@ def cut_by_policy(
 
 
 def account_of(segments: Segments, options: PackOptions) -> Account:
-    """Count documents and tokens by what became of them."""
-    return count_documents(segments, pairs=options.pairs, drops_untrained=options.untrained == "drop")
+    """Count documents and tokens by what became of them; options add reasons, such as "untrained"."""
+    is_dropped, is_truncated = segments.long == "drop", segments.long == "truncate"
+    documents_dropped = {
+        "empty": segments.empty_documents,
+        "too_long": segments.long_documents if is_dropped else 0,
+    }
+    tokens_dropped = {"too_long": segments.long_tokens if is_dropped else 0}
+    if options.pairs:
+        documents_dropped["unpaired"] = segments.unpaired_documents
+        tokens_dropped["unpaired"] = segments.unpaired_tokens
+    if options.untrained == "drop":
+        documents_dropped["untrained"] = segments.untrained_documents
+        tokens_dropped["untrained"] = segments.untrained_tokens
+    with_heads, heads = np.unique(segments.head_documents, return_counts=True)
+    return Account(
+        documents=segments.documents,
+        documents_split=int(np.count_nonzero(heads + (segments.tails[with_heads] > 0) > 1)),
+        documents_truncated=segments.long_documents if is_truncated else 0,
+        documents_dropped=documents_dropped,
+        tokens=int(segments.lengths.sum(dtype=np.int64)),
+        tokens_packed=segments.tokens,
+        tokens_repeated=segments.repeated,
+        tokens_truncated=segments.truncated_tokens,
+        tokens_dropped=tokens_dropped,
+    )
 
 
 def items_and_groups(
