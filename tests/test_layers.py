@@ -42,7 +42,6 @@ FLOORS = {
     "loader": 3,
     "attention": 3,
     "report": 4,
-    "demo_corpus": 4,
     "cli": 4,
     "signals": 4,
     "heartbeats": 1,

@@ -96,11 +96,10 @@ def test_tokenizers_and_templates_take_it(home):
 def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from packer import demo_corpus
     from packer.attention.load_model import _language_config
 
     seen = []
-    monkeypatch.setattr(demo_corpus, "run_demo", lambda folder, **_: [seen.append(folder)])
+    monkeypatch.setattr("packer.cli.demo.write_corpus", lambda folder: seen.append(folder) or 1 / 0)
     CliRunner().invoke(cli, ["demo", "-o", "~/demo"])
     assert seen == [home / "demo"]
     transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")

@@ -1,15 +1,60 @@
-"""`packer demo`: the main commands on a corpus that every machine has."""
+"""`packer demo`: the main commands on a corpus that every machine has, the Python standard library's source files."""
 
 from __future__ import annotations
 
+import sysconfig
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from packer.cli.command import command, options
 from packer.cli.progress_bars import progress_bars
+from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.command_options import OutputOptions
+
+_VOCAB_SIZE = 4096
+_TRAINING_FILES = 400  # more files barely change the tokenizer
+_EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+def standard_library_texts() -> Iterator[tuple[str, str]]:
+    """Yield (path in the library, text) of the Python files in this interpreter's standard library, without tests."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(library.rglob("*.py"), key=lambda path: path.as_posix().encode()):
+        name = path.relative_to(library)
+        if _EXCLUDED_FOLDERS.isdisjoint(name.parts):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if text:
+                yield name.as_posix(), text
+
+
+def write_corpus(folder: Path) -> Path:
+    """Tokenize the standard library and return the path of the tokens, `folder`/stdlib.arrow.
+
+    The tokenizer, a byte-level BPE that is trained on a sample of the files, is written to the same folder, with a
+    tokenizer_config.json that names the token which ends a text.
+    """
+    import json
+
+    import pyarrow as pa
+
+    from packer.text import END_OF_TEXT, train_byte_level
+
+    names, texts = zip(*standard_library_texts(), strict=True)
+    tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINING_FILES)], _VOCAB_SIZE)
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    ids = [[*encoded.ids, end] for encoded in tokenizer.encode_batch(list(texts))]
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END_OF_TEXT}) + "\n")
+    table = pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32())), "path": list(names)})
+    path = folder / "stdlib.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    return path
 
 
 @command(resumes=True, short_help="Pack the source files of this machine's Python.")
@@ -26,8 +71,38 @@ def demo(output: Path, max_len: int) -> None:
 
     It trains a byte-level BPE tokenizer on the files and runs stats, pack, verify and one batch of the loader.
     """
-    from packer.demo_corpus import run_demo
+    from packer.loader.batching.collating import batches
+    from packer.loader.dataset import load
+    from packer.pipeline import packing, verifying
+    from packer.pipeline.collect_figures import dataset_figures
+    from packer.report.figure_tables import render_figures
+    from packer.report.run_summary import render_manifest_summary
 
+    folder = output
+    source, output = folder / "stdlib.arrow", folder / f"stdlib-packed-{max_len}"
+    pack_options = PackOptions(max_len=max_len)
     with progress_bars() as progress:
-        for text in run_demo(output, max_len=max_len, progress=progress):
-            click.echo(text)
+        click.echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
+        try:
+            write_corpus(folder)
+        except OSError as error:
+            raise PackerError(f"{error.filename or folder}: {error.strerror}: choose another --output") from error
+
+        click.echo(f"\n$ packer stats {source} --max-len {max_len}")
+        click.echo(render_figures(dataset_figures(source, options=pack_options, progress=progress)))
+
+        click.echo(f"\n$ packer pack {source} --max-len {max_len} --overwrite")
+        started = time.perf_counter()
+        result = packing.pack(source, output, options=pack_options, overwrite=True, progress=progress)
+        seconds = time.perf_counter() - started
+        click.echo(render_manifest_summary(result.manifest, output=str(output), seconds=seconds))
+
+        click.echo(f"\n$ packer verify {output} --source {source}")
+        for fault in verifying.verify(output, source, progress=progress):
+            raise PackerError(f"{output}: {fault}")
+        click.echo(f"{output} is verified: hashes, structure and every token of the source")
+
+    click.echo(f'\n>>> next(packer.batches(packer.load("{output}"), rows=4))')
+    for name, value in next(batches(load(output), rows=4, tensors="numpy")).items():
+        click.echo(f"{name:16} {value.dtype} {value.shape}" if hasattr(value, "shape") else f"{name:16} {value}")
+    click.echo(f"\nOne row as text: packer show {output} 0 --tokenizer {folder / 'tokenizer.json'}")
