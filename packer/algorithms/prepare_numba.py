@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from packer.algorithms.memory import teach_numba
 from packer.progress import STATUS
 
 _ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
@@ -27,6 +26,8 @@ def prepared_numba() -> Any:
     """Import Numba, with what the package adds to it."""
     import numba
     from numba.core import event
+
+    from packer.algorithms.memory import teach_numba  # NumPy, which commands that compile nothing do not need
 
     class CompileNotice(event.Listener):
         """Reports the first compilation of a process, and measures all; kernels in the cache are not compiled."""
