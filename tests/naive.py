@@ -531,14 +531,6 @@ def slopes(columns, damping, amounts, counts, weights):
 # ---- text: one document at a time ----
 
 
-def text_tokens(tokenizer, text):
-    """Tokens of a text with one BOS, where the tokenizer adds it, and one EOS, whoever adds it."""
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    adds_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
-    front = [tokenizer.bos_token_id] if adds_bos and ids[0] != tokenizer.bos_token_id else []
-    return front + ids + ([tokenizer.eos_token_id] if ids[-1] != tokenizer.eos_token_id else [])
-
-
 # ---- encoders: rows -> one batch, and masks ----
 
 

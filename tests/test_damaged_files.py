@@ -9,16 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import packer
 from packer import PackerError
 from packer.facts.rejection import REMEDY
-from packer.loader import open_shards as loader_module
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
-from packer.shards.reader import open_shard
 from packer.sources.tokenized_source import open_source
 from tests import fuzzing
 from tests.effort import FUZZ
@@ -128,16 +125,6 @@ def test_no_changed_bit_is_passed_on(tmp_path, name, file):
             assert len(list(packed.iterdir())) == rest
 
 
-@pytest.mark.parametrize("name", ["plain", "appended", "index"])
-def test_a_missing_shard_is_named_before_documents_are_found_again(tmp_path, name):
-    packed, source, last = make_set(tmp_path, name)
-    path = min(packed.glob("*.arrow"))
-    path.rename(tmp_path / "gone")
-    for command, write in written_from(packed, source, last).items():
-        with pytest.raises(PackerError, match=rf"{path.name} is missing, but listed in the manifest"):
-            write(tmp_path / command)
-
-
 def test_the_loader_hashes_on_request(tmp_path):
     packed = fuzzing.pack_small(tmp_path)
     rows = [row["input_ids"].tolist() for row in packer.load(packed, verify=True)]
@@ -166,27 +153,6 @@ def test_the_loader_checks_the_segments_of_a_record_batch_when_it_is_read(tmp_pa
             use()
 
 
-def test_the_loader_reads_columns_of_a_record_batch_that_end_together(tmp_path, monkeypatch):
-    """The file states the length of each column; Arrow compares only their sums over all record batches."""
-    packed = fuzzing.pack_small(tmp_path)
-    names = packer.load(packed).column_names
-
-    def open_with(name):
-        def opened(*arguments):
-            table = open_shard(*arguments)
-            labels = table["labels"].combine_chunks()
-            changed = pa.chunked_array([labels[:0], labels])
-            return table.set_column(1, name, changed) if name in names else table.append_column(name, changed)
-
-        return opened
-
-    monkeypatch.setattr(loader_module, "open_shard", open_with("labels"))
-    with pytest.raises(PackerError, match="the columns of a record batch are of different lengths; restore it"):
-        packer.load(packed)[0]
-    monkeypatch.setattr(loader_module, "open_shard", open_with("other"))
-    assert list(packer.load(packed)[0]) == names
-
-
 @pytest.mark.parametrize("name", ["string", "binary", "list", "map"])
 @pytest.mark.parametrize("wrong", [-1, 2**20, 2**31 - 1])
 def test_offsets_inside_a_kept_column_are_checked_before_a_value_is_read(tmp_path, name, wrong):
@@ -207,19 +173,6 @@ def test_offsets_inside_a_kept_column_are_checked_before_a_value_is_read(tmp_pat
         with pytest.raises(PackerError, match=rf"{path.name}: .*: changed after packing; restore it, or pack again"):
             use()
     assert len(packer.load(packed)[-1]["input_ids"]) == 16  # in another shard
-
-
-def test_a_record_batch_without_rows_is_refused(tmp_path):
-    packed = fuzzing.pack_small(tmp_path)
-    path = min(packed.glob("*.arrow"))
-    table = pa.ipc.open_stream(path.read_bytes()).read_all()
-    with pa.ipc.new_stream(str(path), table.schema) as stream:
-        stream.write_batch(table.to_batches()[0].slice(0, 0))
-        stream.write_table(table)
-    fuzzing.make_manifest_fit(packed, path.name)
-    for use in (lambda: packer.load(packed).column_names, lambda: list(packer.load(packed).segments())):
-        with pytest.raises(PackerError, match="a record batch has no rows"):
-            use()
 
 
 # Lists with false offsets, and sizes above 2^31
@@ -252,34 +205,6 @@ def test_a_list_that_claims_values_beyond_its_buffer_is_refused(tmp_path, claime
         assert content.count(offsets.tobytes()) == 1
         path.write_bytes(content.replace(offsets.tobytes(), wrong.tobytes()))
         assert refusal(path).startswith("a.arrow: cannot be read, truncated or corrupt: ")
-
-
-def test_a_footer_with_another_number_of_rows_than_its_row_groups_is_refused(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"input_ids": [[1, 2]] * 77}), path, row_group_size=40)
-    content = path.read_bytes()
-    right, wrong = b"\x16\x9a\x01", b"\x16\x9c\x01"  # a field of 64 bits, and 77 or 78 as a zigzag varint
-    assert content.count(right) == 1
-    path.write_bytes(content.replace(right, wrong))
-    assert refusal(path) == "a.parquet: corrupt: it says 78 rows, its row groups say 77"
-
-
-@pytest.mark.parametrize("size", [0, 3, 2**30, 2**31 - 1])
-def test_a_fixed_size_list_of_another_size_than_its_values_is_refused(tmp_path, size):
-    path = save(tmp_path / "a.arrow", pa.array([[1, 2]] * 4, pa.list_(pa.int32(), 2)))
-    content = path.read_bytes()
-    places = [at for at in range(0, len(content) - 3, 4) if content[at : at + 4] == np.int32(2).tobytes()]
-    kinds = {}
-    for at in places:  # the size is in the schema, at an offset that depends on the version of flatbuffers
-        changed = content[:at] + np.int32(size).tobytes() + content[at + 4 :]
-        try:
-            kinds[at] = pa.ipc.open_stream(changed).schema.field(0).type
-        except (pa.ArrowException, OSError):
-            continue
-    (at,) = (at for at, kind in kinds.items() if kind == pa.list_(pa.int32(), size))
-    path.write_bytes(content[:at] + np.int32(size).tobytes() + content[at + 4 :])
-    expected = "lists of no values" if size == 0 else "cannot be read, truncated or corrupt"
-    assert expected in refusal(path)
 
 
 class SparseFile(io.RawIOBase):
@@ -329,32 +254,6 @@ def test_a_document_above_the_longest_is_named(tmp_path):
 # Files that do not fit together, and sources without files
 
 
-def test_types_may_differ_between_files_and_columns_may_not(tmp_path):
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    kinds = (pa.list_(pa.int32()), pa.large_list(pa.uint16()), pa.list_(pa.int64(), 2), pa.list_(pa.int8()))
-    for number, kind in enumerate(kinds):
-        save(folder / f"{number}.arrow", pa.array([[number, 5]] * 3, kind))
-    packer.pack(folder, tmp_path / "out", max_len=4, sync=False)
-    assert list(packer.verify(tmp_path / "out", folder)) == []
-    for name, columns, message in (
-        ("tokens", [pa.array([[1]], pa.list_(pa.int32()))], "4.arrow: no column 'input_ids' (found: tokens)"),
-        ("input_ids", [pa.array([[1.0]])], "4.arrow: column 'input_ids' holds list<item: double>"),
-        ("input_ids", [pa.array([[1]])] * 2, "4.arrow has a column 'labels', 3.arrow has none"),
-    ):
-        save(folder / "4.arrow", *columns, names=(name, "labels"))
-        assert message in refusal(folder)
-
-
-def test_a_source_without_files_is_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for source in (tmp_path / "empty", tmp_path / "*.jsonl"):
-        assert "no file to read" in refusal(source)
-    (tmp_path / "saved").mkdir()
-    (tmp_path / "saved" / "state.json").write_text('{"_data_files": []}')
-    assert "empty dataset: 0 documents in 0 file(s)" in refusal(tmp_path / "saved")
-
-
 @pytest.mark.parametrize(
     "state",
     [
@@ -376,21 +275,6 @@ def test_splits_that_are_not_names_are_refused(tmp_path, splits):
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "dataset_dict.json").write_text(splits)
     assert "no list of 'splits'" in refusal(tmp_path / "saved")
-
-
-def test_an_invalid_indices_mapping_is_refused(tmp_path):
-    _, path = fuzzing.write_source("saved-indices", b"", tmp_path)
-    whole = fuzzing.INDICES
-    for column, message in (
-        (pa.array([1.0]), "an indices mapping of double, where one column of whole numbers"),
-        (pa.array([1, None]), "nulls in an indices mapping"),
-    ):
-        save(path, column)
-        assert refusal(path.parent).startswith(f"indices.arrow: {message}")
-    save(path, pa.array([1]), pa.array([1]))
-    assert "an indices mapping of int64, int64" in refusal(path.parent)
-    path.write_bytes(whole[:-8])
-    assert refusal(path.parent).startswith("indices.arrow: truncated: the Arrow stream stops at byte")
 
 
 # Many small documents, and one large

@@ -1,7 +1,6 @@
 """Exports: exactly the columns of a trainer, with the values of the documents; complete or not there."""
 
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -22,9 +21,7 @@ from packer import PackerError
 from packer.cli import cli
 from packer.cli.export import export as command
 from packer.exporting.targets import TARGETS, Target
-from packer.exporting.write_export import COMPRESSIONS, EXPORT, RECORD, convert
-from packer.output.claim_folder import claim
-from packer.output.replace_folder import sibling
+from packer.exporting.write_export import COMPRESSIONS, RECORD, convert
 from packer.shards.files import HashingFile
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
@@ -274,14 +271,6 @@ def test_the_same_export_again_checks_the_files_and_leaves_them(packed, tmp_path
     assert (done.exit_code, "_export.json says" in done.stderr) == (1, True)
 
 
-def test_files_of_a_killed_export_to_another_target_are_removed(packed, tmp_path):
-    left = sibling(tmp_path / "out", "export")
-    (left / "folder").mkdir(parents=True)
-    (left / "data-00000-of-00001.idx.parquet").write_bytes(b"")
-    record = packer.export(packed, tmp_path / "out", to="torchtitan")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {RECORD, *(file.file for file in record.files)}
-
-
 def test_an_empty_folder_and_a_link_are_filled(packed, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
@@ -409,42 +398,6 @@ def test_a_killed_export_never_looks_complete(packed, tmp_path, there, moment):
     packer.export(packed, out, to="torchtitan", overwrite=True)
     assert list(read(out)[0]) == ["input", "positions", "labels"]
     assert not beside(out)
-
-
-def test_an_export_in_progress_is_not_disturbed_by_another(packed, tmp_path):
-    out, part = tmp_path / "out", tmp_path / ".out.packer-export"
-    (part / ".packer").mkdir(parents=True)
-    (part / "other").write_text("being written")
-    lock = os.open(part / ".packer" / "lock", os.O_RDONLY | os.O_CREAT)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        with pytest.raises(PackerError, match="out is being written by another packer: wait for it, or choose another"):
-            packer.export(packed, out, to="parquet")
-        assert (part / "other").exists()
-    finally:
-        os.close(lock)
-    packer.export(packed, out, to="parquet")
-    assert not part.exists()
-
-
-@pytest.mark.parametrize("sync", [True, False])
-def test_sync_makes_every_file_and_both_folders_durable(packed, tmp_path, monkeypatch, sync):
-    synced, fsync = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), synced.append(os.fstat(file).st_ino)))
-    out = tmp_path / "out"
-    packer.export(packed, out, to="parquet", workers=1, sync=sync)
-    made = {path.stat().st_ino for path in (tmp_path, out, *out.iterdir())}
-    assert set(synced) == (made if sync else set())
-
-
-def test_a_folder_created_during_an_export_is_not_overwritten(tmp_path):
-    out = tmp_path / "out"
-    refused = pytest.raises(PackerError, match="out exists and is not an export")
-    with refused, claim(out, EXPORT, None, sync=False, overwrite=False):
-        out.mkdir()
-        (out / "theirs").write_text("")
-    assert [path.name for path in out.iterdir()] == ["theirs"]
-    assert list(tmp_path.iterdir()) == [out]
 
 
 # ---- the command ----

@@ -20,13 +20,10 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.options import PackOptions, options_of
-from packer.pipeline import packing
+from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
-from packer.sources.files.hugging_face import REPORT
 from packer.sources.text_decoder import DecodeText
-from packer.text import TRAIN_ON
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
 from tests.small import shrink
@@ -158,23 +155,6 @@ def test_rows_hold_the_tokens_of_each_document_alone(tmp_path, tokenizer, kind, 
     assert not list(packer.verify(tmp_path / "out", tmp_path / "rows.jsonl", tokenizer=tokenizer))
 
 
-@pytest.mark.parametrize(
-    ("corpus", "every"), [("python_peps", 25), ("t0_train_50k", 150), ("gsm8k", 60), ("sgd_multiturn", 150)]
-)
-@pytest.mark.parametrize("name", ["qwen3", "bert_uncased"])
-def test_rows_of_real_corpora_hold_the_tokens_of_each_document_alone(tmp_path, shared_data, corpus, every, name):
-    path = next((shared_data / "corpora").glob(f"{corpus}.jsonl*"))
-    with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
-        records = [json.loads(line) for line in file.read().splitlines()[::every]]
-    source = write_lines(tmp_path / "rows.jsonl", records)
-    real = str(shared_data / "tokenizers" / name)
-    template = CHATML if "messages" in records[0] else None
-    manifest = pack(source, tmp_path / "out", real, max_len=1024, chat_template=template)
-    assert_rows_hold(tmp_path / "out", records, auto_tokenizer(real), template, max_len=1024)
-    assert manifest.options.tokenizer == name
-    assert not list(packer.verify(tmp_path / "out", source, tokenizer=real))
-
-
 @pytest.mark.parametrize(("train_on", "records"), [("all", chats), ("all", pairs), ("assistant", chats)])
 def test_the_trained_tokens_can_be_chosen(tmp_path, tokenizer, train_on, records):
     source = write_lines(tmp_path / "rows.jsonl", records())
@@ -301,32 +281,6 @@ def kill_after(monkeypatch, blocks: int):
     return calls
 
 
-@pytest.mark.parametrize("command", ["pack", "tokenize"])
-def test_text_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, monkeypatch, small, command):
-    source = write_lines(tmp_path / "rows.jsonl", texts())
-    options = PackOptions(max_len=MAX_LEN, algorithm="bfd", tokenizer=tokenizer)
-
-    def run(out):
-        (packing.pack if command == "pack" else tokenize)(source, out, options=options, workers=1, sync=False)
-        return {path.name: path.read_bytes() for path in out.iterdir()}
-
-    with monkeypatch.context() as patch:
-        calls = kill_after(patch, -1)
-        whole = run(tmp_path / "whole")
-    sampling = 1 if command == "pack" else 0  # to estimate the size
-    assert len(calls) > 10
-    with monkeypatch.context() as patch:
-        kill_after(patch, 10)
-        with pytest.raises(Killed):
-            run(tmp_path / "out")
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    assert not (tmp_path / "out" / REPORT).exists()
-    with monkeypatch.context() as patch:
-        again = kill_after(patch, -1)
-        assert run(tmp_path / "out") == whole
-    assert sampling < len(again) < len(calls) - 3
-
-
 @pytest.mark.parametrize("source", ["file", "dataset in memory"])
 def test_only_text_tokenized_in_the_same_way_is_used_again(tmp_path, tokenizer, monkeypatch, small, source):
     dataset = write_lines(tmp_path / "rows.jsonl", pairs()) if source == "file" else datasets.Dataset.from_list(pairs())
@@ -351,16 +305,6 @@ def test_only_text_tokenized_in_the_same_way_is_used_again(tmp_path, tokenizer, 
             else:
                 assert len(again) > resumed
         shutil.rmtree(tmp_path / "out")
-
-
-def test_counts_of_text_tokenized_before_a_kill_are_kept(tmp_path, tokenizer, monkeypatch, small):
-    source = write_lines(tmp_path / "rows.jsonl", [{"prompt": "The qui", "completion": "ck fox"}] * 40)
-    options = PackOptions(max_len=1, tokenizer=tokenizer)
-    with monkeypatch.context() as patch:
-        kill_after(patch, 4)
-        with pytest.raises(Killed):
-            tokenize(source, options=options, workers=1, sync=False)
-    assert tokenize(source, options=options, sync=False).report.documents_straddling == 40
 
 
 def test_a_tokenized_dataset_packs_to_the_same_rows(tmp_path, tokenizer, small):
@@ -489,13 +433,6 @@ def test_an_invalid_line_is_named_with_its_file(tmp_path, tokenizer, small, kind
     assert not (tmp_path / "rows-tokenized").exists()
 
 
-def test_an_invalid_row_of_parquet_is_named(tmp_path, tokenizer):
-    table = pa.table({"text": [*(record["text"] for record in texts()), None]})
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=7)
-    with pytest.raises(packer.SourceError, match=r"document 60 \(rows.parquet row 60\): 'text' is null"):
-        pack(tmp_path / "rows.parquet", tmp_path / "out", tokenizer)
-
-
 def refused(source, tokenizer, **options):
     with pytest.raises(packer.PackerError) as caught:
         pack(source, Path(source).parent / "out", tokenizer, **options)
@@ -567,11 +504,6 @@ def test_tokenizers_that_cannot_be_opened_are_told_apart(tmp_path, monkeypatch):
 
 def unanswered(*arguments, **settings):
     raise TimeoutError("timed out")
-
-
-def test_every_kind_of_text_has_a_default_among_the_choices():
-    choices = options_of(PackOptions)["train_on"].choices
-    assert {choice for fitting in TRAIN_ON.values() for choice in fitting} == set(choices)
 
 
 def test_tokens_that_cannot_fit_on_the_disk_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):

@@ -50,21 +50,6 @@ def test_a_column_of_mixed_chunks_reads_back(chunks):
     assert read_back(TokenColumn.from_arrow(arrays), expected) == expected
 
 
-@given(lists_of_tokens, st.sampled_from(VALUE_TYPES), st.data())
-def test_spans_of_lists_are_read_by_their_place_in_the_lists(lists, value, data):
-    starts = [data.draw(st.integers(0, len(tokens))) for tokens in lists]
-    lengths = [data.draw(st.integers(0, len(tokens) - start)) for tokens, start in zip(lists, starts, strict=True)]
-    spans = [tokens[start : start + length] for tokens, start, length in zip(lists, starts, lengths, strict=True)]
-    column = TokenColumn.of_spans(np.array(list(chain(*spans)), value), int64s(*starts), int64s(*lengths))
-    assert len(column) == len(lists)
-    number = data.draw(st.integers(0, len(lists) - 1))
-    first = data.draw(st.integers(0, lengths[number]))
-    out = np.full(lengths[number] - first, -7, np.int32)
-    part = Spans(int64s(number), int64s(starts[number] + first), int64s(len(out)), int64s(0))
-    assert gather(column.addresses, part, 0, out) == -1
-    assert out.tolist() == spans[number][first:]
-
-
 @given(lists_of_tokens, st.data())
 def test_slices_yield_only_their_own_lists(lists, data):
     first = data.draw(st.integers(0, len(lists)))
@@ -72,12 +57,6 @@ def test_slices_yield_only_their_own_lists(lists, data):
     sliced = pa.array(lists, pa.list_(pa.int32())).slice(first, last - first)
     assert read_back(TokenColumn.from_arrow([sliced]), lists[first:last]) == lists[first:last]
     assert list_lengths(sliced).tolist() == [len(tokens) for tokens in lists[first:last]]
-
-
-def test_sliced_fixed_size_lists_start_at_the_slice():
-    array = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2)).slice(1)
-    assert read_back(TokenColumn.from_arrow([array]), [[3, 4], [5, 6]]) == [[3, 4], [5, 6]]
-    assert list_lengths(array).tolist() == [2, 2]
 
 
 def test_segments_are_copied_to_their_places():

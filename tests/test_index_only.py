@@ -326,23 +326,3 @@ def test_a_source_in_object_storage_is_packed_and_materialized(tmp_path, bucket)
     assert hashes(tmp_path / "of-store") == hashes(index)
     packer.materialize(index, str(bucket / "source.arrow"), tmp_path / "made", sync=False)
     assert hashes(tmp_path / "made") == hashes(copy)
-
-
-def test_an_interrupted_index_is_resumed(tmp_path, monkeypatch):
-    source = plain(tmp_path)
-    _, index = packed_twice(tmp_path, source)
-    options = {"max_len": 16, "shard_size": 16 * 4 * 12, "index_only": True}
-    written = []
-
-    def stop_at_third(self, *arguments):
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        written.append(commit(self, *arguments))
-
-    commit = UnfinishedPack.commit
-    with monkeypatch.context() as patched:
-        patched.setattr(UnfinishedPack, "commit", stop_at_third)
-        with pytest.raises(KeyboardInterrupt):
-            packer.pack(source, tmp_path / "again", workers=1, **options)
-    packer.pack(source, tmp_path / "again", **options)
-    assert hashes(tmp_path / "again") == hashes(index)

@@ -260,11 +260,6 @@ def test_a_source_stays_mapped_if_its_masks_are_all_ones(tmp_path, kind):
     assert [found.get(d, []) for d in range(100)] == columns["input_ids"]
 
 
-def test_lengths_do_not_count_padding(tmp_path):
-    columns = {"input_ids": [[0, 0, 5, 6], [7, 0, 0, 0]], "attention_mask": [[0, 0, 1, 1], [1, 0, 0, 0]]}
-    assert open_source(write(tmp_path, "arrow", columns)).survey().lengths().tolist() == [2, 1]
-
-
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
 @pytest.mark.parametrize(
     ("mask", "name", "words"),
@@ -331,16 +326,6 @@ def test_untrained_segments_are_left_out_and_counted(tmp_path, kind, options, la
         assert list(packer.verify(tmp_path / "some", source)) == []
     with pytest.raises(PackerError, match=r"segments have no trained token, the first of them in document \d+"):
         packer.pack(source, tmp_path / "none", max_len=12, untrained="error", **options)
-
-
-def test_wrapping_leaves_out_untrained_documents(tmp_path):
-    columns = {"input_ids": [[1, 2, 3], [4, 5, 6, 7, 8], [9, 9]], "labels": [[-100, 2, -100], [-100] * 5, [-100, 9]]}
-    source = write(tmp_path, "arrow", columns)
-    manifest = packer.pack(source, tmp_path / "out", max_len=4, algorithm="wrapped", untrained="drop")
-    assert {d for d, *_ in segments_with(packer.load(tmp_path / "out"))} == {0, 2}
-    assert manifest.totals.documents_dropped["untrained"] == 1
-    assert manifest.totals.tokens_dropped["untrained"] == 5
-    assert list(packer.verify(tmp_path / "out", source)) == []
 
 
 def test_a_source_without_trained_tokens_is_refused(tmp_path):

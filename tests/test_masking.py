@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS
-from packer.loader.batching.token_masking import _shuffled, mask_tokens
+from packer.loader.batching.token_masking import mask_tokens
 from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import make, segments_of, tokens_of
@@ -119,17 +119,6 @@ def test_shares_are_those_requested():
         assert counts.min() > 0.6 * counts.mean(), "every ordinary token is drawn"
         places = np.bincount(np.flatnonzero(chosen) % 200, minlength=200)
         assert places.min() > 0.5 * places.mean(), "every place is chosen"
-
-
-def test_batches_too_large_for_combined_keys_have_the_same_order():
-    random = np.random.default_rng(0)
-    draws = random.integers(0, 2**64, 4000, np.uint64)
-    draws[1000:1500] = draws[999]  # ties are broken by position
-    few = np.array([0, 3000, 4000])
-    expected = _shuffled(few, draws)
-    assert (np.diff(draws[expected[:3000]] >> np.uint64(32)).astype(np.int64) >= 0).all()
-    many = np.concatenate([few, np.full(2**21, 4000)])
-    assert (_shuffled(many, draws) == expected).all()
 
 
 # ---- the same in any row and batch ----

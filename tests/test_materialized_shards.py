@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 import packer
 from packer.errors import PackerError
 from packer.loader.index import materialized_shards
-from packer.stores import RemotePath, mirror
+from packer.stores import RemotePath
 from tests.small import forget_mirrors, shrink
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
 from tests.test_remote_loading import wait_for
@@ -195,34 +194,6 @@ def _tokens(dataset):
     return [row["input_ids"].tolist() for row in dataset]
 
 
-def test_a_process_that_is_forked_while_shards_are_made_makes_its_own(tmp_path, bucket):
-    source = plain(tmp_path, labels=masked)
-    copy, index = packed_twice(tmp_path, source)
-    dataset = packer.load(uploaded(index, bucket), source=uploaded(source, bucket))
-    context = multiprocessing.get_context("fork")
-    answers, is_held, is_over = context.Queue(), threading.Event(), threading.Event()
-
-    def hold():
-        with mirror._mirrors._changed:
-            is_held.set()
-            is_over.wait()
-
-    def read():
-        answers.put([dataset[0]["input_ids"].tolist(), dataset[len(dataset) - 1]["input_ids"].tolist()])
-
-    threading.Thread(target=hold, daemon=True).start()
-    is_held.wait()
-    child = context.Process(target=read, daemon=True)
-    child.start()
-    copied = packer.load(copy)
-    try:
-        assert answers.get(timeout=30) == [copied[0]["input_ids"].tolist(), copied[-1]["input_ids"].tolist()]
-    finally:
-        is_over.set()
-        child.kill()
-    same_rows(copied, dataset)
-
-
 MAKE = """
 import sys, packer
 from packer.stores import mirror
@@ -358,15 +329,3 @@ def test_a_cache_that_is_too_small_is_refused(tmp_path, bucket):
     _, index = packed_twice(tmp_path, source)
     with pytest.raises(PackerError, match=r"cache_bytes is 900 bytes, and .*index has shards of .* kB: raise cache_b"):
         packer.load(index, source=uploaded(source, bucket), cache_bytes=900)
-
-
-def test_those_who_wait_see_that_a_shard_is_being_made(tmp_path, bucket, monkeypatch):
-    source = plain(tmp_path)
-    _, index = packed_twice(tmp_path, source)
-    dataset = packer.load(index, source=uploaded(source, bucket))
-    (made,) = dataset._cached._caches
-    shrink(monkeypatch, made_together=1 << 13)
-    touched = []
-    monkeypatch.setattr(os, "utime", touched.append)
-    made.provider.write(dataset.manifest.shards[0], tmp_path / "part")
-    assert len(touched) >= 2

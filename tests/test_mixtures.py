@@ -23,7 +23,6 @@ from packer.plan.mixture_shares import interleave, mixture_targets, take_documen
 from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
 from tests import naive
-from tests.packed_rows import rows_on_disk
 from tests.test_kept import write
 
 
@@ -130,13 +129,6 @@ def test_every_stretch_has_the_shares_of_the_whole(sources, unit):
         assert of_source == sorted(of_source)
 
 
-def test_weights_are_exact():
-    assert mixture_targets([600, 100], [0.7, 0.3], unit="tokens", total=None) == [Fraction(700, 3), 100]
-    assert mixture_targets([600, 100], [0.7, 0.3], unit="tokens", total=1000) == [700, 300]
-    assert mixture_targets([600, 100], [0.7, 0.3], unit="epochs", total=None) == [420, 30]
-    assert mixture_targets([10, 10], [0.1, 0.2], unit="tokens", total=3) == [1, 2]
-
-
 # ---- rows ----
 
 KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved"), ("jsonl", "parquet")]
@@ -206,19 +198,6 @@ def test_every_shard_has_the_mixture(tmp_path):
             real = row["doc_ids"] >= 0
             np.add.at(counts, row["source_ids"][real], row["seq_lengths"][real])
         assert counts[0] / counts.sum() == pytest.approx(0.7, abs=0.25)
-
-
-def test_progress_continues_across_sources_up_to_the_total(tmp_path):
-    sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
-    calls: list[tuple[str, int, int]] = []
-    packer.pack(
-        [(path, 1.0) for path in sources], tmp_path / "out", max_len=32, progress=lambda *call: calls.append(call)
-    )
-    for stage in ("decode", "lengths"):
-        reported = [(done, total) for name, done, total in calls if name == stage]
-        assert reported == sorted(reported)
-        assert all(done <= total for done, total in reported)
-        assert reported[-1] == (260, 260)
 
 
 def test_the_sample_depends_on_the_seed_and_not_on_workers(tmp_path):
@@ -339,22 +318,6 @@ def test_a_complete_mixture_is_recognized_and_others_are_rejected(tmp_path):
     write(tmp_path / "s1", "arrow", {"input_ids": documents_of(3, 20)})
     with pytest.raises(PackerError, match=r"changed since|from other source files"):
         again()
-
-
-def test_an_interrupted_pack_resumes(tmp_path, monkeypatch):
-    sources = [(save(tmp_path, 0, 300, "jsonl"), 0.4), (save(tmp_path, 1, 60), 2)]
-    options = {"max_len": 32, "shard_size": "8KB", "mix_unit": "epochs", "workers": 1}
-    packer.pack(sources, tmp_path / "whole", **options)
-
-    def killed(stage, done, total):
-        if stage == "write" and done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        packer.pack(sources, tmp_path / "out", progress=killed, **options)
-    packer.pack(sources, tmp_path / "out", **options)
-    assert rows_on_disk(tmp_path / "out") == rows_on_disk(tmp_path / "whole")
-    assert (tmp_path / "out/manifest.json").read_bytes() == (tmp_path / "whole/manifest.json").read_bytes()
 
 
 # ---- loader ----

@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 import packer
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
-from packer.facts import REASONS
 from packer.facts.rejection import REMEDY
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.sources.decoding.decoded_pieces import Piece
-from packer.sources.tokenized_source import open_source
 from tests.chat_templates import EXACT, REWRITING, save_tokenizer
 from tests.small import shrink
 from tests.test_from_text import documents_of
@@ -225,13 +223,6 @@ def test_what_is_no_number_for_a_limit_is_left_out(tmp_path, tokenizer, name):
     assert listed(tmp_path / "out")[0]["message"] == "'images' is missing; give it a number"
 
 
-def test_a_wrong_number_for_a_limit_is_found_before_the_rest_is_decoded(tmp_path, small):
-    records = [{**record, "images": -1 if number == 1 else 1} for number, record in enumerate(GOOD)]
-    source = write_lines(tmp_path / "rows.jsonl", [*records, "nonsense"])
-    with pytest.raises(SourceError, match=r"document 1 \(rows.jsonl line 2\): 'images' is -1; .* on_error skip"):
-        pack(source, tmp_path / "out", limit=["images:6"], on_error="error", workers=1)
-
-
 def test_values_that_cannot_be_kept_are_left_out(tmp_path):
     bad = [{"input_ids": [1], "id": 2**80}, {"input_ids": [1], "id": [1, SECRET]}, {"input_ids": [1], "id": "\ud800"}]
     records, at = mixed_up(bad, [{"input_ids": [1, 2], "id": n} for n in range(9)])
@@ -368,12 +359,6 @@ def test_a_file_that_does_not_parse_stays_an_error(tmp_path, tokenizer):
 # ---- the whole ----
 
 
-def test_every_reason_is_in_a_table_of_these_tests():
-    tables = (BAD_LISTS, BAD_LINES, BAD_CHAT_LINES)
-    seen = {reason for table in tables for _, reason in table.values()} | {"unlocated_spans", "invalid_value"}
-    assert seen == set(REASONS)
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
     bad = [record for record, _ in (BAD_LINES | BAD_LISTS).values()]
@@ -472,13 +457,6 @@ def test_verify_finds_that_other_records_are_rejected_for_the_same_reasons(tmp_p
     assert list(packer.verify(tmp_path / "out", source)) == []
 
 
-def test_decoded_pieces_are_not_shared_with_the_other_choice(tmp_path):
-    source = write_lines(tmp_path / "rows.jsonl", [*GOOD, "nonsense"])
-    assert open_source(source, skips=True).spill(tmp_path / "spill").rejections.lists.tolist() == [40]
-    with pytest.raises(SourceError, match="document 40"):
-        open_source(source).spill(tmp_path / "spill")
-
-
 def test_a_list_that_is_not_in_the_manifest_is_found(tmp_path):
     pack(write_lines(tmp_path / "rows.jsonl", GOOD), tmp_path / "out", on_error="error")
     (tmp_path / "out" / "rejected.jsonl").write_text("")
@@ -542,15 +520,6 @@ def test_records_that_a_template_refuses_are_named_if_nothing_is_trained(tmp_pat
     assert message.endswith("; or choose allow_untrained")
     manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, allow_untrained=True)
     assert manifest.totals.documents_rejected == {"unlocated_spans": 2}
-
-
-def test_no_usable_text_is_an_error_with_the_first_record(tmp_path, tokenizer):
-    source = write_lines(tmp_path / "rows.jsonl", ["nonsense", "[1]"])
-    with pytest.raises(
-        SourceError, match=r"no record can be used: document 0 \(rows.jsonl line 1\): not valid JSON"
-    ) as caught:
-        pack(source, tmp_path / "out", tokenizer=tokenizer)
-    assert "on_error" not in str(caught.value)
 
 
 def test_the_list_of_a_replaced_output_goes_with_it(tmp_path):

@@ -1,7 +1,6 @@
 """A packed dataset as a source: its documents, in rows of another length."""
 
 import os
-import pickle
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from test_ranks import run_ranks
 
 import packer
 from packer.cli import cli
-from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.sources.source import Source
 from packer.sources.tokenized_source import open_source
@@ -380,27 +378,6 @@ def test_a_dataset_that_changes_while_it_is_read_is_named(packed, tmp_path, monk
 # who does the work
 
 
-class Interrupted(BaseException):
-    """In place of a kill."""
-
-
-@pytest.mark.parametrize("stage", ["sort", "decode", "write"])
-def test_an_interrupted_command_is_resumed(packed, tmp_path, few_bytes, stage):
-    expected = pack(packed, tmp_path / "expected", max_len=64)
-    calls = []
-
-    def interrupt(at, done, total):
-        calls.append(at)
-        if calls.count(stage) == 3:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        pack(packed, tmp_path / "out", max_len=64, workers=1, progress=interrupt)
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    assert pack(packed, tmp_path / "out", max_len=64) == expected
-    assert not list(packer.verify(tmp_path / "out"))
-
-
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_write_the_bytes_of_one_process(packed, tmp_path, few_bytes, monkeypatch, count):
     shrink(monkeypatch, heartbeat=0.05)
@@ -412,29 +389,6 @@ def test_ranks_write_the_bytes_of_one_process(packed, tmp_path, few_bytes, monke
 def test_rows_are_written_to_a_store(packed, tmp_path, few_bytes, bucket):
     expected = pack(packed, tmp_path / "expected", max_len=64)
     assert packer.pack(packed, bucket / "out", max_len=64, shard_size=40_000) == expected
-
-
-class Elsewhere(Threads):
-    """An engine whose tasks run as in another process: they are pickled."""
-
-    @property
-    def is_local(self):
-        return False
-
-    def run(self, task, numbers, watched=None):
-        for number in numbers:
-            yield pickle.loads(pickle.dumps(task))(number)
-
-
-def test_tasks_can_be_pickled(packed, tmp_path, few_bytes):
-    opened = open_source(packed, keep=["url"], keep_tokens=["reward"])
-    for name, engine in (("here", Threads(workers=2)), ("elsewhere", Elsewhere(workers=2))):
-        opened.spill(tmp_path / name, engine=engine)
-    names = sorted(path.name for path in (tmp_path / "here").glob("*.arrow"))
-    assert len([name for name in names if name.startswith("segments-run")]) > 3
-    assert len(names) > 12
-    for name in names:
-        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "elsewhere" / name).read_bytes()
 
 
 def test_the_command_says_what_it_did(packed, tmp_path):

@@ -13,7 +13,6 @@ import packer
 from packer.exporting.write_export import EXPORT
 from packer.options import PackOptions
 from packer.output import replace_folder
-from packer.output.replace_folder import refuse_mount_point
 from packer.output.unfinished_output import Kind
 from packer.output.unfinished_pack import PACKED
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
@@ -266,19 +265,6 @@ def test_a_kill_at_the_very_end_does_not_repeat_tokenizing(tmp_path, tokenizer, 
     assert not hidden_in(tmp_path)
 
 
-def test_leftovers_of_an_earlier_version_do_not_block_tokenizing(tmp_path, tokenizer):  # noqa: F811
-    source, out = tmp_path / "rows.jsonl", tmp_path / "out"
-    source.write_text(json.dumps({"text": "The quick fox"}) + "\n")
-    for name in (".out.packer-old", ".out.packer-tokenizing"):
-        (tmp_path / name).mkdir()
-        for file in ("00000-00000.arrow", "00000-00000.json", "data-00001-of-00002.arrow", "lock", "state.json"):
-            (tmp_path / name / file).write_text("left")
-    tokenize(source, out, options=PackOptions(max_len=1, tokenizer=tokenizer), workers=1)
-    names = ["data-00000-of-00001.arrow", "dataset_info.json", "state.json", "tokenized.json"]
-    assert sorted(path.name for path in out.iterdir()) == names
-    assert not hidden_in(tmp_path)
-
-
 # mount points
 
 
@@ -317,17 +303,3 @@ def test_an_empty_mount_point_is_accepted_by_pack_only(command, tmp_path, monkey
         assert list(out.iterdir()) == []
         command.run(out / "inside", 0, False)
         assert (out / "inside" / command.kind.record).is_file()
-
-
-def test_mount_points_of_the_system_are_found():
-    with pytest.raises(packer.PackerError, match="/proc is a mount point"):
-        refuse_mount_point(Path("/proc"))
-    refuse_mount_point(Path(__file__).parent)
-
-
-def test_without_a_list_of_mounts_the_folder_itself_is_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(replace_folder, "_MOUNTS", tmp_path / "none")
-    refuse_mount_point(tmp_path)
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path))
-    with pytest.raises(packer.PackerError, match="is a mount point"):
-        refuse_mount_point(tmp_path)

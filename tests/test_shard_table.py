@@ -19,16 +19,14 @@ import packer
 from packer import PackerError
 from packer.cli import cli
 from packer.shards import shard_table
-from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names, shard_name
+from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names
 from packer.shards.manifest import checksum
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable, column_of, kept_shards
-from packer.stores.store import Folder
 from tests.packed_rows import make, rows_on_disk
 from tests.small import shrink
-from tests.test_output_folder import Killed
-from tests.test_pack import hashes, made_documents, save_arrow
+from tests.test_pack import hashes
 
 COUNTS = st.integers(0, 2**40)
 HASHES = st.binary(min_size=16, max_size=16).map(bytes.hex)
@@ -99,16 +97,6 @@ def test_a_table_gives_back_the_entries(drawn):
             assert column_of(one, name).tolist() == column_of(entries, name).tolist()
 
 
-def test_names_of_shards_sort_like_their_numbers():
-    for count in (1, 12, 99_999, 100_000, 100_001, 234_567):
-        numbers = sorted({number for power in range(6) for number in (10**power - 1, 10**power) if number < count})
-        names = [shard_name(number, count) for number in numbers]
-        assert sorted(names) == names
-    assert shard_name(99_999, 100_000) == "data-99999-of-100000.arrow"
-    assert shard_name(5, 100_001) == "data-000005-of-100001.arrow"
-    assert all_shard_names(3) == [shard_name(number, 3) for number in range(3)]
-
-
 def test_only_very_many_shards_have_a_table(tmp_path, monkeypatch):
     out = make(tmp_path, shard_size=400)
     manifest = read_manifest(out)
@@ -157,56 +145,6 @@ def test_commands_and_readers_take_a_dataset_with_a_table(folder, tmp_path):
     record = json.loads((tmp_path / "exported" / "_export.json").read_bytes())
     assert len(record["files"]) == len(dataset.manifest.shards)
     assert list(packer.verify(folder, source)) == []
-
-
-def test_a_dataset_with_a_table_is_replaced_by_one_without_and_files_of_users_stay(folder, tmp_path, monkeypatch):
-    (folder / "NOTES.md").write_text("mine")
-    packer.pack(tmp_path / "source.arrow", folder, max_len=12, sync=False, overwrite=True)
-    assert {path.suffix for path in folder.iterdir()} == {".arrow", ".json", ".md"}
-    assert not (folder / SHARDS).exists()
-    assert list(packer.verify(folder, tmp_path / "source.arrow")) == []
-
-
-def kill_at(monkeypatch, name: str, *, after: bool) -> None:
-    """Raise `Killed` before or after a small file of the output is written."""
-    usual = Folder.put
-
-    def put(self, path, content, **how):
-        if path != name or after:
-            usual(self, path, content, **how)
-        if path == name:
-            raise Killed
-
-    monkeypatch.setattr(Folder, "put", put)
-
-
-@pytest.mark.parametrize("name", ["state.json", SHARDS, MANIFEST])
-@pytest.mark.parametrize("after", [False, True])
-def test_a_pack_that_is_killed_at_its_last_files_resumes_to_the_same_bytes(few, tmp_path, monkeypatch, name, after):
-    source, options = save_arrow(tmp_path / "source.arrow", made_documents(60)), {"max_len": 64, "shard_size": "3KB"}
-    packer.pack(source, tmp_path / "undisturbed", **options)
-    out = tmp_path / "out"
-    with monkeypatch.context() as striking:
-        kill_at(striking, name, after=after)
-        with pytest.raises(Killed):
-            packer.pack(source, out, **options)
-    assert (out / SHARDS).exists() == (name == MANIFEST or (name, after) == (SHARDS, True))
-    packer.pack(source, out, **options)
-    assert hashes(out) == hashes(tmp_path / "undisturbed")
-
-
-def test_an_unfinished_pack_that_is_started_afresh_leaves_no_table(few, tmp_path, monkeypatch):
-    source, out = save_arrow(tmp_path / "source.arrow", made_documents(60)), tmp_path / "out"
-    with monkeypatch.context() as striking:
-        kill_at(striking, MANIFEST, after=False)
-        with pytest.raises(Killed):
-            packer.pack(source, out, max_len=64, shard_size="3KB")
-    assert (out / SHARDS).exists()
-    packer.pack(source, out, max_len=64, overwrite=True)
-    assert not (out / SHARDS).exists()
-    assert list(packer.verify(out, source)) == []
-    (out / SHARDS).write_bytes(b"")
-    assert list(packer.verify(out)) == [f"{SHARDS} is not listed in the manifest"]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])

@@ -17,7 +17,7 @@ from test_ranks import CASES, ROOT, options_of, run_ranks
 
 import packer
 from packer.cli import cli
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError
 from packer.heartbeats import Heartbeats
 from packer.output import claim_pack
 from packer.output.unfinished_pack import UnfinishedPack
@@ -224,14 +224,6 @@ def test_two_processes_that_know_nothing_of_each_other_do_no_harm_and_are_told(s
     assert any(
         "another process works on the same output, too, and does the same work" in line for line in caplog.messages
     )
-
-
-def test_an_error_in_the_source_ends_all_ranks_and_leaves_nothing(source, bucket):
-    (source / "2.jsonl").write_text('{"input_ids": [1, -5]}\n')
-    results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS)
-    assert {type(result) for result in results} == {SourceError}
-    assert all("2.jsonl line 1): 'input_ids' holds -5" in str(result) for result in results)
-    assert not bucket.files()
 
 
 def refusal(*arguments, **options):

@@ -1,9 +1,7 @@
 """Text, prompts and completions: which columns, and exactly the tokens that each document alone has."""
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,9 +9,7 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, recognize
-from tests import naive
 from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, trained, trained_at
-from tests.small import shrink
 
 pytest.importorskip("transformers")
 
@@ -100,18 +96,6 @@ def test_columns_that_do_not_fit_are_told(fields, text_column, words):
 # ---- tokens ----
 
 
-@given(documents=st.lists(texts, max_size=5))
-def test_texts_have_their_own_tokens_and_one_end(opened, documents):
-    tokenizer, encoder, _ = opened
-    encoded = encoder.encode([{"text": text} for text in documents])
-    assert encoded.labels is None
-    for text, ids in zip(documents, lists(encoded.input_ids), strict=True):
-        if text == "":
-            assert ids == []
-            continue
-        assert ids == naive.text_tokens(tokenizer, text)
-
-
 @given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
 def test_completions_are_trained_where_the_tokens_of_the_prompt_end(opened, pairs):
     tokenizer, _, encoder = opened
@@ -154,34 +138,10 @@ def test_alpaca_has_its_input_in_the_prompt(path, text_column):
         encoder.encode([{**records[0], "input": 0}])
 
 
-def test_no_eos_adds_none(path):
-    options = TextOptions(tokenizer=path, eos=False)
-    tokenizer = auto_tokenizer(path)
-    encoded = Encoder(options, TEXT).encode([{"text": "The fox"}])
-    assert lists(encoded.input_ids) == [tokenizer("The fox")["input_ids"]]
-
-
 def test_all_of_a_completion_and_its_prompt_can_be_trained(path):
     encoder = Encoder(TextOptions(tokenizer=path, train_on="all"), PAIR)
     assert not encoder.has_labels
     assert encoder.encode([{"prompt": "a", "completion": "b"}]).labels is None
-
-
-def test_arrow_and_python_records_are_the_same(opened):
-    _, encoder, _ = opened
-    records = [{"text": text} for text in ("a", "", "fox" * 9)]
-    given = encoder.encode(records)
-    assert given == encoder.encode(pa.Table.from_pylist(records)) == encoder.encode(pa.RecordBatch.from_pylist(records))
-    assert given.input_ids.type == pa.list_(pa.int32())
-
-
-def test_chunks_do_not_show(opened, monkeypatch):
-    _, _, encoder = opened
-    records = [{"prompt": "fox" * n, "completion": " dogs" * (n % 3)} for n in range(20)]
-    whole = encoder.encode(records)
-    shrink(monkeypatch, characters=7)
-    assert encoder.encode(records) == whole
-    assert encoder.encode([]).input_ids.to_pylist() == []
 
 
 @pytest.mark.parametrize(
@@ -198,13 +158,6 @@ def test_a_wrong_text_is_named(opened, record, words):
     with pytest.raises(TextError, match=words) as caught:
         encoder.encode([{"text": "fine"}, {"text": ""}, record], first_row=10)
     assert caught.value.row == 12
-
-
-def test_a_document_of_which_nothing_is_trained_is_counted(path):
-    encoder = Encoder(TextOptions(tokenizer=path, eos=False), PAIR)
-    encoded = encoder.encode([{"prompt": "fox", "completion": ""}, {"prompt": "fox", "completion": " dogs"}], 5)
-    adds_eos = trained_at(lists(encoded.labels)[0])
-    assert encoded.untrained == (0 if adds_eos else 1)
 
 
 @pytest.mark.parametrize(
@@ -232,11 +185,6 @@ def test_a_tokenizer_without_an_end_must_be_told_so(tmp_path):
     assert lists(encoded.input_ids) == [trained().encode("fox").ids]
 
 
-def test_a_tokenizer_json_is_opened_with_the_configuration_beside_it(path):
-    by_file = TextOptions(tokenizer=str(Path(path) / "tokenizer.json"))
-    assert Encoder(by_file, TEXT).identity == Encoder(TextOptions(tokenizer=path), TEXT).identity
-
-
 def test_padding_and_truncation_that_a_tokenizer_brings_along_are_off(tmp_path):
     path = save_tokenizer(tmp_path)
     file = tmp_path / "tokenizer.json"
@@ -256,34 +204,9 @@ def test_padding_and_truncation_that_a_tokenizer_brings_along_are_off(tmp_path):
         assert ids == [*trained().encode(text).ids, trained().token_to_id("</s>")]
 
 
-def test_a_tokenizer_in_python_gives_the_same(opened, monkeypatch):
-    _, _, fast = opened
-    records = [{"prompt": p, "completion": c} for p, c in [("fox:", " dogs"), ("", "café 😀"), ("fo", "x"), ("x", "")]]
-    wanted = fast.encode(records)
-    monkeypatch.setattr(fast._tokens, "backend", None)
-    assert fast.encode(records) == wanted
-
-
-def test_identity_says_what_shapes_the_tokens(path, tmp_path):
-    one = Encoder(TextOptions(tokenizer=path), TEXT).identity
-    assert str(path) not in json.dumps(one.to_dict())
-    assert Encoder(TextOptions(tokenizer=path, eos=False), TEXT).identity != one
-    assert Encoder(TextOptions(tokenizer=path), PAIR).identity != one
-    other = Encoder(TextOptions(tokenizer=save_tokenizer(tmp_path, adds_eos=True)), TEXT).identity
-    assert other.tokenizer != one.tokenizer
-
-
 def test_a_template_that_writes_the_date_is_known_by_it(path):
     chat = recognize({"messages": []}, "x")
     dated = TextOptions(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
     assert Encoder(dated, chat).identity.today is not None
     for undated in ("x", "{# strftime_now #}x", "strftime_now{{ 'strftime_now' }}"):
         assert Encoder(TextOptions(tokenizer=path, chat_template=undated), chat).identity.today is None
-
-
-def test_labels_are_int32_and_never_shifted(opened):
-    _, _, encoder = opened
-    encoded = encoder.encode([{"prompt": "fox", "completion": " dogs"}])
-    ids, labels = np.array(lists(encoded.input_ids)[0]), np.array(lists(encoded.labels)[0])
-    assert encoded.labels.type == pa.list_(pa.int32())
-    assert ((labels == -100) | (labels == ids)).all()

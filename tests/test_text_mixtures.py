@@ -13,14 +13,11 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report.run_summary import render_manifest_summary
-from packer.sources.decoding.decoded_input import DecodedInput
-from tests.chat_templates import EXACT, auto_tokenizer, save_tokenizer
-from tests.packed_rows import rows_on_disk
+from tests.chat_templates import EXACT, save_tokenizer
 from tests.small import shrink
-from tests.test_from_text import Killed, chats, kill_after, pack, pairs, shards, texts, write_lines
+from tests.test_from_text import chats, pack, pairs, shards, texts, write_lines
 from tests.test_kept import write
 
-zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
 CHATML = EXACT["chatml"]
@@ -83,33 +80,6 @@ def test_rows_equal_those_of_sources_tokenized_separately(tmp_path, tokenizer, s
     assert not (tmp_path / "direct" / ".packer").exists()
 
 
-def test_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
-    other = auto_tokenizer(str(tokenizer))
-    other.pad_token = other.eos_token
-    other.save_pretrained(tmp_path / "other")
-    manifest = pack(weighed(sources), tmp_path / "out", tmp_path / "other")
-    assert manifest.options.pad_id == other.eos_token_id != 0
-
-
-def test_rows_of_real_corpora_equal_those_of_each_tokenized_separately(tmp_path, shared_data):
-    sources = []
-    for corpus, every in (("python_peps", 50), ("sgd_multiturn", 500), ("t0_train_50k", 500)):
-        path = next((shared_data / "corpora").glob(f"{corpus}.jsonl*"))
-        with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
-            sources.append(
-                write_lines(tmp_path / path.name.split(".")[0], map(json.loads, file.read().splitlines()[::every]))
-            )
-        sources[-1] = sources[-1].rename(f"{sources[-1]}.jsonl")
-    real = str(shared_data / "tokenizers" / "qwen3")
-    options = {"max_len": 1024, "shard_size": "100KB"}
-    direct = pack(weighed(sources), tmp_path / "direct", real, chat_template=CHATML, **options)
-    kept = [tokenized(source, real, chat_template=CHATML) for source in sources]
-    once = pack(weighed(kept), tmp_path / "once", None, **options)
-    assert len(direct.shards) > 1
-    assert shards(direct) == shards(once)
-    assert list(packer.verify(tmp_path / "direct", sources, tokenizer=real)) == []
-
-
 def test_loss_covers_all_of_a_text_mixed_with_chats(tmp_path, tokenizer, sources):
     pack(weighed(sources), tmp_path / "out", tokenizer)
     trained, tokens = [0, 0, 0], [0, 0, 0]
@@ -139,36 +109,6 @@ def test_loss_covers_all_of_a_token_source_without_labels(tmp_path):
         assert "All tokens of source.jsonl are trained" in summary
 
 
-def test_counts_and_identities_equal_those_of_each_source(tmp_path, tokenizer, sources):
-    manifest = pack(weighed(sources), tmp_path / "out", tokenizer)
-    parts = manifest.source.mixture
-    assert [part.text.train_on for part in parts] == ["assistant", "all", "completion"]
-    assert [part.text.columns[0] for part in parts] == ["messages", "text", "prompt"]
-    assert [part.labels for part in parts] == [True, False, True]
-    assert manifest.source.text is None
-    alone = [pack(source, tmp_path / source.stem, tokenizer) for source in sources]
-    assert [part.text for part in parts] == [each.source.text for each in alone]
-    for name in ("documents_straddling", "documents_untrained"):
-        assert getattr(manifest.totals, name) == sum(getattr(each.totals, name) for each in alone)
-    summary = render_manifest_summary(manifest, output="out", seconds=1)
-    assert "chats.jsonl tokenized with ours, training on assistant of messages (" in summary
-    assert "All tokens of web.parquet are trained" in summary
-
-
-def test_straddling_and_untrained_documents_are_summed(tmp_path, tokenizer):
-    one = write_lines(tmp_path / "one.jsonl", [{"prompt": "quick bro", "completion": "wn fox"}, *pairs()])
-    two = write_lines(tmp_path / "two.jsonl", [{"prompt": "the qui", "completion": "ck brown"}, *pairs()[:9]])
-    no_answer = write_lines(tmp_path / "three.jsonl", [{"messages": chats()[0]["messages"][:1]}] * 3 + chats()[:5])
-    every = [one, two, no_answer]
-    totals = pack(weighed(every), tmp_path / "out", tokenizer).totals
-    alone = [pack(source, tmp_path / source.stem, tokenizer).totals for source in every]
-    assert alone[2].documents_untrained == 3
-    for name in ("documents_straddling", "documents_untrained"):
-        assert getattr(totals, name) == sum(getattr(part, name) for part in alone)
-    again = pack(weighed(every), tmp_path / "again", tokenizer, workers=1).totals
-    assert again == totals
-
-
 def test_text_options_apply_to_the_sources_that_they_fit(tmp_path, tokenizer, sources):
     (tmp_path / "b").mkdir()
     body = write_lines(tmp_path / "b" / "body.jsonl", [{"body": each["text"]} for each in texts()])
@@ -193,13 +133,6 @@ def test_text_options_apply_to_the_sources_that_they_fit(tmp_path, tokenizer, so
     kept = [tokenized(source, tokenizer) for source in sources]
     with pytest.raises(PackerError, match=r"all 3 sources have the column 'input_ids'.*leave tokenizer out"):
         pack(weighed(kept), tmp_path / "none", tokenizer)
-
-
-def test_a_named_text_column_takes_precedence_over_tokens(tmp_path, tokenizer, sources):
-    both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1, 2, 3], "content": each["text"]} for each in texts()])
-    mixed = pack([(sources[0], 1), (both, 1)], tmp_path / "out", tokenizer, text_column="content")
-    text = pack([(sources[0], 1), (sources[1], 1)], tmp_path / "text", tokenizer)
-    assert shards(mixed) == shards(text)
 
 
 # ---- verify and resume ----
@@ -233,73 +166,7 @@ def test_verify_ignores_library_versions(tmp_path, tokenizer, sources, monkeypat
     assert list(packer.verify(tmp_path / "out", sources, tokenizer=tokenizer)) == []
 
 
-def test_text_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, sources, monkeypatch, small):
-    whole = pack(weighed(sources), tmp_path / "whole", tokenizer, workers=1)
-    with monkeypatch.context() as patch:
-        calls = kill_after(patch, -1)
-        pack(weighed(sources), tmp_path / "counted", tokenizer, workers=1)
-    with monkeypatch.context() as patch:
-        kill_after(patch, len(calls) * 3 // 4)
-        with pytest.raises(Killed):
-            pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
-    with monkeypatch.context() as patch:
-        again = kill_after(patch, -1)
-        resumed = pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
-    assert resumed.to_dict() == whole.to_dict()
-    assert rows_on_disk(tmp_path / "out") == rows_on_disk(tmp_path / "whole")
-    assert len(again) < len(calls) // 2
-
-
-def test_a_complete_mixture_is_recognized_and_differences_are_named(tmp_path, tokenizer, sources):
-    first = pack(weighed(sources), tmp_path / "out", tokenizer)
-    assert pack(weighed(sources), tmp_path / "out", tokenizer).to_dict() == first.to_dict()
-    with pytest.raises(PackerError, match="packed with train_on None, not all"):
-        pack(weighed(sources), tmp_path / "out", tokenizer, train_on="all")
-    other = save_tokenizer(tmp_path / "b" / "ours", template=CHATML + " ")
-    with pytest.raises(PackerError, match=r"packed with chat_template of chats.jsonl [0-9a-f]+, not [0-9a-f]+"):
-        pack(weighed(sources), tmp_path / "out", other)
-
-
-def test_disk_space_for_tokenizing_is_checked_before_it_begins(tmp_path, tokenizer, sources, monkeypatch):
-    from packer.pipeline import disk_space
-
-    monkeypatch.setattr(disk_space, "_free", lambda claimed: 1000)
-    encoded = []
-    spilled = DecodedInput.cut
-    monkeypatch.setattr(DecodedInput, "cut", lambda self, size: encoded.append(size) or spilled(self, size))
-    with pytest.raises(PackerError, match=r"the decoded source needs about .*, 1.0 kB are free"):
-        pack(weighed(sources), tmp_path / "out", tokenizer)
-    assert len(encoded) == 3  # to estimate the sizes only
-
-
 # ---- errors ----
-
-
-def test_an_untrained_document_is_named_in_its_own_source(tmp_path, tokenizer, sources):
-    silent = write_lines(tmp_path / "silent.jsonl", [*chats()[:4], {"messages": chats()[4]["messages"][:1]}])
-    mixed = [(sources[1], 1), (silent, 1)]
-    words = (
-        r"1 segments have no trained token, the first of them in document 4 \(silent.jsonl line 5\) of silent.jsonl: "
-    )
-    with pytest.raises(PackerError, match=words):
-        pack(mixed, tmp_path / "out", tokenizer, untrained="error", mix_unit="epochs", max_len=4096)
-
-
-def test_a_turn_that_does_not_fit_is_named_in_its_own_source(tmp_path, tokenizer, sources):
-    say = [{"role": "user", "content": "the quick"}, {"role": "assistant", "content": "brown fox " * 200}]
-    wordy = write_lines(tmp_path / "wordy.jsonl", [*chats()[:3], {"messages": say}])
-    mixed = [(sources[0], 1), (wordy, 1)]
-    options = {"split_at": "turns", "mix_unit": "epochs", "max_len": 48}
-    with pytest.raises(
-        PackerError, match=r"^document 3 \(wordy.jsonl line 4\) of wordy.jsonl has a turn of \d+ tokens"
-    ):
-        pack(mixed, tmp_path / "out", tokenizer, **options)
-    write_lines(wordy, chats()[:3])
-    manifest = pack(mixed, tmp_path / "out", tokenizer, **options)
-    assert manifest.totals.documents_split
-    assert list(packer.verify(tmp_path / "out", [source for source, _ in mixed], tokenizer=tokenizer)) == []
-    with pytest.raises(PackerError, match=r"split_at is turns, and .*web.parquet holds texts, not chats"):
-        pack(weighed(sources), tmp_path / "none", tokenizer, **options)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

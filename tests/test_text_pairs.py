@@ -16,12 +16,12 @@ import packer
 from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
-from packer.pipeline import collect_figures, packing, tokenizing
+from packer.pipeline import collect_figures
 from packer.sources.text_source import open_text
 from packer.sources.tokenized_source import open_source
 from packer.text import Encoder, TextOptions, recognize_pairs
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
-from tests.test_from_text import Killed, documents_of, kill_after, shards, write_formats, write_lines
+from tests.test_from_text import documents_of, shards, write_formats, write_lines
 from tests.test_from_text import small as small  # a fixture
 
 pytest.importorskip("zstandard")
@@ -326,30 +326,6 @@ def test_workers_and_ranks_do_not_change_a_byte(tmp_path, tokenizer, small):
     assert len({manifest.to_bytes() for manifest in made}) == 1
 
 
-@pytest.mark.parametrize("command", ["pack", "tokenize"])
-def test_pairs_tokenized_before_a_kill_are_not_tokenized_again(tmp_path, tokenizer, monkeypatch, small, command):
-    source = write_lines(tmp_path / "pairs.jsonl", records("explicit chat"))
-
-    def run(out):
-        made = options(tokenizer, algorithm="bfd")
-        run_command = {"pack": packing.pack, "tokenize": tokenizing.tokenize}[command]
-        run_command(source, out, options=made, workers=1, sync=False)
-        return {path.name: path.read_bytes() for path in out.iterdir()}
-
-    with monkeypatch.context() as patch:
-        calls = kill_after(patch, -1)
-        whole = run(tmp_path / "whole")
-    assert len(calls) > 10
-    with monkeypatch.context() as patch:
-        kill_after(patch, 10)
-        with pytest.raises(Killed):
-            run(tmp_path / "out")
-    with monkeypatch.context() as patch:
-        again = kill_after(patch, -1)
-        assert run(tmp_path / "out") == whole
-    assert len(again) < len(calls) - 3
-
-
 def test_each_answer_has_the_values_and_the_group_of_its_record(tmp_path, tokenizer, small):
     made = [
         {**record, "topic": f"t{number % 5}", "score": number / 7 if number % 2 else number}
@@ -391,14 +367,6 @@ def test_verify_finds_what_differs_on_either_side(tmp_path, tokenizer):
         changed[number][role] = changed[number][role][:-1] + "Q"
         (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, changed), tokenizer=tokenizer)
         assert fault.startswith(f"document {document} (pairs.jsonl line {number + 1})"), fault
-
-
-def test_the_estimate_of_disk_space_counts_both_sides(tmp_path, tokenizer):
-    made = records("implicit text") * 3
-    opened = open_text(write_lines(tmp_path / "pairs.jsonl", made), TextOptions(tokenizer=tokenizer), pairs=True)
-    tokens = opened.survey().identity.tokens
-    assert opened.spill_size(tmp_path).tokens == tokens
-    assert opened.spill_size(tmp_path).bytes >= 8 * tokens  # tokens and labels
 
 
 # ---- what is refused ----

@@ -15,7 +15,6 @@ from packer.options.choices import GroupMode
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.writer import Counts, write_shard
 from packer.sources.tokenized_source import open_source
-from tests.small import shrink
 from tests.test_kept import TYPES, write
 
 
@@ -247,35 +246,3 @@ def test_labels_of_only_one_side_are_refused(kind, tmp_path, of_pairs):
     del columns["rejected_labels"]
     with pytest.raises(PackerError, match="is a column chosen_labels and no rejected_labels; give labels to both"):
         packer.pack(write(tmp_path, kind, columns), tmp_path / "out", max_len=64, pairs=True, long="drop")
-
-
-def test_many_segments_are_compared_in_parts_to_the_same_faults(tmp_path, monkeypatch):
-    columns = {"input_ids": [[n % 50, n % 7, 1] for n in range(200)]}
-    source, out = write(tmp_path, "parquet", columns), tmp_path / "out"
-    packer.pack(source, out, max_len=16)
-
-    def damage(rows):
-        rows[7]["input_ids"][0] += 1
-        rows[9]["doc_ids"][1] = 150
-
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    for change in (lambda rows: None, damage):
-        rewrite(out, change)
-        expected = list(packer.verify(out, source))
-        assert bool(expected) == (change is damage)
-        with monkeypatch.context() as patch:
-            shrink(patch, verified_segments=10)
-            assert list(packer.verify(out, source)) == expected
-    assert not list((tmp_path / "temporary").iterdir())
-
-
-def test_a_full_disk_for_a_comparison_in_parts_is_reported_in_one_line(tmp_path, monkeypatch):
-    shrink(monkeypatch, verified_segments=10)
-    source, out = write(tmp_path, "stream", {"input_ids": [[n % 50] for n in range(200)]}), tmp_path / "out"
-    packer.pack(source, out, max_len=16)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(PackerError) as error:
-        list(packer.verify(out, source))
-    assert str(error.value).startswith(f"{tmp_path / 'missing'}: No such file or directory: a comparison of 200 segm")
-    assert str(error.value).endswith("free some space, or set TMPDIR to another folder")
