@@ -114,7 +114,7 @@ def of_one_type(values: Sequence[Any]) -> pa.Array | None:
         return None
 
 
-def written(value: pa.Scalar) -> str:
+def format_value(value: pa.Scalar) -> str:
     """Write a value as Python does, or name its type if Python has no such value, as for dates beyond the year 9999."""
     try:
         return repr(value.as_py())

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, as_scalar, strings, written
+from packer.arrow import as_arrow, as_numpy, as_scalar, format_value, strings
 from packer.arrow import compute as pc
 from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
@@ -126,7 +126,7 @@ def group_fault(
     if found is None:
         return None
     one, other = (step * segment for segment in found)
-    values = [written(value)[:40] if value.is_valid else "null" for value in (groups[one], groups[other])]
+    values = [format_value(value)[:40] if value.is_valid else "null" for value in (groups[one], groups[other])]
     if mode == "together":
         held = f"{describe(one)} of {name} {values[0]} and {describe(other)} of {name} {values[1]}"
     else:

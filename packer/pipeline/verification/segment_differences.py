@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import written
+from packer.arrow import format_value
 from packer.column_names import NO_LOSS
 from packer.gather import Spans, TokenColumn, gather, held_spans, mask_context
 from packer.options import PackOptions
@@ -134,7 +134,7 @@ class TableDifferences:
                 segment = at if name in self._rows.kept else int(np.searchsorted(pieces.places, at, side="right")) - 1
                 which = self._describe(int(pieces.segments.documents[segment]))
                 self._kept[name] = (
-                    f"{which}: {name} is {written(expected[at])} in the source, {written(found[at])} in the rows"
+                    f"{which}: {name} is {format_value(expected[at])} in the source, {format_value(found[at])} in the rows"
                 )
 
     def _compare_tokens(self, pieces: _Pieces) -> None:
