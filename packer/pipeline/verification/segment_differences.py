@@ -133,9 +133,8 @@ class TableDifferences:
             if at is not None:
                 segment = at if name in self._rows.kept else int(np.searchsorted(pieces.places, at, side="right")) - 1
                 which = self._describe(int(pieces.segments.documents[segment]))
-                self._kept[name] = (
-                    f"{which}: {name} is {format_value(expected[at])} in the source, {format_value(found[at])} in the rows"
-                )
+                values = format_value(expected[at]), format_value(found[at])
+                self._kept[name] = f"{which}: {name} is {values[0]} in the source, {values[1]} in the rows"
 
     def _compare_tokens(self, pieces: _Pieces) -> None:
         for name, column in self._rows.tokens.items():

@@ -101,7 +101,7 @@ class ChatTemplate:
 
     def _answers(self, one: RenderedChat) -> list[Span]:
         """Find the assistant's messages from `first` on that are not context only."""
-        chat, text = one.chat, one.text
+        chat = one.chat
         turns = [
             turn
             for turn in range(chat.first, len(chat.messages))
@@ -113,9 +113,7 @@ class ChatTemplate:
             self._refuse_prompts(chat)
         spans = []
         for turn in turns:
-            before, end = self._rendered_prompt(chat, turn), len(text)
-            if turn + 1 < len(chat.messages):
-                end = self._end_of(self.templates.render(chat, turn + 1), one, turn)
+            before, end = self._rendered_prompt(chat, turn), self._end(one, turn + 1)
             start = self._end_of(before, one, turn, is_prompt=True)
             if turn + 1 == len(chat.messages):
                 self._check_end(one, before)
@@ -157,16 +155,21 @@ class ChatTemplate:
 
         With `answers_only`, messages of other roles are left out if they need further renderings.
         """
-        chat = one.chat
-        turns = [turn for turn in sorted(chat.masked) if turn >= chat.first]
-        if one.ends is not None:
-            ends = dict(enumerate([0, *one.ends]))
-            return [(ends[turn], ends[turn + 1]) for turn in turns]
-        turns = [turn for turn in turns if not answers_only or chat.messages[turn]["role"] == "assistant"]
-        ends = {0: 0, len(chat.messages): len(one.text)}
-        for count in sorted({count for turn in turns for count in (turn, turn + 1)} - {*ends}):
-            ends[count] = self._end_of(self.templates.render(chat, count), one, count - 1)
+        turns = [turn for turn in sorted(one.chat.masked) if turn >= one.chat.first]
+        if answers_only and one.ends is None:
+            turns = [turn for turn in turns if one.chat.messages[turn]["role"] == "assistant"]
+        ends = {count: self._end(one, count) for count in sorted({turn + at for turn in turns for at in (0, 1)})}
         return [(ends[turn], ends[turn + 1]) for turn in turns]
+
+    def _end(self, one: RenderedChat, count: int) -> int:
+        """Where the rendering of the first `count` messages ends in the whole."""
+        if count == 0:
+            return 0
+        if count == len(one.chat.messages):
+            return len(one.text)
+        if one.ends is not None:
+            return one.ends[count - 1]
+        return self._end_of(self.templates.render(one.chat, count), one, count - 1)
 
     def _rendered_prompt(self, chat: Chat, count: int) -> str:
         """Render the first messages with the generation prompt: the model's input before it writes."""
