@@ -52,23 +52,22 @@ def find_boundaries(
             "documents would attend to each other; `packer check` lists the attn_implementation that is safe for it; "
             "M-RoPE needs the position in the document as the first of 4 rows of position_ids"
         )
+    arguments = rows, row_tokens, cu_seq_lens, max_length, position_ids, device
     if torch.compiler.is_compiling():  # the cache and the checks below would break the graph
-        compiled = _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
+        compiled = _find(*arguments)
         if cu_seq_lens is not None:
             _check_compiled(compiled, rows * row_tokens)
         return compiled
-    if source.is_inference():  # such a tensor has no version, so that a change of it would not be noticed
-        checked = _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
-        _check(checked, rows * row_tokens)
-        return checked
     global _last
-    key = (rows, row_tokens, device, source._version, cu_seq_lens is None)
+    is_kept = not source.is_inference()  # such a tensor has no version, so that a change of it would not be noticed
+    key = (rows, row_tokens, device, source._version, cu_seq_lens is None) if is_kept else ()
     last_source, last_key, found = _last
-    if last_source() is source and last_key == key and found is not None:
+    if is_kept and last_source() is source and last_key == key and found is not None:
         return found
-    found = _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
+    found = _find(*arguments)
     _check(found, rows * row_tokens)
-    _last = (weakref.ref(source), key, found)
+    if is_kept:
+        _last = (weakref.ref(source), key, found)
     return found
 
 
