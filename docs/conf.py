@@ -48,7 +48,7 @@ INTERNAL = (  # `format.md` describes the fields of the first four; PackArgument
     "packer.facts.generation.Generation",
     "packer.facts.source_identity.SourceIdentity",
     "packer.facts.totals.Totals",
-    "packer.shards.manifest_fields.ShardEntry",
+    "packer.facts.generation.ShardEntry",
     "packer.shards.manifest.PartOfSet",  # nothing that a file has
     "PackArguments",
     "RunArguments",

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.cli import cli
+from packer.facts import ShardEntry
 from packer.shards import shard_table
 from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names
 from packer.shards.manifest import checksum
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable, column_of, kept_shards
 from tests.packed_rows import make, rows_on_disk

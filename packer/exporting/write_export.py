@@ -20,6 +20,7 @@ from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError, first_line
 from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
+from packer.facts import ShardEntry
 from packer.facts.json_record import JsonRecord
 from packer.loader.dataset import load
 from packer.loader.open_shards import rows_of
@@ -32,7 +33,6 @@ from packer.pipeline.complete_output import check_files
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import is_remote
 from packer.system_errors import system_errors

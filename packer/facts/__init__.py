@@ -2,10 +2,11 @@
 
 `json_record.py` is their base: declaring a field sets its type, limits, position in the file and description, and what
 is read back is checked against the declarations. `totals.py` counts documents, tokens and rows, `source_identity.py`
-distinguishes sources, `rejection.py` says why a record is left out, and `generation.py` adds up what was appended.
+distinguishes sources, `rejection.py` says why a record is left out, and `generation.py` has the entries
+of shards and adds up what was appended.
 """
 
-from packer.facts.generation import Generation, joined_source, summed_totals
+from packer.facts.generation import Generation, ShardEntry, joined_source, summed_totals
 from packer.facts.json_record import JsonRecord
 from packer.facts.rejection import REASONS, REJECTED, Reason, RejectedRecord
 from packer.facts.source_identity import FileIdentity, MixturePart, SourceIdentity, TakenDocuments, TextIdentity
@@ -23,6 +24,7 @@ __all__ = [
     "PlanTotals",
     "Reason",
     "RejectedRecord",
+    "ShardEntry",
     "SourceIdentity",
     "TakenDocuments",
     "TextIdentity",

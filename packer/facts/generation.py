@@ -1,4 +1,4 @@
-"""Generations of a packed dataset: the documents of the first pack, and those of every append."""
+"""Generations of a packed dataset, the documents of the first pack and those of every append, and their shards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from packer.facts.json_record import JsonRecord, Positive
+from packer.facts.json_record import Count, JsonRecord, Positive
 from packer.facts.source_identity import SourceIdentity
 from packer.facts.totals import GroupTotals, Totals
 
@@ -23,6 +23,32 @@ class Generation(JsonRecord):
 
     shards: Positive
     """Number of its shards, which follow those of the generations before it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardEntry(JsonRecord):
+    """Entry of a shard in the manifest."""
+
+    file: str
+    """File name, in the folder of the manifest."""
+
+    rows: Positive
+    """Number of rows."""
+
+    tokens: Count
+    """Number of tokens, without padding."""
+
+    trained: Count
+    """Labels that are not -100; 0 if no labels are written."""
+
+    untrained_segments: Count
+    """Segments without a trained token; 0 if no labels are written."""
+
+    bytes: Count
+    """Size of the file."""
+
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
 
 
 def joined_source(generations: Sequence[Generation]) -> SourceIdentity:

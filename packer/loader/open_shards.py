@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy, is_numeric
 from packer.column_names import SEGMENT_COLUMNS
 from packer.errors import PackerError, first_line
+from packer.facts import ShardEntry
 from packer.shards.manifest import Manifest
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard
 from packer.stores.file_locks import FileLock
 

@@ -24,18 +24,20 @@ def check_together(options: PackOptions) -> None:
     """
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = isinstance(algorithm, Algorithm) or algorithm.keeps_whole
+    is_limited = isinstance(algorithm, Algorithm) and algorithm.limited
+    for name in ("gap", "time_limit"):
+        value, shown = getattr(options, name), options_of(type(options))[name].shown
+        if value is not None and not is_limited:
+            raise OptionError(f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal")
     _check_text(options)
-    _check_solver_limits(options)
-    _check_labels(options)
-    _check_kept_columns(options)
+    _check_columns(options)
     _check_pieces(options, keeps_whole=keeps_whole)
-    _check_mixture(options)
-    _check_groups(options, is_ordered=not isinstance(algorithm, Algorithm))
+    _check_mixture_and_groups(options, is_ordered=not isinstance(algorithm, Algorithm))
     _check_limits(options)
     if options.pairs:
         _check_pairs(options)
-    if options.pairs and not keeps_whole:
-        raise OptionError(f"pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm")
+        if not keeps_whole:
+            raise OptionError(f"pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm")
 
 
 def _check_text(options: PackOptions) -> None:
@@ -63,31 +65,13 @@ def _check_text(options: PackOptions) -> None:
             )
 
 
-def _check_solver_limits(options: PackOptions) -> None:
-    """Only some algorithms stop at a gap or a time limit."""
-    algorithm = get_algorithm(options.algorithm)
-    if isinstance(algorithm, Algorithm) and algorithm.limited:
-        return
-    for name in ("gap", "time_limit"):
+def _check_columns(options: PackOptions) -> None:
+    """Check that labels are there if they are needed, and that kept columns have names of their own."""
+    needs_labels = {"untrained": "keep", "overlap": 0, "align": 1}
+    for name, default in needs_labels.items():
         value = getattr(options, name)
-        if value is not None:
-            shown = options_of(type(options))[name].shown
-            raise OptionError(f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal")
-
-
-def _check_labels(options: PackOptions) -> None:
-    """Some options need labels, which say what is trained."""
-    if options.labels:
-        return
-    if options.untrained != "keep":
-        raise OptionError(f"--untrained is {options.untrained!r}, which needs labels: leave them in")
-    for name, value in (("overlap", options.overlap), ("align", options.align - 1)):
-        if value:
-            raise OptionError(f"--{name} is {getattr(options, name)}, which needs labels: leave them in")
-
-
-def _check_kept_columns(options: PackOptions) -> None:
-    """Kept columns must be named only once, and not like columns that rows always have."""
+        if value != default and not options.labels:
+            raise OptionError(f"--{name} is {value!r}, which needs labels: leave them in")
     names = [*options.keep, *options.keep_tokens]
     for name in names:
         option = "--keep" if name in options.keep else "--keep-tokens"
@@ -98,12 +82,7 @@ def _check_kept_columns(options: PackOptions) -> None:
 
 
 def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
-    """Check the options for pieces of split documents.
-
-    Args:
-        options: all of them.
-        keeps_whole: whether the algorithm cuts only documents longer than a row.
-    """
+    """Check the options for pieces of split documents; `keeps_whole` algorithms cut only those longer than a row."""
     if options.overlap >= options.max_len:
         raise OptionError(f"--overlap is {options.overlap}: it must be below --max-len {options.max_len}")
     if options.overlap and options.long != "split":
@@ -142,7 +121,8 @@ def _check_turns(options: PackOptions, *, keeps_whole: bool) -> None:
         raise OptionError(f"--split-at is turns, which does not go with {other}: leave one out")
 
 
-def _check_mixture(options: PackOptions) -> None:
+def _check_mixture_and_groups(options: PackOptions, *, is_ordered: bool) -> None:
+    """Check the options of mixtures and groups; an `is_ordered` algorithm keeps the order of the source."""
     if options.weights and options.pairs:
         raise OptionError("pairs are not mixed: pack each source of pairs separately")
     if not options.weights and (options.mix_unit != "tokens" or options.mix_tokens is not None):
@@ -155,15 +135,6 @@ def _check_mixture(options: PackOptions) -> None:
         raise OptionError(
             f"--mix-tokens is {options.mix_tokens}, but weights in epochs fix the size already: choose one of the two"
         )
-
-
-def _check_groups(options: PackOptions, *, is_ordered: bool) -> None:
-    """Check the options of groups.
-
-    Args:
-        options: all of them.
-        is_ordered: whether the algorithm keeps the order of the source.
-    """
     if options.group_by is None:
         if options.group_mode != "together":
             raise OptionError(f"--group-mode is {options.group_mode}: name the column of groups with --group-by")

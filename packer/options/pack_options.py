@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from packer.algorithms import ALGORITHMS, ALIASES, get_algorithm
+from packer.algorithms import ALGORITHMS, ALIASES, OrderAlgorithm, get_algorithm
 from packer.column_names import ROLE
 from packer.errors import PackerError
 from packer.facts.json_record import JsonRecord, read_fields
@@ -354,6 +354,26 @@ class PackOptions(JsonRecord):
     def max_items(self) -> int | None:
         """Maximum number of items in a row; an item is a document, or a pair of two."""
         return self.max_segments // 2 if self.pairs and self.max_segments is not None else self.max_segments
+
+    @property
+    def piece_overlap(self) -> int:
+        """Number of tokens that each piece of a split document repeats from the end of the piece before it."""
+        return self.overlap if self.long == "split" and self.split_at == "tokens" else 0
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the algorithm keeps the order of the source."""
+        return isinstance(get_algorithm(self.algorithm), OrderAlgorithm)
+
+    @property
+    def is_planned_whole(self) -> bool:
+        """Whether the whole plan is held in memory, because it needs a value of each document (group or limit)."""
+        return self.group_by is not None or bool(self.limit)
+
+    @property
+    def makes_own_rows(self) -> bool:
+        """Whether partitions pack their own documents: neither in source order nor in groups."""
+        return not self.is_planned_whole and not self.keeps_order
 
     @property
     def value_columns(self) -> tuple[str, ...]:

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import xxhash
 
+from packer.facts import ShardEntry
 from packer.output.unfinished_output import UNREADABLE, Kind, Output
 from packer.shards.file_names import MANIFEST, WORK, names_listed
 from packer.shards.files import hash_file
 from packer.shards.manifest import checksum
-from packer.shards.manifest_fields import ShardEntry
 from packer.stores import AnyPath
 from packer.stores.temporary_files import temporary_folder
 

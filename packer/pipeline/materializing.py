@@ -13,7 +13,7 @@ from xxhash import xxh3_128_hexdigest
 
 from packer.engine import Engine
 from packer.errors import PackerError
-from packer.facts import Totals
+from packer.facts import ShardEntry, Totals
 from packer.gather import lengths_of
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
@@ -25,7 +25,6 @@ from packer.pipeline.job import Job
 from packer.pipeline.name_output import refuse_inside
 from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
 from packer.pipeline.packing import PackResult, completed, write_dataset
-from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.rejected_list import write_rejected_list
 from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
@@ -37,7 +36,6 @@ from packer.progress import Progress, silent
 from packer.shards.file_names import rejected_name
 from packer.shards.generations import with_generation
 from packer.shards.manifest import Manifest
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
 from packer.shards.shard_table import column_of, kept_shards
 from packer.shards.structure import RowSegments
@@ -134,7 +132,7 @@ class _Part:
             mapped=mapped,
             plan=IndexPlan(folder=self.folder, manifest=self.manifest, mapped=mapped),
             row_format=row_format_of(options, mapped.table.extra),
-            overlap=overlap_of(options),
+            overlap=options.piece_overlap,
             first_document=self.manifest.first.document,
         )
 

@@ -14,7 +14,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.planning.group_plan import document_groups
 from packer.pipeline.planning.limit_plan import limit_values
-from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows, plan_lengths
+from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.read_documents import Documents, SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
 from packer.plan.located_rows import Plan, rows_of_plan
@@ -52,7 +52,7 @@ class Measured:
 
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
         """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
-        if self.survey is None or is_planned_whole(options) or makes_own_rows(options):
+        if self.survey is None or options.is_planned_whole or options.makes_own_rows:
             return self.lengths
         return _in_order(self.lengths, self.survey.order(self.lengths))
 
@@ -60,7 +60,7 @@ class Measured:
         """Return the source behind each document, in the order of `lengths_for`; None if it is not known."""
         if self.survey is None:
             return None
-        if is_planned_whole(options) or makes_own_rows(options):
+        if options.is_planned_whole or options.makes_own_rows:
             return self.survey.origins(self.order)
         return self.survey.origins(self.survey.order(self.lengths))
 
@@ -93,11 +93,11 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     """
     opened = open_sources(expanded(source), options)
     warn_of_linked_files(opened)
-    survey = survey_corpus(opened, progress, with_extra=is_planned_whole(options))
+    survey = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
     warn_of_rejected(opened)
     lengths, mixture = survey.lengths(), survey.identity.mixture
     warn_of_unused_sources(mixture)
-    if not is_planned_whole(options):
+    if not options.is_planned_whole:
         return Measured(lengths=lengths, mixture=mixture, survey=survey)
     order = survey.order(lengths)
     lengths = _in_order(lengths, order)

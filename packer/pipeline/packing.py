@@ -27,9 +27,6 @@ from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.partitions.leftover_values import leftover_values
 from packer.pipeline.planning.make_plan import (
     PLAN_VERSION,
-    is_planned_whole,
-    makes_own_rows,
-    overlap_of,
     plan_documents,
 )
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
@@ -245,8 +242,8 @@ def pack_into(
 
     # Check every document, and that an interrupted run had the same source.
     notes = NotesInStore(claimed)
-    is_whole = is_planned_whole(options)
-    is_in_order = not makes_own_rows(options)
+    is_whole = options.is_planned_whole
+    is_in_order = not options.makes_own_rows
     documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=job.overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
@@ -271,7 +268,7 @@ def pack_into(
         mapped=packed,
         plan=plan,
         row_format=row_format,
-        overlap=overlap_of(options),
+        overlap=options.piece_overlap,
         leftovers=leftover_values(packed, plan, row_format),
         first_document=target.documents,
     )

@@ -10,12 +10,12 @@ from itertools import accumulate
 
 from packer.engine import Engine, without
 from packer.executors import run_tasks
+from packer.facts import ShardEntry
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline.shard_maker import Batches, ShardMaker
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress
 from packer.shards.file_names import all_shard_names, shard_name
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.writer import write_shard
 
 

@@ -1,17 +1,16 @@
 """Files of a packed dataset: their format, and how they are written, read and checked.
 
 `manifest.py` describes the whole dataset and is written last; `shard_table.py` stores the entries of very many shards,
-`generations.py` describes appended generations, and `file_names.py` names the files. `manifest_fields.py`
-and `packer.facts` declare the type of each field. `row_format.py` defines the columns of a shard,
-`writer.py` writes a shard, `reader.py` maps it into memory, and `files.py` hashes it. `structure.py` checks that the
-lists of a shard form rows, `sharing.py` that their segments may share a row, `check_totals.py` that the counts in the
-manifest are true, and `check_shards.py` every byte.
+`generations.py` describes appended generations, and `file_names.py` names the files. `packer.facts` declares the type
+of each field. `row_format.py` defines the columns of a shard, `writer.py` writes a shard, `reader.py` maps it into
+memory, and `files.py` hashes it. `structure.py` checks that the lists of a shard form rows, `sharing.py` that their
+segments may share a row, `check_totals.py` that the counts in the manifest are true, and `check_shards.py` every byte.
 Reading needs only numpy and pyarrow.
 """
 
+from packer.facts import ShardEntry
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard, read_manifest
 
 __all__ = ["MANIFEST", "Manifest", "ShardEntry", "check_batch", "open_shard", "read_manifest"]

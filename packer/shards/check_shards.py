@@ -17,6 +17,7 @@ from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS, TOKEN_COLUMNS
 from packer.engine import Engine, Threads
 from packer.errors import PackerError
+from packer.facts import ShardEntry
 from packer.gather import count_trained
 from packer.progress import Progress
 from packer.shards.check_totals import SegmentCounts, manifest_faults, totals_faults
@@ -24,7 +25,6 @@ from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_l
 from packer.shards.files import hash_file
 from packer.shards.generations import documents_of_shard, in_generation, parts_of
 from packer.shards.manifest import Manifest, is_sealed
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.rejected_records import rejected_faults
 from packer.shards.row_format import PADDING

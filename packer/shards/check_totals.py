@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.errors import PackerError
-from packer.facts import MixturePart, Totals
+from packer.facts import MixturePart, ShardEntry, Totals
 from packer.options import PackOptions
 from packer.shards.files import hash_file
 from packer.shards.generations import in_generation, parts_of
 from packer.shards.manifest import Manifest
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.shard_table import column_of, files_beside
 from packer.stores import AnyPath
 

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from packer.facts import Generation, SourceIdentity, Totals, joined_source, summed_totals
+from packer.facts import Generation, ShardEntry, SourceIdentity, Totals, joined_source, summed_totals
+from packer.facts.json_record import read_fields, whole_number
 from packer.options import PackOptions, byte_size
-from packer.shards.file_names import MANIFEST, rejected_name, table_name
-from packer.shards.manifest_fields import FORMAT_VERSION, ShardEntry, check_names, check_together, manifest_fields
+from packer.shards.file_names import MANIFEST, MOST_SHARDS, all_shard_names, rejected_name, table_name
 from packer.shards.row_format import RowFormat
 from packer.stores import AnyPath, RemotePath
+
+FORMAT_VERSION = 5
+"""Version of the format on disk. Versions 1 to 4 were never released."""
+
+_FIELDS = {
+    "options": PackOptions,
+    "generations": tuple[Generation, ...],
+    "shards": tuple[ShardEntry, ...],
+    "files": Mapping[str, str],
+}
+_TABLE = _FIELDS | {"shards": whole_number(1, MOST_SHARDS)}
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,19 +184,68 @@ class Manifest:
             TypeError: a field holds a value of the wrong type or out of range, or a file has an unexpected name.
             PackerError: options cannot be combined.
         """
-        found = manifest_fields(content)
-        generations = found["generations"]
-        check_together(content, generations)
-        check_names(content, generations)
-        if table is not None and len(table) != content["shards"]:
-            name = table_name(len(generations) - 1)
-            raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in {name}")
-        return cls(
-            options=found["options"],
-            generations=generations,
-            shards=found["shards"] if table is None else table,
-            files=found["files"],
-        )
+        found = _fields_of(content)
+        manifest = cls(**{**found, "shards": found["shards"] if table is None else table})
+        manifest._check_generations(listed=len(manifest.shards) if table is None else found["shards"])
+        manifest._check_names()
+        if table is not None and len(table) != found["shards"]:
+            raise TypeError(f"there are {found['shards']:,} shards, and {len(table):,} in {manifest.table_name}")
+        return manifest
+
+    def _check_generations(self, listed: int) -> None:
+        """Check that generations agree with the options and with each other, and have the shards that are listed."""
+        if not self.generations:
+            raise TypeError("there are no generations")
+        if len(self.generations) > 1 and any(generation.source.mixture for generation in self.generations):
+            raise TypeError("a generation is a mixture")
+        counted = sum(generation.shards for generation in self.generations)
+        if listed != counted:
+            raise TypeError(f"the generations have {counted:,} shards, and the manifest {listed:,}")
+        weights, skips = self.options.weights, self.options.on_error == "skip"
+        for number, generation in enumerate(self.generations):
+            source, totals = generation.source, generation.totals
+            if len(weights) != len(source.mixture):
+                raise TypeError(f"options.weights has {len(weights)} values, source.mixture has {len(source.mixture)}")
+            if totals.groups is not None and self.options.group_by is None:
+                raise TypeError("there is totals.groups, but no options.group_by")
+            has_list = rejected_name(number) in self.files
+            if skips != (totals.documents_rejected is not None) or skips != has_list:
+                raise TypeError(
+                    f"options.on_error is {self.options.on_error}, which contradicts totals.documents_rejected or "
+                    f"whether there is a {rejected_name(0)}"
+                )
+            if source.texts and self.options.tokenizer is None:
+                raise TypeError("the source is text, but there is no options.tokenizer")
+
+    def _check_names(self) -> None:
+        """Check that every file name has the expected form, so that none points outside the folder."""
+        if isinstance(self.shards, tuple):
+            for number, (shard, name) in enumerate(zip(self.shards, all_shard_names(*self.shard_ends), strict=True)):
+                if shard.file != name:
+                    raise TypeError(f"shard {number} is named {json.dumps(shard.file)[:60]}, not {name}")
+        for name in self.files:
+            if not _PLAIN_NAME.fullmatch(name):
+                raise TypeError(f"a file is named {json.dumps(name)[:60]}, which is not a plain file name")
+
+
+def _fields_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the fields of a manifest, which has the entries of shards, or their number."""
+    return read_fields(content, _TABLE if type(content.get("shards")) is int else _FIELDS)
+
+
+def table_listed(content: Mapping[str, Any]) -> tuple[str, str, list[int]] | None:
+    """Return the name and hash of the file with the entries of the shards; None if these are in the manifest.
+
+    The third value is the number of shards that the dataset had after each generation.
+
+    Raises:
+        KeyError, TypeError, PackerError: the content has no such hash, or is damaged.
+    """
+    if type(content.get("shards")) is not int:
+        return None
+    found = _fields_of(content)
+    name = table_name(len(found["generations"]) - 1)
+    return name, found["files"][name], list(accumulate(part.shards for part in found["generations"]))
 
 
 def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError, first_line
+from packer.facts import ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
-from packer.shards.manifest import Manifest, is_sealed
-from packer.shards.manifest_fields import FORMAT_VERSION, ShardEntry, table_listed
+from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed, table_listed
 from packer.shards.shard_table import ShardTable, column_of
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath

@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
+from packer.facts import ShardEntry
 from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.manifest import Manifest, datasets_files
-from packer.shards.manifest_fields import ShardEntry
 
 MOST_IN_MANIFEST = 4096
 """Largest number of shards whose entries are in manifest.json itself; these take a quarter of a second to read."""

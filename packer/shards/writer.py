@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
+from packer.facts import ShardEntry
 from packer.gather import (
     RowLayout,
     Spans,
@@ -24,7 +25,6 @@ from packer.gather import (
 )
 from packer.shards.files import HashingFile
 from packer.shards.kept_columns import KeptValues, tokens_at
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.row_block import RowBlock, SegmentColumns
 from packer.shards.row_format import RowFormat
 

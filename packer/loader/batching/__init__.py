@@ -4,7 +4,6 @@ Everything is NumPy until the last step, which turns arrays into tensors.
 
     collating.py        collate, flatten and batches, which a training loop calls
     batch_formats.py    one function for each trainer, with the options that it supports
-    encoder_batches.py  batches for bidirectional encoders, with masks of attention
     batch_shape.py      fixed shapes, for torch.compile
     token_masking.py    random masking of tokens
 """

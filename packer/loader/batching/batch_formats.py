@@ -17,21 +17,24 @@ from numpy.typing import NDArray
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.loader.batching.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
-from packer.loader.batching.encoder_batches import encoder_batch, kept_segments, masked_tokens, token_values
-from packer.loader.batching.token_masking import MaskedLM
+from packer.loader.batching.token_masking import MaskedLM, mask_tokens
 from packer.loader.row_segments import (
     LossWeights,
     Rows,
     all_segments,
+    check_column,
     copy_token_column,
     cu_seqlens_of,
     labels_from_tokens,
     real_segments,
     restart_positions,
+    segment_values,
     shift_left,
     token_loss_weights,
 )
 from packer.shards.row_format import PADDING
+
+TOKEN_TYPES = "token_type_ids"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,9 +134,9 @@ def hf_batch(
     if static is not None:
         input_ids[tokens:] = static.pad_id
     if mlm is not None:
-        input_ids, labels = masked_tokens(rows, input_ids, lengths, doc_ids, mlm=mlm, epoch=epoch)
+        input_ids, labels = _masked_tokens(rows, input_ids, lengths, doc_ids, mlm=mlm, epoch=epoch)
     elif "labels" in rows[0]:
-        labels = token_values("labels", rows, counts, total)
+        labels = _token_values("labels", rows, counts, total)
     else:  # packed with --no-labels
         labels = labels_from_tokens(input_ids, lengths, doc_ids)
     batch = flat_batch(input_ids, labels, lengths, static)
@@ -142,9 +145,9 @@ def hf_batch(
     if position_offset:
         batch["position_ids"] += position_offset
     for name in keep_tokens:
-        batch[name] = token_values(name, rows, counts, total)[None]
+        batch[name] = _token_values(name, rows, counts, total)[None]
     if keep is not None:
-        batch["segments"] = kept_segments(rows, lengths, doc_ids, keep)
+        batch["segments"] = _kept_segments(rows, lengths, doc_ids, keep)
     return batch
 
 
@@ -188,6 +191,49 @@ def hf_rows_batch(rows: Rows, *, loss_weights: LossWeights | None = None) -> dic
     }
     if loss_weights is not None:
         batch["loss_weights"] = _loss_weights(grid, loss_weights).reshape(grid.labels.shape)
+    return batch
+
+
+def encoder_batch(
+    rows: Rows,
+    *,
+    loss_weights: LossWeights | None = None,
+    mlm: MaskedLM | None = None,
+    epoch: int = 0,
+    keep: Sequence[str] = (),
+    keep_tokens: Sequence[str] = (),
+    position_offset: int = 0,
+    additive_mask: bool = False,
+) -> dict[str, Any]:
+    """Return whole rows, (B, L), with an attention mask of their segments, for BERT and similar models.
+
+    Raises:
+        PackerError: `loss_weights` are asked for without labels, or a kept column does not exist.
+    """
+    lengths, doc_ids, numbers = all_segments(rows)
+    shape = len(rows), len(rows[0]["input_ids"])
+    counts = [shape[1]] * len(rows)
+    input_ids = np.empty(shape[0] * shape[1], np.int64)
+    copy_token_column("input_ids", rows, counts, input_ids)
+    segment_ids = numbers.astype(np.int32).repeat(lengths).reshape(shape)
+    batch: dict[str, Any] = {
+        "input_ids": input_ids.reshape(shape),
+        "position_ids": (restart_positions(lengths) + position_offset).reshape(shape),
+        "attention_mask": _attention_mask(segment_ids, additive=additive_mask),
+    }
+    if mlm is not None:
+        masked, labels = _masked_tokens(rows, input_ids, lengths, doc_ids, mlm=mlm, epoch=epoch)
+        batch["input_ids"], batch["labels"] = masked.reshape(shape), labels.reshape(shape)
+    types = [TOKEN_TYPES] if TOKEN_TYPES in rows[0] else []
+    for name in dict.fromkeys([*types, *keep_tokens]):
+        batch[name] = _token_values(name, rows, counts, len(input_ids)).reshape(shape)
+    if loss_weights is not None:
+        if "labels" not in batch:
+            raise PackerError('loss_weights need labels: pass mlm, or keep_tokens=["labels"] for those on disk')
+        weights = token_loss_weights(batch["labels"].reshape(-1), lengths, doc_ids, per=loss_weights)
+        batch["loss_weights"] = weights.reshape(shape)
+    batch["segments"] = {"segment_ids": segment_ids}
+    batch["segments"].update(_kept_segments(rows, lengths, doc_ids, keep))
     return batch
 
 
@@ -296,3 +342,56 @@ def _grid(rows: Rows) -> _Grid:
 
 def _loss_weights(grid: _Grid, per: LossWeights) -> NDArray[np.float64]:
     return token_loss_weights(grid.labels.reshape(-1), grid.lengths, grid.doc_ids, per=per)
+
+
+def _attention_mask(segment_ids: NDArray[np.int32], *, additive: bool) -> NDArray[Any]:
+    """Return the mask, shape (B, 1, L, L): True where the query (row) and the key (column) share a segment.
+
+    Padding attends to padding, because a softmax over nothing is NaN.
+
+    Example: [1, 1, 2, 0] -> [[T, T, -, -], [T, T, -, -], [-, -, T, -], [-, -, -, T]].
+    """
+    # L * L comparisons are fastest on the smallest dtype
+    small = segment_ids.astype(np.min_scalar_type(int(segment_ids.max(initial=0))))
+    mask = small[:, None, :, None] == small[:, None, None, :]
+    return np.where(mask, np.float32(0), np.finfo(np.float32).min) if additive else np.asarray(mask)
+
+
+def _masked_tokens(
+    rows: Rows,
+    input_ids: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    doc_ids: NDArray[np.int64],
+    *,
+    mlm: MaskedLM,
+    epoch: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Mask the tokens of a batch and return (input_ids, labels), as `mask_tokens` does.
+
+    `doc_starts` come from the rows; segments of padding may be anywhere in the batch.
+    """
+    doc_starts = np.zeros(len(lengths), np.int64)
+    doc_starts[doc_ids != PADDING] = segment_values("doc_starts", rows)
+    return mask_tokens(input_ids, lengths, doc_ids, doc_starts, mlm=mlm, epoch=epoch)
+
+
+def _kept_segments(
+    rows: Rows, lengths: NDArray[np.int64], doc_ids: NDArray[np.int64], keep: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """Return `pooling_positions`, `doc_ids` and the `keep` columns, one value per segment, padding left out."""
+    starts = cu_seqlens_of(lengths)[:-1]
+    found = {"pooling_positions": starts[doc_ids != PADDING], "doc_ids": segment_values("doc_ids", rows)}
+    return found | {name: segment_values(name, rows) for name in keep}
+
+
+def _token_values(name: str, rows: Rows, counts: Sequence[int], total: int) -> NDArray[Any]:
+    """Return the first `counts[r]` values of a token column of each row r end to end, padded to (total,).
+
+    Integers become int64. Padding is -100 for `labels`, otherwise 0.
+    """
+    check_column(name, rows)
+    dtype = rows[0][name].dtype
+    fill = NO_LOSS if name == "labels" else 0
+    values = np.full(total, fill, np.int64 if np.issubdtype(dtype, np.integer) else dtype)
+    copy_token_column(name, rows, counts, values[: sum(counts)])
+    return values

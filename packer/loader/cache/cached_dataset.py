@@ -22,8 +22,7 @@ from packer.loader.open_shards import OpenShard
 from packer.options import byte_size
 from packer.shards.file_names import MANIFEST
 from packer.shards.generations import parts_of
-from packer.shards.manifest import Manifest
-from packer.shards.manifest_fields import table_listed
+from packer.shards.manifest import Manifest, table_listed
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
 from packer.stores.file_locks import FileLock

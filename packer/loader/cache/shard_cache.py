@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackerError
+from packer.facts import ShardEntry
 from packer.loader.cache.cache_space import CacheSpace, sidecar_path, try_lock
 from packer.loader.cache.shard_providers import ShardProvider
-from packer.shards.manifest_fields import ShardEntry
 from packer.stores.file_locks import FileLock
 from packer.system_errors import shortage
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.shards.manifest_fields import ShardEntry
+from packer.facts import ShardEntry
 from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath
 

@@ -22,7 +22,6 @@ from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
-from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import Documents, SourceLike
 from packer.pipeline.watch_source import Watch
 from packer.plan.segments import context_of
@@ -73,7 +72,7 @@ class IndexTokens:
             documents=documents,
             watch=watch,
             row_format=row_format_of(replace(options, index_only=False), documents.source.value_columns()),
-            overlap=overlap_of(options),
+            overlap=options.piece_overlap,
             kept_names=options.keep_tokens,
             first_document=manifest.first.document,
         )

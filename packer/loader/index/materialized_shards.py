@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
+from packer.facts import ShardEntry
 from packer.loader.cache.cache_space import CacheOptions
 from packer.loader.cache.cached_dataset import CachedDataset
 from packer.loader.cache.shard_providers import DownloadedShards
@@ -29,7 +30,6 @@ from packer.loader.index.index_tokens import GenerationTokens, IndexTokens
 from packer.loader.open_shards import OpenShard
 from packer.shards.generations import keys_of, parts_of
 from packer.shards.manifest import Manifest
-from packer.shards.manifest_fields import ShardEntry
 from packer.shards.shard_table import column_of
 from packer.sources.documents import reading
 from packer.stores import AnyPath, RemotePath

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import AnyAlgorithm, OrderAlgorithm, get_algorithm
+from packer.algorithms import AnyAlgorithm, OrderAlgorithm
 from packer.algorithms.jit import prepare_for
 from packer.engine import Engine, Threads
 from packer.facts import PlanTotals
@@ -38,16 +38,6 @@ from packer.shards.row_format import RowFormat
 PLAN_VERSION = 2
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
 shards would have other documents."""
-
-
-def is_planned_whole(options: PackOptions) -> bool:
-    """Whether the whole plan is held in memory, because it needs a value of each document (group or limit)."""
-    return options.group_by is not None or bool(options.limit)
-
-
-def makes_own_rows(options: PackOptions) -> bool:
-    """Whether partitions pack their own documents: neither in source order nor in groups."""
-    return not is_planned_whole(options) and not _is_in_order(options)
 
 
 def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
@@ -80,15 +70,10 @@ def plan_documents(
     identity = mapped.documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
     rows_per_shard = _rows_per_shard(options, row_format)
-    if is_planned_whole(options):
+    if options.is_planned_whole:
         return _plan_whole(mapped, options, rows_per_shard, notes, engine)
     reader = SourceReader(mapped=mapped, options=options)
     return _plan_by_tasks(reader, options, rows_per_shard, notes, engine, progress)
-
-
-def overlap_of(options: PackOptions) -> int:
-    """Return the tokens that each piece of a split document repeats from the end of the piece before it."""
-    return options.overlap if options.long == "split" and options.split_at == "tokens" else 0
 
 
 def plan_lengths(
@@ -135,10 +120,6 @@ def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
     return max(1, options.shard_size // row_format.row_bytes)
 
 
-def _is_in_order(options: PackOptions) -> bool:
-    return isinstance(get_algorithm(options.algorithm), OrderAlgorithm)
-
-
 def _plan_by_tasks(
     reader: SegmentReader,
     options: PackOptions,
@@ -148,7 +129,7 @@ def _plan_by_tasks(
     progress: Progress,
 ) -> Plan:
     """Plan rows without groups or limits; hold nothing per document."""
-    if _is_in_order(options):
+    if options.keeps_order:
         from packer.pipeline.planning.order_plan import plan_in_order
 
         return plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
