@@ -208,10 +208,10 @@ def test_compare_predicts_the_rows_of_a_mixture_and_of_groups(tmp_path, options)
         out = tmp_path / outcome.algorithm
         totals = run_pack(sources, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
         rows = attention_in(out)
-        assert (outcome.figures.packs, outcome.figures.rows.segments) == (totals.packs, totals.segments)
-        assert outcome.figures.rows.attention == sum(rows)
+        assert (outcome.figures.packs, outcome.figures.row_figures.segments) == (totals.packs, totals.segments)
+        assert outcome.figures.row_figures.attention == sum(rows)
         if options.group_by:  # its rows are those of the plan, whereas rows of patterns are dealt in another order
-            assert outcome.figures.rows.attention_peak == pytest.approx(max(rows) / np.mean(rows))
+            assert outcome.figures.row_figures.attention_peak == pytest.approx(max(rows) / np.mean(rows))
         assert found.lower_bound >= totals.lower_bound
         assert found.account.documents_packed == totals.documents_packed
 
@@ -225,9 +225,9 @@ def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
     for outcome in found.outcomes:
         out = tmp_path / outcome.algorithm
         totals = run_pack(source, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
-        assert (outcome.figures.packs, outcome.figures.rows.segments) == (totals.packs, totals.segments)
-        assert outcome.figures.rows.attention == sum(attention_in(out))
-        assert outcome.figures.rows.segments_per_row.max % 2 == 0
+        assert (outcome.figures.packs, outcome.figures.row_figures.segments) == (totals.packs, totals.segments)
+        assert outcome.figures.row_figures.attention == sum(attention_in(out))
+        assert outcome.figures.row_figures.segments_per_row.max % 2 == 0
         assert found.account.documents_packed == totals.documents_packed
 
 

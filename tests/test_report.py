@@ -145,7 +145,7 @@ def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
     for text in (
         render_figures(figures, unicode=False),
         summary_of(summary),
-        summary_of(summary, figures.rows, verbose=True),
+        summary_of(summary, figures.row_figures, verbose=True),
     ):
         assert max(map(len, text.splitlines())) <= 80, text
 

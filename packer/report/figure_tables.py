@@ -45,7 +45,7 @@ def _render_planned(figures: Figures, *, unicode: bool) -> str:
 
 
 def _render_packed(figures: Figures, *, unicode: bool) -> str:
-    rows = figures.rows
+    rows = figures.row_figures
     facts = [
         ["documents", f"{figures.documents:,}", f"{number(figures.packing_factor)} per row"],
         ["segments", f"{figures.segments:,}", "documents, and pieces of split ones"],
@@ -193,9 +193,9 @@ def length_table(found: RowLengths) -> list[list[str]]:
         "split": [f"{length.totals.documents_split:,}" for length in lengths],
         "no context": [share(length.tokens_without_context / length.tokens) for length in lengths],
         "lost": [share(length.totals.tokens_lost / length.tokens) for length in lengths],
-        "keys": [number(length.rows.keys_per_token) for length in lengths],
+        "keys": [number(length.row_figures.keys_per_token) for length in lengths],
         "attention": [share(length.attention_share) for length in lengths],
-        "largest": [f"{length.rows.work_peak:.2f}" for length in lengths],
+        "largest": [f"{length.row_figures.work_peak:.2f}" for length in lengths],
         "rows/step": [f"{length.epoch.packed_rows_per_step:,}" for length in lengths],
     }
     shown = [[name, *cells] for name, cells in columns.items() if name not in left_out]
@@ -291,7 +291,7 @@ def _cost_table(comparison: Comparison) -> str:
         ["  algorithm", "tokens", "mixed", "work", "spread", "peak", "cut", "cut off"],
     ]
     for outcome in comparison.outcomes:
-        figures, rows = outcome.figures, outcome.figures.rows
+        figures, rows = outcome.figures, outcome.figures.row_figures
         table.append(
             [
                 _marked(comparison, outcome),

@@ -135,7 +135,7 @@ class Comparison:
         }
 
     def _outcome_to_json(self, outcome: Outcome) -> dict[str, object]:
-        figures, rows = outcome.figures, outcome.figures.rows
+        figures, rows = outcome.figures, outcome.figures.row_figures
         return {
             "algorithm": outcome.algorithm,
             "packs": figures.packs,

@@ -220,7 +220,7 @@ class Figures:
         )
 
     @property
-    def rows(self) -> RowFigures:
+    def row_figures(self) -> RowFigures:
         """Figures of the rows, if they were measured."""
         assert self.measured_rows is not None
         return self.measured_rows
@@ -230,7 +230,7 @@ class Figures:
         """Tokens in segments that do not begin their document, without those that `--overlap` repeats."""
         # A document that is truncated on the left has a segment that does not begin it, and is not split.
         totals = self.totals
-        return self.rows.tokens_after_start - totals.tokens_repeated if totals.documents_split else 0
+        return self.row_figures.tokens_after_start - totals.tokens_repeated if totals.documents_split else 0
 
     @property
     def cut_share(self) -> float:
@@ -240,7 +240,7 @@ class Figures:
     @property
     def attention_share(self) -> float:
         """Share of attention in the work of a 7B model; see `packer.stats.row_figures`."""
-        keys = self.rows.keys_per_token
+        keys = self.row_figures.keys_per_token
         return keys / (KEYS_OF_MATRICES + keys)
 
     def largest_grouped_batch(self, size: int) -> float:
@@ -279,7 +279,7 @@ class Figures:
             content["mixture"] = [part.to_dict() for part in self.mixture]
         if not self.is_packed:
             return content | {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
-        rows = self.rows
+        rows = self.row_figures
         mixing = ("within_row_share", "attention", "attention_spread", "attention_peak")
         return content | {
             "segments_per_row": asdict(rows.segments_per_row),
@@ -326,8 +326,8 @@ class RowLengths:
                     "documents_split": figures.totals.documents_split,
                     "tokens_without_context": figures.tokens_without_context,
                     "tokens_lost": figures.totals.tokens_lost,
-                    "keys_per_token": figures.rows.keys_per_token,
-                    "work_peak": figures.rows.work_peak,
+                    "keys_per_token": figures.row_figures.keys_per_token,
+                    "work_peak": figures.row_figures.work_peak,
                     "packed_rows_per_step": figures.epoch.packed_rows_per_step,
                     "cut_share": figures.cut_share,
                     "attention_share": figures.attention_share,

@@ -93,7 +93,7 @@ def rows_section(figures: Figures) -> Section:
 
 def mixing_section(figures: Figures) -> Section:
     """Compare how mixed rows are with rows of the same segments in random order."""
-    within, shuffled = figures.rows.within_row_share, figures.rows.shuffled.within_row_share
+    within, shuffled = figures.row_figures.within_row_share, figures.row_figures.shuffled.within_row_share
     if within > 1.1 * shuffled:
         answer = "Rows are more mixed than a shuffled corpus"
     elif within >= 0.9 * shuffled:
@@ -106,7 +106,7 @@ def mixing_section(figures: Figures) -> Section:
         f"{answer}: {share(within)} of the variance of log length lies within rows; in random order it is "
         f"{share(shuffled)}."
     )
-    packed, random = (_profile(rows).mean_lengths for rows in (figures.rows, figures.rows.shuffled))
+    packed, random = (_profile(rows).mean_lengths for rows in (figures.row_figures, figures.row_figures.shuffled))
     means = np.concatenate([packed, random])
     edges = length_edges(max(1, int(means.min())), int(np.ceil(means.max())))
     plot = histogram_plot(
@@ -125,7 +125,7 @@ def mixing_section(figures: Figures) -> Section:
 
 def attention_section(figures: Figures) -> Section:
     """Say how evenly rows share the work of attention, and what waiting for the largest costs."""
-    profile = _profile(figures.rows)
+    profile = _profile(figures.row_figures)
     relative = profile.keys / profile.keys.mean()
     matrices = KEYS_OF_MATRICES * figures.max_len
     wait, attention = max(0.0, profile.wait(RANKS, matrices=matrices) - 1), profile.wait(RANKS)
