@@ -10,8 +10,7 @@ message_ends/            where messages end in the rendered text, and what the a
 tokens.py                texts to tokens, and the tokens at which given characters begin
 word_tokens.py           the same with a memory of words, for machines with few cores
 tokenizer.py             a tokenizer, with transformers or without
-load_tokenizer.py        tokenizers by path or Hub id
-tokenizer_files.py       tokenizers that are opened by their files, without transformers
+load_tokenizer.py        tokenizers by path or Hub id: by their files, or by transformers
 tokenizer_identity.py    what shapes the tokens, for a manifest
 """
 

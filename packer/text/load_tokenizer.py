@@ -1,21 +1,64 @@
-"""Tokenizers by path or Hub id: by their files alone, or by transformers, which takes seconds to import."""
+"""Tokenizers by path or Hub id: by their files alone, or by transformers, which takes seconds to import.
+
+The generic classes of transformers take a tokenizer.json as it is. If the files name such a class, all their keys are
+known and they agree, the tokenizer is opened without transformers, as `AutoTokenizer` would. If they name the class of
+one model, that class opens it. Everything else is left to `AutoTokenizer`, which imports torch.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError, first_line
 from packer.paths import expanded
 from packer.progress import STATUS
 from packer.system_errors import hub_is_unreachable
 from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
-from packer.text.tokenizer_files import FILES, GENERATION_CONFIG, class_by_files, is_named_template, open_by_files
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as RustTokenizer
+
+_GENERATION_CONFIG = "generation_config.json"
+"""File of a model that names the tokens at which it stops."""
+
+_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"),
+    *("chat_template.jinja", "additional_chat_templates/*.jinja", "tekken.json", _GENERATION_CONFIG),
+)
+"""Files that are read, or looked for."""
+
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
+_GENERIC_MODELS = {
+    *("llama", "llama4", "gpt_oss", "deepseek_v2", "deepseek_v3", "glm", "glm4", "glm4_moe", "granite"),
+    *("granitemoe", "granitemoehybrid", "olmo2", "olmo3", "smollm3", "nemotron", "stablelm", "gpt_neox"),
+}
+_MODELS = {
+    **dict.fromkeys(_GENERIC, _GENERIC_MODELS),
+    "BertTokenizer": {"bert", "distilbert", "electra", "mobilebert"},
+    "GPT2Tokenizer": {"gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"},
+    "GemmaTokenizer": {"gemma", "gemma2", "gemma3", "gemma3_text"},
+    "Qwen2Tokenizer": {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"},
+}
+"""Models, by a class without "Fast", whose config.json does not lead to another class than the one that is named."""
+
+_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_ADDED = {"bos_token": "add_bos_token", "eos_token": "add_eos_token"}
+_KNOWN = {
+    *(*_NAMES, *_LISTS, *_ADDED.values()),
+    *("add_prefix_space", "added_tokens_decoder", "backend", "chat_template", "clean_up_tokenization_spaces"),
+    *("errors", "is_local", "legacy", "local_files_only", "max_length", "model_input_names", "model_max_length"),
+    *("name_or_path", "pad_to_multiple_of", "pad_token_type_id", "padding_side", "processor_class", "sp_model_kwargs"),
+    *("spaces_between_special_tokens", "split_special_tokens", "stride", "tokenizer_class", "truncation_side"),
+    *("truncation_strategy", "use_default_system_prompt"),
+}
+"""Keys of a tokenizer_config.json that are taken into account below, or do not affect tokens."""
 
 _TIMEOUT = 10  # seconds within which the Hub must answer
 _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
@@ -44,10 +87,10 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
     folder_or_id = str(path.parent) if path.is_file() else path_or_id
     try:
         folder = Path(folder_or_id) if path.exists() else _download(path_or_id)
-        complete = open_by_files(folder, folder_or_id) if folder is not None else None
+        complete = _open_by_files(folder, folder_or_id) if folder is not None else None
         if complete is not None:
             return complete, folder
-        transformers, known = _transformers(), class_by_files(folder) if folder is not None else None
+        transformers, known = _transformers(), _class_by_files(folder) if folder is not None else None
         opens = getattr(transformers, f"{known}Fast", None) or getattr(transformers, known or "AutoTokenizer")
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
         opened = opens.from_pretrained(folder_or_id, trust_remote_code=False)
@@ -64,7 +107,7 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
 
 def _generation_ends(folder: Path) -> tuple[int, ...]:
     """Return the tokens at which a model stops, one or several in generation_config.json; () without them."""
-    path = folder / GENERATION_CONFIG
+    path = folder / _GENERATION_CONFIG
     try:
         ends = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
         listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
@@ -81,7 +124,7 @@ def _fault(path: Path, error: Exception) -> str:
     from huggingface_hub import constants
 
     reason = shorten(str(error), 200, placeholder=" ...") or type(error).__name__
-    if path.is_dir() and not any((path / name).is_file() for name in FILES):
+    if path.is_dir() and not any((path / name).is_file() for name in _FILES):
         return "has no files of a tokenizer, such as tokenizer.json: name a folder that has"
     if path.exists():
         return f"cannot be opened as a tokenizer ({reason}): name a folder with a tokenizer.json, or save it again"
@@ -139,7 +182,7 @@ def _check_templates(config: Path) -> None:
     except (OSError, ValueError, AttributeError):
         return
     for one in templates if isinstance(templates, list) else []:
-        if not is_named_template(one):
+        if not _is_named_template(one):
             raise PackerError(
                 f"{config}: a chat_template is {str(one)[:60]!a} where an object with a name and a template is "
                 "expected; fix it"
@@ -147,7 +190,7 @@ def _check_templates(config: Path) -> None:
 
 
 def _download(hub_id: str) -> Path | None:
-    """Download the `FILES` of a tokenizer of the Hub; return their folder, or None if transformers has to try again.
+    """Download the `_FILES` of a tokenizer of the Hub; return their folder, or None if transformers has to try again.
 
     Whether the Hub has the tokenizer, and answers, is asked first: transformers would retry for half a minute.
     """
@@ -156,6 +199,153 @@ def _download(hub_id: str) -> Path | None:
     if not constants.HF_HUB_OFFLINE and try_to_load_from_cache(hub_id, "tokenizer_config.json") is None:
         HfApi().model_info(hub_id, timeout=_TIMEOUT)
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=[*FILES], etag_timeout=_TIMEOUT))
+        return Path(snapshot_download(hub_id, allow_patterns=[*_FILES], etag_timeout=_TIMEOUT))
     except Exception:  # transformers says why it fails
         return None
+
+
+def _class_by_files(folder: Path) -> str | None:
+    """Return the name of the class of one model that `AutoTokenizer` takes, without "Fast"; None if that is unknown."""
+    try:
+        named = _class_of(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")), folder)
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return None
+    return None if named in _GENERIC else named
+
+
+def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
+    """Open a tokenizer of a generic class by its files alone; None if they do not suffice, or cannot be read."""
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if _class_of(config, folder) not in _GENERIC or not _is_whole(config, folder):
+            return None
+        template = _chat_template(folder, config.get("chat_template"))
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return None
+    backend = _parsed(text)
+    special = _special_tokens(config, backend.padding) if backend is not None else None
+    if backend is None or special is None or isinstance(template, list):
+        return None
+    opened = of_rust(backend, name=name, special_tokens=special, chat_template=template)
+    assert opened.content is not None
+    settings = opened.content.settings
+    is_complete = (
+        _keeps_words(config, settings)
+        and _keeps_added_tokens(config, special, settings["added_tokens"], text)
+        and _keeps_ends(config, special, backend)
+    )
+    return opened if is_complete else None
+
+
+def _class_of(config: Mapping[str, Any], folder: Path) -> str | None:
+    """Return the class that a configuration names, without "Fast", unless code or another model may lead to another."""
+    named, model = str(config["tokenizer_class"]).removesuffix("Fast"), folder / "config.json"
+    is_its_model = not model.is_file() or json.loads(model.read_text(encoding="utf-8"))["model_type"] in _MODELS[named]
+    return named if named in _MODELS and is_its_model and "auto_map" not in config else None
+
+
+def _is_whole(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether all keys of a configuration are known, and no other file than tokenizer.json says more about tokens."""
+    is_older = "added_tokens_decoder" not in config
+    others = ("tekken.json", *(("special_tokens_map.json", "added_tokens.json") if is_older else ()))
+    is_known = config.keys() <= _KNOWN and not config.get("split_special_tokens")
+    return is_known and not any((folder / name).exists() for name in others)
+
+
+def _chat_template(folder: Path, configured: Any) -> Any:
+    """Return the chat template, or several by name; a list only if transformers would not accept it.
+
+    As in transformers, files take precedence over tokenizer_config.json.
+    """
+    found = {}
+    if (folder / "chat_template.jinja").is_file():
+        found["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        found[path.stem] = path.read_text(encoding="utf-8")
+    if found:
+        return found["default"] if found.keys() == {"default"} else found
+    is_named = isinstance(configured, list) and all(map(_is_named_template, configured))
+    return {one["name"]: one["template"] for one in configured} if is_named else configured
+
+
+def _is_named_template(one: Any) -> bool:
+    """Whether an item of a list of chat templates is an object with a name and a template."""
+    return isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one
+
+
+def _parsed(text: str) -> RustTokenizer | None:
+    from tokenizers import Tokenizer as RustTokenizer
+
+    try:
+        return RustTokenizer.from_str(text)
+    except Exception:  # tokenizers raises plain Exception
+        return None
+
+
+def _special_tokens(config: Mapping[str, Any], padding: Any) -> dict[str, str] | None:
+    """Return special tokens by name; None if one is not a token."""
+    values = {"pad_token": padding["pad_token"], **config} if padding is not None else config
+    named = {name: _text_of(values[name]) for name in _NAMES if values.get(name) is not None}
+    return {name: token for name, token in named.items() if token} if all(named.values()) else None
+
+
+def _text_of(token: Any) -> str | None:
+    """Return the text of a special token, which is written as a string or an object."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _keeps_words(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the configuration leaves pre-tokenizer and decoder as they are."""
+    if config.get("clean_up_tokenization_spaces") and settings["model"]["type"] != "BPE":
+        return False  # decodes otherwise
+    words = settings["pre_tokenizer"]
+    adds_space = words.get("add_prefix_space") if isinstance(words, dict) else None
+    return adds_space in (None, bool(config.get("add_prefix_space")))
+
+
+def _keeps_added_tokens(
+    config: Mapping[str, Any], special: Mapping[str, str], tokens: list[dict[str, Any]], text: str
+) -> bool:
+    """Whether all files agree on the tokens that are added to the vocabulary, and special tokens are among them."""
+    if _written_tokens(text) != tokens:
+        return False
+    by_id = {str(token["id"]): {name: value for name, value in token.items() if name != "id"} for token in tokens}
+    configured = config.get("added_tokens_decoder", by_id)
+    lists = [config.get(name) or [] for name in _LISTS]
+    if not (isinstance(configured, dict) and configured.items() <= by_id.items()):
+        return False
+    if not all(isinstance(one, list) for one in lists):
+        return False
+    named = {*special.values(), *(_text_of(token) for one in lists for token in one)}
+    return named <= {token["content"] for token in tokens if token["special"]}
+
+
+def _written_tokens(text: str) -> Any:
+    """Return the added tokens as a tokenizer.json has them, by their numbers; None if that is not clear."""
+    _, *rest = text.split('"added_tokens":')
+    if len(rest) != 1:
+        return None
+    try:
+        tokens, _ = json.JSONDecoder().raw_decode(rest[0].lstrip())
+        return sorted(tokens, key=lambda token: int(token["id"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _keeps_ends(config: Mapping[str, Any], special: Mapping[str, str], backend: RustTokenizer) -> bool:
+    """Whether tokenizer.json adds the tokens before and after a text that the configuration says, if it does."""
+    if not {*_ADDED.values()} & config.keys():
+        return True
+    try:
+        whole, plain = backend.encode("a").ids, backend.encode("a", add_special_tokens=False).ids
+    except Exception:  # tokenizers raises plain Exception; transformers says what is wrong
+        return False
+    at = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
+    for ids, (name, option) in zip((whole[:at], whole[at + len(plain) :]), _ADDED.items(), strict=True):
+        expected = [backend.token_to_id(special[name])] if config.get(option) and name in special else []
+        if option in config and ids != expected:
+            return False
+    return True
