@@ -27,7 +27,7 @@ from packer.pipeline.packed_source import open_index_source, read_index_source, 
 from packer.pipeline.packing import PackResult, completed, write_dataset
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.rejected_list import write_rejected_list
-from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
+from packer.pipeline.segments.segment_reader import MappedDocuments
 from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
@@ -285,7 +285,7 @@ class IndexPlan:
         """Check that documents have all tokens of their segments, whose memory is read without a further check."""
         table = self.mapped.table
         lengths = np.empty(len(documents), np.int32)
-        lengths_of(table.input_ids.addresses, lists_of(table, documents), lengths)
+        lengths_of(table.input_ids.addresses, table.lists_of(documents), lengths)
         if (ends > lengths).any():
             at = int((ends > lengths).argmax())
             raise _misfit(path, f"{ends[at]:,} tokens of {self.mapped.documents.describe(int(documents[at]))}")

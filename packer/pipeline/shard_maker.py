@@ -16,7 +16,7 @@ from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import Spans, held_spans
 from packer.pipeline.partitions.leftover_values import LeftoverValues
-from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
+from packer.pipeline.segments.segment_reader import MappedDocuments
 from packer.plan.located_rows import LocatedRows, Plan, ShardRows
 from packer.plan.segments import context_of, extents_of
 from packer.shards.kept_columns import KeptValues
@@ -89,7 +89,7 @@ class ShardMaker:
         """Return the segments of some rows with everything that the writer needs."""
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
         sources, ids, copies = self.origins.of(documents)
-        lists = lists_of(self.table, documents)
+        lists = self.table.lists_of(documents)
         return RowBlock(
             lists=lists,
             kept_lists=lists,
@@ -155,7 +155,7 @@ class ShardMaker:
         tokens = None if self.row_format.index_only else columns.input_ids
         read = [column for column in (tokens, columns.labels, *columns.kept_tokens.values()) if column]
         rows = LocatedRows.one_row(pieces)
-        lists = lists_of(self.table, rows.documents)
+        lists = self.table.lists_of(rows.documents)
         with reading(self.mapped.documents.source.name), held_spans(read, lists, rows.starts, rows.lengths):
             yield
 
@@ -163,7 +163,7 @@ class ShardMaker:
         """Return the values that the documents of a shard have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
-        lists = lists_of(self.table, rows.part(0, len(rows)).documents)
+        lists = self.table.lists_of(rows.part(0, len(rows)).documents)
         return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, lists)
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:

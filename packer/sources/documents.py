@@ -85,6 +85,10 @@ class TokenTable:
     first_document: int
     """Index of the first document in the whole source."""
 
+    def lists_of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the list of the columns that each of these documents is."""
+        return documents if self.lists is None else self.lists[documents].astype(np.int64)
+
 
 class Columns(NamedTuple):
     """Names of the columns to read from every file."""

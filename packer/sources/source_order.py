@@ -90,12 +90,12 @@ class MixtureOrder:
                 for first in range(0, len(table.lengths), step):
                     last = min(first + step, len(table.lengths))
                     times = take.times(table.first_document + first, table.first_document + last)
-                    lists = np.arange(first, last) if table.lists is None else table.lists[np.arange(first, last)]
+                    lists = table.lists_of(np.arange(first, last))
                     if times.any():
                         yield replace(
                             table,
                             lengths=np.repeat(table.lengths[first:last], times),
-                            lists=np.repeat(lists.astype(np.int64), times),
+                            lists=np.repeat(lists, times),
                             first_document=done,
                         )
                     done += int(times.sum())

@@ -106,8 +106,7 @@ def _mapped_lengths(source: Source) -> LengthsOf:
 
     def look_up(documents: NDArray[np.int64]) -> NDArray[np.int32]:
         lengths = np.empty(len(documents), np.int32)
-        lists = documents if table.lists is None else table.lists[documents].astype(np.int64)
-        lengths_of(table.input_ids.addresses, lists, lengths)
+        lengths_of(table.input_ids.addresses, table.lists_of(documents), lengths)
         return lengths
 
     return look_up

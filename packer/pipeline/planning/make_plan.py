@@ -27,7 +27,6 @@ from packer.pipeline.segments.segment_reader import (
     MappedDocuments,
     SegmentReader,
     SourceReader,
-    lists_of,
 )
 from packer.plan.located_rows import Plan
 from packer.plan.rows import PlacedRows
@@ -152,7 +151,7 @@ def _plan_whole(
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe)
 
     def make() -> Note:
-        lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
+        lists = None if table.lists is None else table.lists_of(np.arange(len(table.lengths)))
         if options.limit:
             values = limit_values(table.extra, lists, options, documents.describe)
             plan = plan_under_limits(

@@ -1,7 +1,5 @@
 """Documents cut into the segments that are packed.
 
+packable_segments.py  cuts documents, by length, between turns and by their labels, and counts what becomes of each
 segment_reader.py     segments of any range of documents
-packable_segments.py  segments of all documents, and what becomes of each document
-turns.py              cuts long chats between turns
-untrained.py          finds segments without trained tokens
 """

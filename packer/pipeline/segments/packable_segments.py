@@ -5,19 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
+from packer.arrow import as_numpy
+from packer.column_names import NO_LOSS
 from packer.errors import SourceError
 from packer.facts import Account
+from packer.gather import Spans, any_trained, gather, held_spans, list_lengths, mask_context
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.segments.turns import split_at_turns
-from packer.pipeline.segments.untrained import without_untrained
-from packer.plan.cutting import items_of
+from packer.plan.cutting import cuts_between, items_of
 from packer.plan.groups import apart_bound, together_bound
-from packer.plan.segments import Segments
-from packer.sources.documents import TokenTable
+from packer.plan.segments import Segments, context_of
+from packer.shards.kept_columns import KeptValues
+from packer.sources.documents import TURN_STARTS, TokenTable, reading
+
+_CHECKED_TOGETHER = 4 << 20  # labels
+
+
+def cut_table(
+    table: TokenTable, options: PackOptions, describe: Callable[[int], str], *, first_document: int | None = None
+) -> Segments:
+    """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
+
+    Args:
+        table: documents; their labels, and the column `turn_starts`, are read if the options need them.
+        options: options of the pack.
+        describe: function that names a document in messages.
+        first_document: number of the first document in messages about its length; by default that of the table.
+
+    Raises:
+        SourceError: a document is too long, cannot be split at turns, or has an untrained segment, and the options
+            make that an error.
+    """
+    first_document = table.first_document if first_document is None else first_document
+    segments = cut_lengths_of(options, table.lengths, first_document=first_document)
+    return _without_untrained(_split_at_turns(segments, table, options, describe), table, options, describe)
 
 
 def cut_by_policy(
@@ -27,7 +53,7 @@ def cut_by_policy(
     table: TokenTable | None = None,
     describe: Callable[[int], str] = "document {:,}".format,
 ) -> Segments:
-    """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
+    """Cut all documents of a source; see `cut_table`.
 
     Args:
         lengths: (documents,) tokens of each document.
@@ -38,10 +64,7 @@ def cut_by_policy(
     Raises:
         SourceError: the options do not allow a document to be packed, or there is nothing to pack.
     """
-    policy = cut_lengths_of(options, lengths)
-    if table is not None:
-        policy = split_at_turns(policy, table, options, describe)
-    segments = policy if table is None else without_untrained(policy, table, options, describe)
+    segments = cut_lengths_of(options, lengths) if table is None else cut_table(table, options, describe)
     require_segments(account_of(segments, options), int(segments.histogram.sum()), options)
     return segments
 
@@ -131,3 +154,99 @@ def _nothing_to_pack(account: Account, options: PackOptions) -> SourceError:
         f"{dropped['too_long']:,} longer than max_len {options.max_len:,} (--long {options.long}); "
         "check the source, --max-len and --long"
     )
+
+
+def _split_at_turns(
+    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
+) -> Segments:
+    """Split long documents where turns begin, each piece as long as possible, if `split_at` is "turns"."""
+    documents = np.flatnonzero(table.lengths > options.max_len)
+    if options.split_at != "turns" or not len(documents):
+        return segments
+    offsets, starts = _turn_starts(table, documents)
+    counts, cuts, wrong = cuts_between(table.lengths[documents], offsets, starts, options.max_len)
+    if wrong >= 0:
+        document = int(documents[wrong])
+        turns = starts[offsets[wrong] : offsets[wrong + 1]]
+        bounds = np.concatenate([[0], turns, table.lengths[document : document + 1]])
+        where = describe(document + table.first_document)
+        if (np.diff(bounds) < 0).any():
+            raise SourceError(f"{where}: its '{TURN_STARTS}' are not in order inside its {bounds[-1]:,} tokens")
+        note = " (turns that the chat template does not separate count as one)" if options.tokenizer is not None else ""
+        raise SourceError(
+            f"{where} has a turn of {np.diff(bounds).max():,} tokens{note} and max_len is {options.max_len:,}: "
+            "choose a larger --max-len, --split-at tokens, or --long drop or truncate"
+        )
+    return segments.cut_at(np.repeat(documents, counts), cuts)
+
+
+def _turn_starts(table: TokenTable, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return (offsets, starts): the turns of documents[i] begin at starts[offsets[i]:offsets[i + 1]]."""
+    lists = table.lists_of(documents)
+    kept = KeptValues.of({TURN_STARTS: table.extra[TURN_STARTS]}, lists)
+    found = kept.column(TURN_STARTS, lists, np.zeros(len(lists), bool))
+    if found.null_count or found.values.null_count:
+        raise SourceError(f"'{TURN_STARTS}' holds a null; give every chat the positions where its turns begin")
+    offsets = np.concatenate([[0], np.cumsum(list_lengths(found))]).astype(np.int64)
+    return offsets, as_numpy(found.flatten().cast(pa.int32()))
+
+
+def _without_untrained(
+    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
+) -> Segments:
+    """Leave out segments without trained tokens, if `untrained` in the options says so.
+
+    If the algorithm cuts documents wherever a row ends, segments are not known yet, so only whole documents without
+    trained tokens are left out.
+    """
+    if options.untrained == "keep":
+        return segments
+    algorithm = get_algorithm(options.algorithm)
+    if isinstance(algorithm, OrderAlgorithm) and not algorithm.keeps_whole:
+        documents = np.flatnonzero(segments.tails)
+        starts = segments.kept_starts(documents).astype(np.int64)
+        lengths = segments.kept_lengths()[documents].astype(np.int64)
+        gone = documents[~_trained(table, documents, starts, lengths, np.ones_like(lengths))]
+        heads = np.flatnonzero(np.isin(segments.head_documents, gone)) + segments.documents
+        numbers = np.concatenate([gone, heads])
+    else:
+        numbers = segments.numbers()
+        documents, starts, lengths = segments.locate(numbers)
+        numbers = numbers[~_trained(table, documents, starts, lengths, context_of(starts, segments.overlap))]
+    if options.untrained == "error" and len(numbers):
+        where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
+        raise SourceError(
+            f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
+            "correct their labels, or leave them out with --untrained drop"
+        )
+    return segments.without(numbers) if len(numbers) else segments
+
+
+def _trained(
+    table: TokenTable,
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    context: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Return whether each segment has a trained token after its first `context` tokens: bool, shape (segments,)."""
+    trained = lengths > context
+    if table.labels is None:
+        return trained
+    lists = table.lists_of(documents)
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(lists):
+        before = ends[first] - lengths[first]
+        last = max(first + 1, int(np.searchsorted(ends, before + _CHECKED_TOGETHER, side="right")))
+        part = slice(first, last)
+        places = ends[part] - lengths[part] - before
+        labels = np.empty(int(ends[last - 1] - before), np.int32)
+        spans = Spans(lists[part], starts[part], lengths[part], places)
+        with reading("labels"), held_spans([table.labels], *spans[:3]):
+            bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
+        if bad < 0:  # labels out of range are reported when their rows are written
+            mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
+            any_trained(places, lengths[part], labels, trained[part])
+        first = last
+    return trained

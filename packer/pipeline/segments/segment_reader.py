@@ -13,8 +13,7 @@ from packer.gather import lengths_of
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.read_documents import Documents
-from packer.pipeline.segments.turns import split_at_turns
-from packer.pipeline.segments.untrained import without_untrained
+from packer.pipeline.segments.packable_segments import cut_table
 from packer.plan.located_rows import documents_of
 from packer.plan.segments import Segments
 from packer.sources.documents import TokenTable
@@ -112,18 +111,16 @@ class SourceReader:
         """
         lengths = self._lengths(ranges)
         first = int(ranges[0, 0]) if len(ranges) else 0
-        segments = cut_lengths_of(self.options, lengths, first_document=first)
         if self.options.split_at == "tokens" and self.options.untrained == "keep":
-            return segments
+            return cut_lengths_of(self.options, lengths, first_document=first)
         documents = documents_of(ranges, np.arange(len(lengths)))
         table = self.mapped.table
-        part = replace(table, lengths=lengths, lists=lists_of(table, documents), first_document=0)
+        part = replace(table, lengths=lengths, lists=table.lists_of(documents), first_document=0)
 
         def describe(local: int) -> str:
             return self.mapped.documents.describe(int(documents[local]))
 
-        segments = split_at_turns(segments, part, self.options, describe)
-        return without_untrained(segments, part, self.options, describe)
+        return cut_table(part, self.options, describe, first_document=first)
 
     def _lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
         """Look up the lengths of documents, a part at a time, because their numbers take twice as many bytes."""
@@ -134,11 +131,6 @@ class SourceReader:
             for first in range(begin, end, _READ_TOGETHER):
                 documents = np.arange(first, min(first + _READ_TOGETHER, end))
                 out = lengths[done : done + len(documents)]
-                lengths_of(table.input_ids.addresses, lists_of(table, documents), out)
+                lengths_of(table.input_ids.addresses, table.lists_of(documents), out)
                 done += len(documents)
         return lengths
-
-
-def lists_of(table: TokenTable, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the list in the columns of the table that each of these documents is."""
-    return documents if table.lists is None else table.lists[documents].astype(np.int64)

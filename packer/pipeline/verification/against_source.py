@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.errors import PackerError
-from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.segments.segment_reader import lists_of
-from packer.pipeline.segments.turns import split_at_turns
-from packer.pipeline.segments.untrained import without_untrained
+from packer.pipeline.segments.packable_segments import cut_table
 from packer.pipeline.verification.recounting import SourceCounts
 from packer.pipeline.verification.segment_differences import ExpectedSegments, TableDifferences
 from packer.plan.segments import Segments
@@ -73,9 +70,7 @@ def compare_with_source(
             differences = TableDifferences(options, source, rows)
             for part in _parts(table, options.max_len):
                 found = index.read(part.first_document, part.first_document + len(part.lengths))
-                policy = cut_lengths_of(options, part.lengths, first_document=part.first_document)
-                policy = split_at_turns(policy, part, options, source.describe)
-                policy = segments = without_untrained(policy, part, options, source.describe)
+                policy = segments = cut_table(part, options, source.describe)
                 if not keeps_whole:
                     segments = policy.cut_at(*_cuts(found, part.first_document, policy))
                 differences.compare(ExpectedSegments.of(segments), found, part)
@@ -128,7 +123,7 @@ def _parts(table: TokenTable, max_len: int) -> Iterator[TokenTable]:
         before = int(segments[first - 1]) if first else 0
         last = int(np.searchsorted(segments, before + _TOGETHER, side="right"))
         last = min(max(last - (last - first) % 2, first + 2), count)
-        lists = lists_of(table, np.arange(first, last))
+        lists = table.lists_of(np.arange(first, last))
         yield replace(
             table, lengths=table.lengths[first:last], lists=lists, first_document=table.first_document + first
         )

@@ -15,7 +15,6 @@ from packer.facts import Account, MixturePart, SourceIdentity
 from packer.options import PackOptions
 from packer.pipeline.planning.group_plan import group_totals
 from packer.pipeline.segments.packable_segments import account_of
-from packer.pipeline.segments.segment_reader import lists_of
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments, extents_of
@@ -58,7 +57,7 @@ class SourceCounts:
         self._policy += policy.histogram
         name = self._options.group_by
         if name is not None:
-            lists = lists_of(table, np.arange(len(table.lengths)))
+            lists = table.lists_of(np.arange(len(table.lengths)))
             values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
             self._groups.append(group_values(values, name))
             self._grouped.append(found)

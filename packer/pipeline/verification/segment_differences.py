@@ -12,7 +12,6 @@ from packer.arrow import format_value
 from packer.column_names import NO_LOSS
 from packer.gather import Spans, TokenColumn, gather, held_spans, mask_context
 from packer.options import PackOptions
-from packer.pipeline.segments.segment_reader import lists_of
 from packer.plan.segments import Segments, context_of
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.sources.columns.column_types import cast, join
@@ -98,7 +97,7 @@ class TableDifferences:
                 rows=self._rows,
                 part=part,
                 segments=found.of(here),
-                lists=lists_of(part, expected.documents[here]),
+                lists=part.lists_of(expected.documents[here]),
                 context=expected.context[here],
                 places=ends[here] - expected.lengths[here] - before,
             )
