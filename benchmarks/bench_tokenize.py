@@ -33,7 +33,7 @@ import click
 import pyarrow as pa
 
 from packer.text import Encoder, TextError, TextOptions, recognize
-from packer.text.message_ends.generation_tags import has_generation_tags
+from packer.text.message_ends.message_marks import has_generation_tags
 
 _DOCUMENTS = 1 << 10  # of a call to the tokenizer; as packer does
 

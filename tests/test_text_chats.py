@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, recognize
 from packer.text.conversations import Chat, messages_of
-from packer.text.message_ends.generation_tags import tags_stand_alone, without_generation_marks
+from packer.text.message_ends.message_marks import tags_stand_alone, without_generation_marks
 from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats

@@ -4,8 +4,7 @@
 
 chat_template.py        the method by renderings of a chat's beginnings, and all refusals
 turn_ends.py            what a template appends after the last message, and the tokens that end answers
-message_marks.py        a shortcut: one rendering, by a copy of the template with a mark after each message
-generation_tags.py      templates that mark what the assistant writes by {% generation %}
+message_marks.py        a shortcut: one rendering, with marks after each message and around {% generation %} tags
 """
 
 from packer.text.message_ends.chat_template import ChatTemplate

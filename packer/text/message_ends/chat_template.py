@@ -14,8 +14,13 @@ from dataclasses import replace
 
 from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, TextError
-from packer.text.message_ends.generation_tags import has_generation_tags, misplaced, split_at_marks
-from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
+from packer.text.message_ends.message_marks import (
+    RenderedChat,
+    has_generation_tags,
+    misplaced,
+    render_with_ends,
+    split_at_marks,
+)
 from packer.text.message_ends.turn_ends import GenerationPrompts, StopTokens, question_for
 from packer.text.rendering import Templates
 from packer.text.tokenizer import Tokenizer

@@ -10,30 +10,31 @@ writes "[a]|[b]|" for two messages, where | stands for the mark: they end at 3 a
 
 Where a condition may look ahead, the copy writes another mark that says so. Every beginning of the chat is then
 rendered separately, as for templates of any other form. docs/how-to/chat-templates.md explains this in full.
+
+Templates may also mark by tags what the assistant writes: {% generation %} ... {% endgeneration %}. Marks around these
+are written by the same rendering, if nothing in the template reads what they enclose.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from jinja2 import Template, TemplateError, nodes
 
-from packer.text.conversations import Chat
-from packer.text.message_ends.generation_tags import (
-    has_generation_tags,
-    split_at_marks,
-    tags_stand_alone,
-    without_generation_marks,
-)
-from packer.text.rendering import Templates
-from packer.text.template_environment import compiled_tree, parsed, text_node
+from packer.text.conversations import Chat, TextError
+from packer.text.rendering import Templates, template_tokens
+from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED, compiled_tree, parsed, text_node
 
 Kind = TypeVar("Kind", bound=nodes.Node)
+
+_OPENING = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
 # private-use characters; all marks begin with the same three bytes in UTF-8
 _END, _LOOKED_AHEAD, _START = "\U000f5afd", "\U000f5afc", "\U000f5afb"
 _FIRST_BYTES = _END.encode()[:3]
@@ -187,6 +188,90 @@ def _insert_marks(body: list[nodes.Node], marks: dict[int, str]) -> None:
                 _insert_marks(part, marks)
         if id(node) in marks:
             body.insert(at, text_node(marks[id(node)]))
+
+
+@lru_cache(64)
+def has_generation_tags(source: str) -> bool:
+    """Whether a template has the tag; a comment, a string or raw text that names it does not count."""
+    tokens = template_tokens(source) if _OPENING.search(source) else []
+    return any(
+        kind == "block_begin" and following == ("name", "generation") for (kind, _), following in pairwise(tokens)
+    )
+
+
+@lru_cache(64)
+def tags_stand_alone(source: str) -> bool:
+    """Whether a rendering with marks is the template's text plus the marks: nothing reads what the tags enclose.
+
+    This holds if tags are in conditions and loops only, not in macros, captured text or filters.
+    """
+    try:
+        tree = parsed(source, marked=True)
+        return sum(map(_is_mark, tree.find_all(nodes.Output))) == _count_in_place(tree.body)
+    except (TemplateError, RecursionError):
+        return False
+
+
+def split_at_marks(row: int, marked: str) -> tuple[str, list[tuple[int, int]]]:
+    """Take the marks out of a text and return the spans between them: "a<b>c" is "abc" with (1, 2).
+
+    Args:
+        row: number of the document, for errors.
+        marked: a rendering with marks.
+
+    Raises:
+        TextError: they are not pairs.
+    """
+    text, *pieces = marked.split(BEGIN_GENERATED)
+    if END_GENERATED in text:
+        raise misplaced(row)
+    parts, at = [text], len(text)
+    spans: list[tuple[int, int]] = []
+    for piece in pieces:
+        inside, end, behind = piece.partition(END_GENERATED)
+        if not end or END_GENERATED in behind:
+            raise misplaced(row)
+        start, at = at, at + len(inside)
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], at)
+        elif inside:
+            spans.append((start, at))
+        at += len(behind)
+        parts += (inside, behind)
+    return "".join(parts), spans
+
+
+def without_generation_marks(marked: str) -> str:
+    """The text without the marks."""
+    return marked.replace(BEGIN_GENERATED, "").replace(END_GENERATED, "")
+
+
+def misplaced(row: int) -> TextError:
+    """The error for a template in which the place of what the tags enclose is lost."""
+    return TextError(
+        row,
+        "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "
+        "marks, so its place is not known; fix the template, or --train-on all",
+        "unlocated_spans",
+    )
+
+
+def _is_mark(node: nodes.Node) -> bool:
+    """Whether a statement writes the mark before what a tag encloses."""
+    return isinstance(node, nodes.Output) and node.nodes == [nodes.TemplateData(BEGIN_GENERATED)]
+
+
+def _count_in_place(body: Sequence[nodes.Node]) -> int:
+    """Count the tags that write straight into the text, by their marks."""
+    count = 0
+    for node in body:
+        if isinstance(node, nodes.For) and not node.recursive:
+            count += _count_in_place([*node.body, *node.else_])
+        elif isinstance(node, nodes.If):
+            count += _count_in_place([*node.body, *node.elif_, *node.else_])
+        else:
+            count += _is_mark(node)
+    return count
 
 
 _PAST = {"first", "index", "index0", "previtem", "changed", "cycle"}
