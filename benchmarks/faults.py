@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -113,9 +114,9 @@ def stage_of(path: Path, root: Path) -> str:
     name = path.name
     if "spill" in parts:
         return "spill"
-    if "notes" in parts or name.startswith(("source.", "solved.", "drawn-", "share-", "left-", "pool-")):
+    if "notes" in parts or name.startswith("notes-"):
         return "plan"
-    if "committed" in parts or (name.startswith("data-") and (".json" in name or ".packer" not in parts)):
+    if "committed" in parts or name.startswith("committed-") or (name.startswith("data-") and ".packer" not in parts):
         return "commit"
     if name.startswith("data-"):
         return "write"
@@ -618,8 +619,8 @@ def is_removal(operation: str) -> bool:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file under .packer/ is one that was to be renamed: data-00001-of-00009.arrow.4711, say."""
-    return path.name.rpartition(".")[2].isdigit()
+    """Whether a file under .packer/ is one that was to be renamed: data-00001-of-00009.arrow.8f0c..., say."""
+    return re.fullmatch(r"[^.].*\.[0-9a-f]{32}", path.name) is not None
 
 
 def contents(folder: Path) -> dict[str, str]:

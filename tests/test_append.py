@@ -20,7 +20,7 @@ import packer
 from packer import heartbeats
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.output.claim_append import claim_append
+from packer.output.claim_pack import claim_append
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline import appending
 from packer.pipeline.collect_figures import packed_figures
@@ -29,7 +29,6 @@ from packer.shards import shard_table
 from packer.shards.manifest import checksum
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
-from packer.stores import store as store_module
 from tests import test_index_only
 from tests.small import shrink
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
@@ -856,14 +855,13 @@ def killing(usual, number):
     return killed
 
 
-@pytest.mark.parametrize("name", ["upload", "write_bytes", "replace_bytes", "copy_object", "remove_all"])
+@pytest.mark.parametrize("name", ["upload", "write_bytes", "replace_bytes", "copy", "remove_all"])
 def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, files, monkeypatch, name, tmp_path):
     packer.append(packed, files[1], sync=False)
     before, expected = stored(in_store), local(packed)
-    home = store_module if name == "copy_object" else RemotePath
     for number in (0, 2):
         with monkeypatch.context() as struck:
-            struck.setattr(home, name, killing(getattr(home, name), number))
+            struck.setattr(RemotePath, name, killing(getattr(RemotePath, name), number))
             struck.setattr(heartbeats.Heartbeats, "end", lambda self, word: self._ended.set())
             with contextlib.suppress(Killed):
                 packer.append(str(in_store), files[1])

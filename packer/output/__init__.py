@@ -5,9 +5,7 @@ unfinished_pack.py    an unfinished packed dataset: committed shards, notes and 
 request.py            the options and files of an output, and how two requests differ
 work_lock.py          the lock of a work folder
 claim_folder.py       claim a folder, to begin or resume an output
-claim_pack.py         claim a packed dataset in a folder or in object storage
-claim_append.py       claim a complete packed dataset, to append to it
+claim_pack.py         claim a packed dataset in a folder or in object storage, to build it or append to it
 replace_folder.py     replace a folder by a finished one, and complete replacements that were interrupted
 join_generation.py    move an appended generation into the dataset
-tokenize_report.py    the record of a tokenized dataset
 """

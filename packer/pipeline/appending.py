@@ -17,7 +17,7 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import SourceIdentity, TextIdentity
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
-from packer.output.claim_append import claim_append
+from packer.output.claim_pack import claim_append
 from packer.output.join_generation import changed_by_another, finish_joining, join_generation
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded

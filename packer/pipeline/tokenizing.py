@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING
 from packer.engine import Threads
 from packer.errors import PackerError
 from packer.executors import available_workers
-from packer.facts import REJECTED
+from packer.facts import REJECTED, JsonRecord, SourceIdentity, TextIdentity
+from packer.facts.json_record import Count
 from packer.options import PackOptions
 from packer.output.claim_folder import claim
 from packer.output.replace_folder import restore
-from packer.output.request import Request, difference
-from packer.output.tokenize_report import TokenizedShard, TokenizeReport
+from packer.output.request import Request, RequestedFile, difference
 from packer.output.unfinished_output import UNREADABLE, Kind, Output
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.complete_output import changed_since, check_files
@@ -49,6 +50,63 @@ TOKENIZED = Kind(
         *([REJECTED] if "documents_rejected" in report else []),
     ],
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizedShard(JsonRecord):
+    """A shard of a tokenized dataset."""
+
+    file: str
+    """Name of the file, in the folder of the record."""
+
+    bytes: Count
+    """Size of the file."""
+
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeReport(JsonRecord):
+    """Record of a tokenized dataset, written last."""
+
+    tokenizer: str
+    """Name of the tokenizer."""
+
+    pad_id: Count
+    """The tokenizer's padding token, or its end-of-sequence token, or 0."""
+
+    options: Mapping[str, object]
+    """Names of the columns to keep, under the key "keep", and "on_error" unless it is the default."""
+
+    text: TextIdentity
+    """Everything that shapes the tokens."""
+
+    files: tuple[RequestedFile, ...]
+    """Name and size of each source file."""
+
+    source: SourceIdentity
+    """Identity of the tokens as a source."""
+
+    documents_straddling: Count
+    """Documents with a token that is only partly in trained text."""
+
+    documents_untrained: Count
+    """Documents that have tokens, none of them trained."""
+
+    documents_rejected: Mapping[str, Count] | None = None
+    """Documents that could not be used and are empty, by reason; None if one would have been an error."""
+
+    rejected_xxh3_128: str | None = None
+    """Hash of rejected.jsonl, which lists them; None if there is no such file."""
+
+    shards: tuple[TokenizedShard, ...]
+    """Shards in order."""
+
+    @property
+    def request(self) -> Request:
+        """The request that made the dataset."""
+        return Request(options=self.options, files=self.files, texts={"": self.text})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

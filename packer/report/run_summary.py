@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.facts import REJECTED, TextIdentity, Totals
 from packer.options import PackOptions, byte_size
-from packer.output.tokenize_report import TokenizeReport
+from packer.pipeline.tokenizing import TokenizeReport
 from packer.report.figure_tables import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, duration_and_compiling, folded, number, percent, render_table
 from packer.shards.manifest import Manifest

@@ -18,7 +18,7 @@ from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed, table_li
 from packer.shards.shard_table import ShardTable, column_of
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
-from packer.stores.map_whole import map_whole
+from packer.stores.mirror import map_whole
 from packer.stores.requests import StoreError
 from packer.stores.store import store_at
 from packer.system_errors import shortage

@@ -2,12 +2,11 @@
 
 store.py         `Store`, through which outputs are written: a folder, or a prefix in object storage
 file_locks.py    locks of local files
-address.py       addresses, taken apart and put together like paths
+address.py       addresses, taken apart and put together like paths, and the buckets that they lead to
 remote_path.py   `RemotePath`, which reads and writes objects like a `pathlib.Path`, also as files that can be sought
 hub_path.py      `HubPath`, which reads files of the Hugging Face Hub
-listing.py       folders whose content was listed once, and copies of objects
+listing.py       folders whose content was listed once
 requests.py      requests to a store, repeated if they fail, with one line for an error
-map_whole.py     map whole files, local or in object storage
 mirror.py        `Mirror`, memory of the size of an object that holds the parts that were fetched
 temporary_files.py  files to be uploaded, and copies of objects
 """

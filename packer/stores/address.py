@@ -1,23 +1,86 @@
-"""Addresses of objects, taken apart and put together like paths."""
+"""Addresses of objects, taken apart and put together like paths, and the buckets that they lead to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from packer.errors import PackerError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Buffer, Self
 
-SCHEMES: dict[str, Callable[[str], Any] | None] = dict.fromkeys(
+
+class ObjectMeta(TypedDict):
+    """What a bucket says about an object."""
+
+    path: str
+    size: int
+    e_tag: str | None
+    version: str | None
+    last_modified: datetime
+
+
+class ListResult(TypedDict):
+    """Objects and folders directly in a folder of a bucket."""
+
+    common_prefixes: Sequence[str]
+    objects: Sequence[ObjectMeta]
+
+
+class GetResult(Protocol):
+    """An object, or part of one."""
+
+    @property
+    def meta(self) -> ObjectMeta:
+        """The object that it is part of."""
+
+    def bytes(self) -> Buffer:
+        """Read and return the content."""
+
+
+class Bucket(Protocol):
+    """Requests to a bucket. These are the methods of the stores of obstore that packer uses."""
+
+    def head(self, path: str) -> ObjectMeta:
+        """Return what is known about an object."""
+
+    def get(self, path: str, *, options: Mapping[str, object]) -> GetResult:
+        """Return an object, with "range" a part of it, with "if_match" only if it has this tag."""
+
+    def put(
+        self,
+        path: str,
+        file: bytes | Path,
+        *,
+        mode: str | Mapping[str, str] = ...,
+        chunk_size: int = ...,
+        max_concurrency: int = ...,
+    ) -> object:
+        """Write an object; with mode "create" if it is absent, with a tag if it has this tag."""
+
+    def list(self, prefix: str | None, *, chunk_size: int) -> Iterable[Sequence[ObjectMeta]]:
+        """Yield all objects in a folder, at any depth."""
+
+    def list_with_delimiter(self, prefix: str | None) -> ListResult:
+        """Return the objects and folders directly in a folder."""
+
+    def copy(self, path: str, to: str, /) -> object:
+        """Copy an object."""
+
+    def delete(self, paths: str | Sequence[str]) -> object:
+        """Remove objects."""
+
+
+SCHEMES: dict[str, Callable[[str], Bucket] | None] = dict.fromkeys(
     ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "hf")
 )
 """Beginnings of addresses that are object storage, or on the Hugging Face Hub, and functions that open a bucket.
 
-A function returns a store of obstore, or an object with its methods; None where obstore itself opens the address.
+None where obstore opens the address.
 """
 
 

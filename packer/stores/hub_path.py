@@ -58,7 +58,7 @@ class HubPath(RemotePath):
         pinned = self.pinned()
         return bytes(pinned.read_range(0, pinned.stat().st_size))
 
-    def read_range(self, start: int, length: int) -> Any:
+    def read_range(self, start: int, length: int) -> memoryview:
         """Return bytes `start` to `start + length` of the file; raises as `requested`."""
         files, commit = _files(), self.stat().etag
 
@@ -72,7 +72,7 @@ class HubPath(RemotePath):
 
         content = self._asked(read) if length else b""
         count(reads=1, bytes_read=length)
-        return content
+        return memoryview(content)
 
     def write_bytes(self, content: bytes, *, if_absent: bool = False) -> NoReturn:
         """Refuse: the Hub is read only."""

@@ -1,4 +1,4 @@
-"""Folders in object storage: listed once and searched without further requests; copies of their objects."""
+"""Folders in object storage: listed once and searched without further requests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from packer.stores.remote_path import AnyPath, RemotePath
-from packer.stores.requests import count, library, requested
-from packer.stores.temporary_files import temporary_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +71,3 @@ def listed(folder: RemotePath) -> ListedPath:
 def pinned(path: AnyPath) -> AnyPath:
     """Return the version of an object that was listed, or is there now; a local path as it is."""
     return path.pinned() if isinstance(path, RemotePath) else path
-
-
-_MOST_COPIED = 5 << 30  # bytes that S3 copies in one request
-
-
-def copy_object(path: RemotePath, to: RemotePath) -> None:
-    """Copy an object to another path of the same bucket, where an object is overwritten; raises as `requested`.
-
-    The store itself makes the copy, unless the object is too large for that.
-    """
-    obstore = library(str(path))
-
-    if path.stat().st_size > _MOST_COPIED:
-        with temporary_file(path.name) as copy:
-            path.download(copy)
-            to.upload(copy)
-        return
-    store = path.store
-    count(writes=1)
-    requested(str(path), lambda: obstore.copy(store, path.key, to.key))

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import PackerError
-from packer.stores.remote_path import RemotePath
+from packer.stores.remote_path import AnyPath, RemotePath
 from packer.stores.requests import PART, in_parallel
 
 CHUNK = 1 << 15
@@ -289,6 +290,21 @@ def held(starts: ArrayLike, lengths: ArrayLike) -> Iterator[None]:
         yield
     finally:
         _mirrors.release(chunks)
+
+
+def map_whole(path: AnyPath) -> pa.Buffer:
+    """Map a file into memory; an object is read as a whole, and leaves memory with the buffer.
+
+    Raises:
+        OSError: the file or the store cannot be read.
+    """
+    if isinstance(path, RemotePath):
+        found = path.pinned()
+        buffer = pa.py_buffer(mirror(found, found.stat().st_size))
+        fetch([buffer.address], [buffer.size])
+        return buffer
+    with pa.memory_map(str(path)) as file:  # closing frees the file descriptor; the buffer keeps the mapping
+        return file.read_buffer()
 
 
 def in_use() -> bool:

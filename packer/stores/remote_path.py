@@ -10,17 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from packer.stores.address import SCHEMES, Address
+from packer.stores.address import SCHEMES, Address, Bucket, ObjectMeta
 from packer.stores.requests import (
     PART,
     CutShortError,
     StoreError,
     count,
     in_parallel,
-    library,
+    opened_bucket,
     opened_in_parallel,
     requested,
-    store_of,
     submitted,
 )
 
@@ -45,8 +44,8 @@ class ObjectState:
     """Version of the object, where the store numbers them."""
 
     @classmethod
-    def of(cls, found: Any) -> ObjectState:
-        """Return the state in an answer of obstore."""
+    def of(cls, found: ObjectMeta) -> ObjectState:
+        """Return the state in an answer of a bucket."""
         modified = int(found["last_modified"].timestamp() * 1_000_000_000)
         return cls(found["size"], found["e_tag"] or "", modified, found["version"])
 
@@ -62,19 +61,16 @@ class RemotePath(Address):
     """Size and version that the object is known to have; reading another version is an error. None: any version."""
 
     @property
-    def store(self) -> Any:
-        """Store of the bucket, of obstore."""
-        return store_of(self.scheme, self.bucket)
+    def store(self) -> Bucket:
+        """The bucket; raises as `opened_bucket`."""
+        return opened_bucket(self)
 
     def stat(self) -> ObjectState:
         """Return the size and version of the object, if they are not known already; raises as `requested`."""
-        obstore = library(str(self))
-
         if self.state is not None:
             return self.state
         count(reads=1)
-        store = self.store
-        return ObjectState.of(self._requested(lambda: obstore.head(store, self.key)))
+        return ObjectState.of(self._requested(lambda: self.store.head(self.key)))
 
     def pinned(self) -> RemotePath:
         """Return the path of the present version of the object; reading another one raises a `ChangedError`."""
@@ -92,11 +88,8 @@ class RemotePath(Address):
 
     def is_dir(self) -> bool:
         """Whether there are objects inside."""
-        obstore = library(str(self))
-
         count(lists=1)
-        store = self.store
-        first = self._requested(lambda: next(iter(obstore.list(store, self._inside(), chunk_size=1)), None))
+        first = self._requested(lambda: next(iter(self.store.list(self._inside(), chunk_size=1)), None))
         return bool(first)
 
     def exists(self) -> bool:
@@ -109,11 +102,8 @@ class RemotePath(Address):
 
     def iterdir(self) -> Iterator[RemotePath]:
         """Yield the objects and folders directly inside, sorted by name."""
-        obstore = library(str(self))
-
         count(lists=1)
-        store = self.store
-        found = self._requested(lambda: obstore.list_with_delimiter(store, self._inside()))
+        found = self._requested(lambda: self.store.list_with_delimiter(self._inside()))
         keys = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         for key in sorted({key.rstrip("/") for key in keys}, key=os.fsencode):
             if key != self.key:
@@ -121,14 +111,11 @@ class RemotePath(Address):
 
     def files(self) -> list[RemotePath]:
         """Return all objects inside, at any depth, pinned and sorted by name, with a request per 1,000 objects."""
-        obstore = library(str(self))
-
-        store = self.store
 
         def listed() -> list[RemotePath]:
             return [
                 RemotePath(self.scheme, self.bucket, each["path"], ObjectState.of(each))
-                for chunk in obstore.list(store, self._inside(), chunk_size=1000)
+                for chunk in self.store.list(self._inside(), chunk_size=1000)
                 for each in chunk
             ]
 
@@ -136,14 +123,17 @@ class RemotePath(Address):
         count(lists=1 + len(paths) // 1000)
         return sorted(paths, key=lambda path: os.fsencode(path.key))
 
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of the objects directly inside, by name, with a request per 1,000 objects."""
+        found = self._requested(lambda: self.store.list_with_delimiter(self._inside()))["objects"]
+        count(lists=1 + len(found) // 1000)
+        return {each["path"].rpartition("/")[2]: each["size"] for each in found}
+
     def read_bytes(self) -> bytes:
         """Return the content of the object; raises as `requested`."""
-        obstore = library(str(self))
-
-        store = self.store
 
         def read() -> bytes:
-            result = obstore.get(store, self.key, options=self._version())
+            result = self.store.get(self.key, options=self._version())
             content = bytes(result.bytes())
             if len(content) != result.meta["size"]:
                 raise CutShortError(f"{len(content):,} of {result.meta['size']:,} bytes came")
@@ -157,17 +147,14 @@ class RemotePath(Address):
         """Return the content of the object as text."""
         return self.read_bytes().decode(encoding)
 
-    def read_range(self, start: int, length: int) -> Any:
-        """Return bytes `start` to `start + length` of the object, as an object with a buffer; raises as `requested`."""
-        obstore = library(str(self))
-
+    def read_range(self, start: int, length: int) -> memoryview:
+        """Return bytes `start` to `start + length` of the object; raises as `requested`."""
         if not length:
-            return b""
-        store = self.store
+            return memoryview(b"")
 
-        def read() -> Any:
+        def read() -> memoryview:
             options = {**self._version(), "range": (start, start + length)}
-            content = obstore.get(store, self.key, options=options).bytes()
+            content = memoryview(self.store.get(self.key, options=options).bytes())
             if len(content) != length:
                 raise CutShortError(f"{len(content):,} of {length:,} bytes came from byte {start:,} on")
             return content
@@ -176,7 +163,7 @@ class RemotePath(Address):
         count(reads=1, bytes_read=length)
         return content
 
-    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Return the bytes of several ranges (start, length), read at the same time."""
         return in_parallel(lambda one: self.read_range(*one), ranges)
 
@@ -191,7 +178,7 @@ class RemotePath(Address):
             descriptor = file.fileno()
 
             def copy(start: int) -> None:
-                content = memoryview(self.read_range(start, min(PART, size - start)))
+                content = self.read_range(start, min(PART, size - start))
                 while content:
                     written = os.pwrite(descriptor, content, start)
                     content, start = content[written:], start + written
@@ -206,12 +193,9 @@ class RemotePath(Address):
             content: the content.
             if_absent: raise a FileExistsError if the object exists with another content.
         """
-        obstore = library(str(self))
-
-        store = self.store
 
         def write() -> None:
-            obstore.put(store, self.key, content, mode="create" if if_absent else "overwrite")
+            self.store.put(self.key, content, mode="create" if if_absent else "overwrite")
 
         count(writes=1, bytes_written=len(content))
         try:
@@ -222,13 +206,10 @@ class RemotePath(Address):
 
     def replace_bytes(self, content: bytes, state: ObjectState) -> None:
         """Write the object if it is still in this state; raise a ChangedError if it has another content by now."""
-        obstore = library(str(self))
-
-        store = self.store
         mode = {"e_tag": state.etag} | ({"version": state.version} if state.version is not None else {})
         count(writes=1, bytes_written=len(content))
         try:
-            self._requested(lambda: obstore.put(store, self.key, content, mode=mode))
+            self._requested(lambda: self.store.put(self.key, content, mode=mode))
         except StoreError:
             if not self._has(content):
                 raise
@@ -242,41 +223,39 @@ class RemotePath(Address):
 
     def upload(self, file: Path) -> None:
         """Copy a local file to the object, completely or not at all; a large one in parts."""
-        obstore = library(str(self))
-
-        store, size = self.store, file.stat().st_size
+        size = file.stat().st_size
 
         def write() -> None:
-            obstore.put(store, self.key, file, chunk_size=max(PART, -(-size // 9_000)), max_concurrency=8)
+            self.store.put(self.key, file, chunk_size=max(PART, -(-size // 9_000)), max_concurrency=8)
 
         self._requested(write)
         count(writes=1 if size <= PART else 2 - (-size // PART), bytes_written=size)
 
+    def copy(self, to: RemotePath) -> None:
+        """Copy the object to another path of the same bucket, where an object is overwritten."""
+        count(writes=1)
+        self._requested(lambda: self.store.copy(self.key, to.key))
+
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object."""
-        obstore = library(str(self))
-
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(2, "no such object", str(self))
-        store = self.store
         count(writes=1)
         try:
-            self._requested(lambda: obstore.delete(store, self.key))
+            self._requested(lambda: self.store.delete(self.key))
         except FileNotFoundError:
             if not missing_ok:
                 raise
 
     def remove_all(self, keep: Collection[RemotePath] = ()) -> None:
         """Remove all objects inside but these."""
-        obstore = library(str(self))
-
-        store, paths = self.store, [path.key for path in self.files() if path not in keep]
+        paths = [path.key for path in self.files() if path not in keep]
         for start in range(0, len(paths), 1000):
             some = paths[start : start + 1000]
             count(writes=1)
-            self._requested(lambda some=some: obstore.delete(store, some))  # type: ignore[misc]
+            self._requested(lambda some=some: self.store.delete(some))  # type: ignore[misc]
 
-    def _version(self) -> dict[str, Any]:
+    def _version(self) -> dict[str, object]:
         return {"if_match": self.state.etag} if self.state is not None and self.state.etag else {}
 
     def _inside(self) -> str | None:
@@ -329,12 +308,12 @@ class RemoteFile(io.RawIOBase):
         size: bytes of the object.
     """
 
-    def __init__(self, read_range: Callable[[int, int], Any], size: int) -> None:
+    def __init__(self, read_range: Callable[[int, int], memoryview], size: int) -> None:
         self._read_range = read_range
         self._size = size
         self._at = 0
         self._start, self._part = 0, memoryview(b"")
-        self._next: Future[Any] | None = None  # of the part that follows
+        self._next: Future[memoryview] | None = None  # of the part that follows
 
     def readable(self) -> bool:
         """Always True."""
@@ -374,7 +353,7 @@ class RemoteFile(io.RawIOBase):
         else:
             length = min(max(wanted, _FIRST), PART, self._size - self._at)
             part = self._read_range(self._at, length)
-        self._start, self._part, self._next = self._at, memoryview(part), None
+        self._start, self._part, self._next = self._at, part, None
         after = self._start + len(part)
         if goes_on and after < self._size:
             length = min(2 * len(part), PART, self._size - after)

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from packer.errors import PackerError
-from packer.stores.address import SCHEMES
+from packer.stores.address import SCHEMES, Address, Bucket
 
 _OPENED_TOGETHER = 16  # files, each of which may make several requests at the same time
 
@@ -81,8 +81,8 @@ def count(**amounts: int) -> None:
             setattr(traffic, name, getattr(traffic, name) + amount)
 
 
-def store_of(scheme: str, bucket: str) -> Any:
-    """Return the store of a bucket.
+def opened_bucket(address: Address) -> Bucket:
+    """Return the bucket of an address, opened once per process.
 
     Raises:
         PackerError: obstore is not installed, the address or credentials are incomplete, or this process was forked
@@ -91,22 +91,23 @@ def store_of(scheme: str, bucket: str) -> Any:
     global _process
     if _process not in (None, os.getpid()):  # a request would wait forever for the threads of obstore
         raise PackerError(
-            f"{scheme}://{bucket}: this process was forked from one that has used object storage, and cannot use it: "
+            f"{address.parts[0]}: this process was forked from one that has used object storage, and cannot use it: "
             'start processes by spawning them, as with multiprocessing.set_start_method("spawn")'
         )
     _process = os.getpid()
-    return _opened(scheme, bucket)
+    try:
+        return _opened(address.scheme, address.bucket)
+    except ImportError:
+        raise _not_installed(str(address)) from None
 
 
 _process: int | None = None  # that has used obstore, whose threads do not survive a fork
 
 
 @lru_cache(maxsize=64)
-def _opened(scheme: str, bucket: str) -> Any:
-    try:
-        from obstore.store import from_url
-    except ImportError:
-        raise _not_installed(f"{scheme}://{bucket}") from None
+def _opened(scheme: str, bucket: str) -> Bucket:
+    from obstore.store import from_url
+
     if (opener := SCHEMES[scheme]) is not None:
         return opener(bucket)
     options: dict[str, Any] = {}
@@ -114,7 +115,7 @@ def _opened(scheme: str, bucket: str) -> Any:
         options |= _credentials_of_boto3()
         options["virtual_hosted_style_request"] = not _endpoint()
     try:
-        return from_url(
+        opened: Bucket = from_url(
             f"{scheme}://{bucket}",
             client_options={
                 "timeout": _TIMEOUT,
@@ -124,21 +125,9 @@ def _opened(scheme: str, bucket: str) -> Any:
             retry_config={"max_retries": _RETRIES, "retry_timeout": _TIMEOUT},  # within a request, or a part of one
             **options,
         )
+        return opened
     except Exception as error:
         raise PackerError(f"{scheme}://{bucket} cannot be opened: {_reason(error)}") from error
-
-
-def library(name: str) -> Any:
-    """Return the module obstore, which is imported on first use.
-
-    Raises:
-        PackerError: it is not installed; `name` is the address that needs it.
-    """
-    try:
-        import obstore
-    except ImportError:
-        raise _not_installed(name) from None
-    return obstore
 
 
 def _not_installed(name: str) -> PackerError:

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from packer.errors import PackerError
-from packer.stores.listing import copy_object
 from packer.stores.remote_path import AnyPath, ObjectState, RemotePath
-from packer.stores.requests import ChangedError, count, in_parallel, library, requested
+from packer.stores.requests import ChangedError, in_parallel
 from packer.stores.temporary_files import temporary_file
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MAPPED = 64 << 10  # bytes of a local file that is mapped instead of read
+_MOST_COPIED = 5 << 30  # bytes that S3 copies in one request
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 
@@ -178,8 +178,8 @@ class Folder:
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
-        name = f"{name.rpartition('/')[2]}.{uuid.uuid4().hex}"  # of no process on another machine, either
-        path = self.root / self.temporaries / name
+        flat = name.removeprefix(f"{self.temporaries}/").replace("/", "-")
+        path = self.root / self.temporaries / f"{flat}.{uuid.uuid4().hex}"  # of no process on another machine, either
         try:
             yield path
         except BaseException:
@@ -272,11 +272,7 @@ class Objects:
         if among is not None and not among:
             return {}
         path = self.root / folder
-        obstore, store = library(str(path)), path.store
-        prefix = f"{path.key}/" if path.key else None
-        found = requested(str(path), lambda: obstore.list_with_delimiter(store, prefix))["objects"]
-        count(lists=1 + len(found) // 1000)
-        sizes = {each["path"].rpartition("/")[2]: each["size"] for each in found}
+        sizes = path.sizes()
         return sizes if among is None else {name: sizes[name] for name in among if name in sizes}
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
@@ -304,7 +300,7 @@ class Objects:
         (self.root / name).replace_bytes((self.root / new).read_bytes(), version)
 
     def move(self, names: Mapping[str, str]) -> None:
-        self.each(lambda name: copy_object(self.root / name, self.root / names[name]), list(names))
+        self.each(lambda name: _copy(self.root / name, self.root / names[name]), list(names))
 
     def delete(self, name: str) -> None:
         (self.root / name).unlink(missing_ok=True)
@@ -318,6 +314,16 @@ class Objects:
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return in_parallel(task, items)
+
+
+def _copy(path: RemotePath, to: RemotePath) -> None:
+    """Copy an object; the bucket itself does so, unless the object is too large for that."""
+    if path.stat().st_size <= _MOST_COPIED:
+        path.copy(to)
+        return
+    with temporary_file(path.name) as copy:
+        path.download(copy)
+        to.upload(copy)
 
 
 def store_at(root: AnyPath, *, sync: bool = False, temporaries: str = "") -> Store:

@@ -33,8 +33,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.shard_table import column_of
 from packer.sources.documents import reading
 from packer.stores import AnyPath, RemotePath
-from packer.stores.map_whole import map_whole
-from packer.stores.mirror import CHUNK, held
+from packer.stores.mirror import CHUNK, held, map_whole
 
 _DIGEST_BYTES = 16
 _END_BYTES = 8 + _DIGEST_BYTES

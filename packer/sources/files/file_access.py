@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from packer.sources.mapped.ipc_headers import Headers, fetch_headers
 from packer.stores import AnyPath, RemotePath
-from packer.stores.map_whole import map_whole
-from packer.stores.mirror import fetch_later, mirror
+from packer.stores.mirror import fetch_later, map_whole, mirror
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

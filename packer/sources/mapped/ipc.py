@@ -17,8 +17,7 @@ from packer.sources.files.file_access import headers_of, map_file
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.record_batches import FileState, MappedFile, ends_of, is_ipc_file, schema_of
 from packer.stores import AnyPath, RemotePath
-from packer.stores.map_whole import map_whole
-from packer.stores.mirror import fetch
+from packer.stores.mirror import fetch, map_whole
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 

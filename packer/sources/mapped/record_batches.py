@@ -24,8 +24,7 @@ from packer.sources.columns.column_types import as_plain, plain_type
 from packer.sources.documents import reading
 from packer.sources.files.file_access import map_file, map_parts
 from packer.stores import AnyPath, RemotePath
-from packer.stores.map_whole import map_whole
-from packer.stores.mirror import fetched_parts
+from packer.stores.mirror import fetched_parts, map_whole
 
 MAGIC = b"ARROW1"
 """First bytes of an IPC file; an IPC stream begins with the length of its schema message."""

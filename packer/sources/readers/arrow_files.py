@@ -23,7 +23,7 @@ from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.record_batches import schema_of
 from packer.sources.readers.format_reader import LIST_ROWS, LISTS, ROWS, TableReader, rows_per_block
 from packer.stores import AnyPath, RemotePath, any_path
-from packer.stores.map_whole import map_whole
+from packer.stores.mirror import map_whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
