@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError
@@ -20,7 +21,7 @@ from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.measure_source import Measured, measure_at_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
-from packer.plan.located_rows import Plan, rows_of_plan
+from packer.plan.located_rows import rows_of_plan
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
@@ -68,9 +69,15 @@ def dataset_figures(
     measured = measure_at(options)
     plan = measured.plan(options, progress)
     rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
-    values, counts = tally(measured.lengths)
-    figures = _planned_figures(measured, plan, options, rows, documents_per_step)
-    figures = replace(figures, document_lengths=(values, counts))
+    figures = Figures(
+        options=options,
+        totals=plan.totals,
+        histogram=_segments_by_tokens(measured.lengths, options),
+        documents_per_step=documents_per_step,
+        mixture=measured.mixture,
+        document_lengths=tally(measured.lengths),
+        measured_rows=rows,
+    )
     if rows is None or rows.profile is None:
         return figures
     origins = measured.origins_for(options)
@@ -189,25 +196,12 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows:
     return sums.finish()
 
 
-def _planned_figures(
-    measured: Measured,
-    plan: Plan,
-    options: PackOptions,
-    rows: RowFigures | None,
-    documents_per_step: int,
-) -> Figures:
-    segments = cut_lengths_of(options, measured.lengths_for(options))
-    histogram = segments.histogram
-    if options.align > 1:  # which counts extents, not tokens
-        histogram = np.bincount(segments.locate(segments.numbers())[2], minlength=options.max_len + 1)
-    return Figures(
-        options=options,
-        totals=plan.totals,
-        histogram=histogram,
-        documents_per_step=documents_per_step,
-        mixture=measured.mixture,
-        measured_rows=rows,
-    )
+def _segments_by_tokens(lengths: NDArray[np.int32], options: PackOptions) -> NDArray[np.int64]:
+    """Count the segments of documents of these lengths by their tokens: shape (max_len + 1,)."""
+    segments = cut_lengths_of(options, lengths)
+    if options.align == 1:
+        return segments.histogram
+    return np.bincount(segments.locate(segments.numbers())[2], minlength=options.max_len + 1)
 
 
 def _compare_lengths(
@@ -232,7 +226,15 @@ def _compare_lengths(
             progress(f"length {max_len}", done, len(tried))
             plan = measured.plan(at_length)
             rows = measured.follow(plan, at_length)
-            found.append(_planned_figures(measured, plan, at_length, rows, documents_per_step))
+            found.append(
+                Figures(
+                    options=at_length,
+                    totals=plan.totals,
+                    histogram=rows.histogram,
+                    documents_per_step=documents_per_step,
+                    measured_rows=rows,
+                )
+            )
         except PackerError:
             if max_lens or (max_len == tried[-1] and not found):
                 raise

@@ -121,7 +121,7 @@ def _read_corpus(source: SourceLike | Sequence[SourceLike], options: PackOptions
             raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
         return _corpus_of_counts(path, options)
     measured = measure(source, options, progress)
-    segments = cut_by_policy(measured.lengths, options)
+    segments = cut_by_policy(measured.lengths_for(options), options)
     return _Corpus(
         account=account_of(segments, options),
         histogram=segments.histogram,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,18 @@ from packer.sources.survey_corpus import CorpusSurvey, survey_corpus
 from packer.stats.row_figures import RowFigures, RowSums
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Lengths of documents, and their groups or their values of limited columns, in packing order."""
+    """Lengths of documents, and their groups or their values of limited columns."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens of each document. Without groups and limits, a mixture is in the order for histogram
-    algorithms; see `lengths_for`."""
+    """(documents,) tokens of each document; of a mixture, one source after the other. See `lengths_for`."""
 
     groups: NDArray[np.int32] | None = None
-    """(documents,) group of each document, NO_GROUP for none; None without groups."""
+    """(documents,) group of each document in packing order, NO_GROUP for none; None without groups."""
 
     limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
-    """(documents,) what each document takes of each limit, by column."""
+    """(documents,) what each document takes of each limit in packing order, by column."""
 
     describe: Callable[[int], str] = "document {:,}".format
     """Function that names a document in messages, if there are limits."""
@@ -47,22 +47,23 @@ class Measured:
     survey: CorpusSurvey | None = None
     """Survey of the source; None if the lengths are from packed rows."""
 
-    order: NDArray[Any] | None = None
-    """(documents,) position of each document in the own order of a mixture; None if they are in it."""
+    @cached_property
+    def interleaved(self) -> NDArray[Any] | None:
+        """(documents,) order of a mixture in which every stretch has the shares of the whole; None for one source."""
+        return None if self.survey is None else self.survey.order(self.lengths)
+
+    def order_for(self, options: PackOptions) -> NDArray[Any] | None:
+        """Return the order in which `pack` takes documents; None if it is that of `lengths`."""
+        return None if options.makes_own_rows else self.interleaved
 
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
-        """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
-        if self.survey is None or options.is_planned_whole or options.makes_own_rows:
-            return self.lengths
-        return _in_order(self.lengths, self.survey.order(self.lengths))
+        """Return the lengths in packing order."""
+        order = self.order_for(options)
+        return self.lengths if order is None else self.lengths[order]
 
     def origins_for(self, options: PackOptions) -> Origins | None:
-        """Return the source behind each document, in the order of `lengths_for`; None if it is not known."""
-        if self.survey is None:
-            return None
-        if options.is_planned_whole or options.makes_own_rows:
-            return self.survey.origins(self.order)
-        return self.survey.origins(self.survey.order(self.lengths))
+        """Return the source behind each document in packing order; None if it is not known."""
+        return None if self.survey is None else self.survey.origins(self.order_for(options))
 
     def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
@@ -95,25 +96,23 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     warn_of_linked_files(opened)
     survey = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
     warn_of_rejected(opened)
-    lengths, mixture = survey.lengths(), survey.identity.mixture
-    warn_of_unused_sources(mixture)
+    measured = Measured(lengths=survey.lengths(), mixture=survey.identity.mixture, survey=survey)
+    warn_of_unused_sources(measured.mixture)
     if not options.is_planned_whole:
-        return Measured(lengths=lengths, mixture=mixture, survey=survey)
-    order = survey.order(lengths)
-    lengths = _in_order(lengths, order)
+        return measured
     documents = Documents(
-        source=survey.source, identity=survey.identity, lengths=lengths, origins=survey.origins(order)
+        source=survey.source,
+        identity=survey.identity,
+        lengths=measured.lengths_for(options),
+        origins=survey.origins(measured.order_for(options)),
     )
     columns = {name: survey.column(name) for name in options.value_columns}
-    lists = survey.lists(order)
-    return Measured(
-        lengths=lengths,
+    lists = survey.lists(measured.order_for(options))
+    return replace(
+        measured,
         groups=document_groups(columns, lists, options),
         limits=limit_values(columns, lists, options, documents.describe),
         describe=documents.describe,
-        mixture=mixture,
-        survey=survey,
-        order=order,
     )
 
 
@@ -135,7 +134,3 @@ def measure_at_lengths(
         return held[read_at]
 
     return measure_at
-
-
-def _in_order(lengths: NDArray[np.int32], order: NDArray[Any] | None) -> NDArray[np.int32]:
-    return lengths if order is None else lengths[order]
