@@ -1,9 +1,8 @@
 """A pack killed at any instant leaves a complete dataset, or the same command resumes to the same bytes."""
 
-import fcntl
-import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,17 +14,10 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer.notes import NotesInStore
 from packer.output import replace_folder
-from packer.output.claim_folder import claim
-from packer.output.request import Request
-from packer.output.unfinished_output import Output
-from packer.output.unfinished_pack import PACKED, UnfinishedPack
 from packer.shards.manifest import is_packed
 from packer.stores import file_locks
 from tests.test_pack import hashes, made_documents, save_arrow
-
-pack_module = importlib.import_module("packer.pipeline.packing")
 
 MAX_LEN, SHARDS = 64, 23
 
@@ -76,55 +68,61 @@ def shards_in(out: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.glob("data-*.arrow")}
 
 
-def kill(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, call: int = 0, after: bool = False) -> None:
-    """Raise `Killed` at a call of a function, before or after it runs, and at every later call."""
-    usual, calls = getattr(owner, name), iter(range(10**6))
+def named(monkeypatch: pytest.MonkeyPatch, tell) -> None:
+    """Call `tell(name, rename)` in place of every operation that gives a file its name."""
 
-    def struck(*arguments, **options):
-        number = next(calls)
-        result = usual(*arguments, **options) if number < call or (number == call and after) else None
-        if number >= call:
-            raise Killed(name)
+    def telling(operation):
+        usual = getattr(Path, operation)
+
+        def told(path, target):
+            return tell(str(path if operation == "hardlink_to" else target), lambda: usual(path, target))
+
+        return told
+
+    for operation in ("rename", "replace", "hardlink_to"):
+        monkeypatch.setattr(Path, operation, telling(operation))
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False) -> None:
+    """Raise `Killed` before or after a file of a name, a regular expression, gets it, and whenever one does later."""
+
+    def tell(target, rename):
+        struck = re.search(name, target)
+        result = rename() if after or not struck else None
+        if struck:
+            raise Killed(target)
         return result
 
-    monkeypatch.setattr(owner, name, struck)
+    named(monkeypatch, tell)
 
 
 INSTANTS = {
-    "before the scan": (pack_module, "read_documents", 0, False),
-    "before the plan": (pack_module, "plan_documents", 0, False),
-    "before a note of the plan": (NotesInStore, "save", 3, False),
-    "after a note of the plan": (NotesInStore, "save", 3, True),
-    "when the plan is made": (pack_module, "plan_documents", 0, True),
-    "before any shard": (UnfinishedPack, "commit", 0, False),
-    "in the midst of the shards": (UnfinishedPack, "commit", SHARDS // 2, False),
-    "after half of the shards": (UnfinishedPack, "commit", SHARDS // 2, True),
-    "before the end": (Output, "finish", 0, False),
-    "after the end": (Output, "finish", 0, True),
+    "after the request": ("request.json$", True, 0),
+    "before a note of the plan": ("notes/.*/3$", False, 0),
+    "after a note of the plan": ("notes/.*/3$", True, 0),
+    "before an entry": (r"data-00011-.*\.json$", False, 11),
+    "between an entry and its shard": (r"data-00011-.*\.arrow$", False, 11),
+    "after a shard": (r"data-00011-.*\.arrow$", True, 12),
+    "before the manifest": ("manifest.json$", False, SHARDS),
+    "after the manifest": ("manifest.json$", True, SHARDS),
 }
 
 
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_an_interrupted_pack_resumes_to_the_same_bytes(source, undisturbed, tmp_path, monkeypatch, instant):
-    owner, name, call, after = INSTANTS[instant]
-    out = tmp_path / "out"
+    name, after, shards = INSTANTS[instant]
+    out, noted = tmp_path / "out", []
     with monkeypatch.context() as striking:
-        kill(striking, owner, name, call=call, after=after)
+        kill(striking, name, after=after)
         with pytest.raises(Killed):
             pack(source, out)
-    assert is_packed(out) == (instant == "after the end")
+    assert is_packed(out) == (instant == "after the manifest")
     there = shards_in(out)
-    assert len(there) >= {"in the midst of the shards": SHARDS // 2, "after half of the shards": SHARDS // 2 + 1}.get(
-        instant, 0
-    )
-    kept = any((out / ".packer" / "notes").glob("*-rest/0"))
-    assert kept == (instant not in list(INSTANTS)[:4])
+    assert len(there) == shards
     with monkeypatch.context() as watching:
-        if kept:
-            watching.setattr(
-                "packer.pipeline.partitions.partitioning.note_rows", lambda *_: 1 / 0
-            )  # planning again would fail
+        named(watching, lambda target, rename: (noted.append("/notes/" in target), rename())[1])
         pack(source, out)
+    assert any(noted) == (shards == 0)  # nothing is planned again
     assert hashes(out) == undisturbed
     assert there.items() <= shards_in(out).items()
     assert list(packer.verify(out, source)) == []
@@ -134,7 +132,7 @@ def test_a_partly_discarded_pack_is_not_mistaken_for_the_new_one(source, undistu
     """A pack with --overwrite is killed after it removed the old request, but before it removed the rest."""
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, Output, "finish")
+        kill(striking, "manifest.json$")
         with pytest.raises(Killed):
             pack(source, out, max_len=32, shard_size="3KB", seed=5)
     assert len(shards_in(out)) > SHARDS
@@ -147,7 +145,7 @@ def test_an_unfinished_pack_with_shards_of_another_plan_is_not_resumed(source, u
     """An earlier version placed documents by other rules, so its shards and the new ones would not fit together."""
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, Output, "finish")
+        kill(striking, "manifest.json$")
         with pytest.raises(Killed):
             pack(source, out)
     request = out / ".packer" / "request.json"
@@ -164,7 +162,7 @@ def test_a_partly_discarded_pack_is_not_resumed(source, undisturbed, tmp_path):
     """A pack with --overwrite is killed while it removes the plan; then the first command is repeated."""
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, Output, "finish")
+        kill(striking, "manifest.json$")
         with pytest.raises(Killed):
             pack(source, out)
     with pytest.MonkeyPatch.context() as striking:
@@ -235,8 +233,8 @@ def watched(monkeypatch) -> list[tuple[str, set[int]]]:
         done.append(("sync", {os.fstat(descriptor).st_ino}))
 
     def renaming(self, target):
-        if not target.parent.is_dir():
-            return rename(self, target)  # fails, and is repeated when the folder is made
+        if not target.parent.is_dir() or "notes" in target.parts:
+            return rename(self, target)  # fails, and is repeated; most notes are not synced, but made again if damaged
         inside = self.iterdir() if self.is_dir() else ()
         done.append(("rename", {path.stat().st_ino for path in (self, *inside)}))
         done.append(("into", {target.parent.stat().st_ino}))
@@ -253,14 +251,10 @@ def watched(monkeypatch) -> list[tuple[str, set[int]]]:
 
 
 def test_files_are_synced_before_renames_and_folders_right_after(source, tmp_path, monkeypatch):
-    save = NotesInStore.save  # most notes are not synced, because damaged ones are made again
-    monkeypatch.setattr(
-        NotesInStore, "save", lambda self, name, note, lasting=False: save(self, name, note, lasting=True)
-    )
     done = watched(monkeypatch)
     pack(source, tmp_path / "out")
     renames = [number for number, (what, _) in enumerate(done) if what == "rename"]
-    assert len(renames) >= 2 * SHARDS + 5  # shards and notes, the request, the plan, three small files
+    assert len(renames) >= 2 * SHARDS + 4  # shards and entries, the request, three small files
     for number in renames:
         (_, inodes), (_, folder) = done[number : number + 2]
         assert inodes <= set().union(*(synced for what, synced in done[:number] if what == "sync"))
@@ -289,33 +283,6 @@ def test_nothing_is_synced_without_sync(source, tmp_path, monkeypatch):
 
 
 # lock
-
-
-def test_only_one_process_works_in_a_folder(tmp_path):
-    out, request = tmp_path / "out", Request(options={}, files=(), texts={})
-    with (
-        claim(out, PACKED, request, sync=False, overwrite=False) as claimed,
-        pytest.raises(packer.PackerError, match="in use by another packer"),
-        claim(out, PACKED, request, sync=False, overwrite=True),
-    ):
-        pass
-    assert claimed.work.is_dir()
-    with claim(out, PACKED, request, sync=False, overwrite=False):
-        pass
-
-
-def test_a_process_that_waited_while_another_finished_reports_it(tmp_path, monkeypatch):
-    flock, out = fcntl.flock, tmp_path / "out"
-
-    def finishing(lock, operation):
-        (out / "manifest.json").write_text("{}")
-        flock(lock, operation)
-
-    monkeypatch.setattr(file_locks.fcntl, "flock", finishing)
-    claiming = claim(out, PACKED, Request(options={}, files=(), texts={}), sync=False, overwrite=True)
-    with pytest.raises(packer.PackerError, match="finished by another packer just now"), claiming:
-        pass
-    assert [path.name for path in out.iterdir()] == ["manifest.json"]
 
 
 def test_two_equal_packs_at_once_produce_one_dataset(source, undisturbed, tmp_path):
