@@ -207,17 +207,8 @@ def _checked(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check keyword arguments as the command line does, so that overwrite="no" replaces nothing.
 
-    Args:
-        function: name of the function that was called.
-        arguments: its arguments.
-        declaration: class that declares its options, other than those of everything that writes a folder.
-
-    Returns:
-        The values of the declared options, and the keyword arguments of a function of the pipeline.
-
-    Raises:
-        TypeError: an argument has no such name, and the message names the nearest; or a required one is missing.
-        PackerError: a value has another type, or is outside the limits.
+    Return the values of the options that `declaration` declares, and the keyword arguments for the pipeline.
+    A TypeError for an unknown name suggests the nearest one.
     """
     from packer.options import options_of
     from packer.options.command_options import EngineOptions, OutputOptions

@@ -48,12 +48,7 @@ def _eager_option(name: str, metavar: str, callback: Callable[..., None], words:
 
 
 def _use_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    """Make the options of a TOML file the defaults of a command.
-
-    Raises:
-        click.UsageError: the file names an option that the command does not have.
-        PackerError: the file cannot be read.
-    """
+    """Make the options of a TOML file the defaults of a command, which must have all of them."""
     if path is None:
         return
     known = {"source" if name == "sources" else name: name for name in _names(context)}
@@ -70,11 +65,7 @@ def _use_file(context: click.Context, parameter: click.Parameter, path: Path | N
 
 
 def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Path | None) -> None:
-    """Make the options of a packed dataset the defaults of a command.
-
-    Raises:
-        PackerError: it is not a packed dataset, or damaged.
-    """
+    """Make the options of a packed dataset the defaults of a command, and name those that it cannot predict."""
     if folder is None:
         return
     from packer.shards import read_manifest

@@ -102,11 +102,7 @@ def _made_by() -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file under a temporary name and rename it, so that it is never incomplete.
-
-    Raises:
-        PackerError: the file cannot be written.
-    """
+    """Write a file under a temporary name and rename it, so that it is never incomplete."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text, encoding="utf-8")

@@ -59,11 +59,7 @@ def lengths_and_column(lengths: str) -> tuple[tuple[str], str | None]:
 
 
 def _path_and_weight(source: str) -> tuple[str, float]:
-    """Split PATH:WEIGHT at the last colon; a path may have more.
-
-    Raises:
-        OptionError: the weight is not a number.
-    """
+    """Split PATH:WEIGHT at the last colon; a path may have more."""
     path, colon, weight = source.rpartition(":")
     if not colon:
         return source, 1.0

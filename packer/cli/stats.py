@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
-    """Return distinct row lengths in ascending order: "4k,512" -> (512, 4096).
-
-    Raises:
-        OptionError: one is not a whole number.
-    """
+    """Return distinct row lengths in ascending order: "4k,512" -> (512, 4096)."""
     if isinstance(lengths, int):
         return (lengths,)
     words = lengths.split(",") if isinstance(lengths, str) else lengths
@@ -153,11 +149,7 @@ def _of_dataset(
 
 
 def _is_packed(source: str) -> bool:
-    """Whether a source is a packed dataset.
-
-    Raises:
-        PackerError: the store cannot be read.
-    """
+    """Whether a source is a packed dataset."""
     from packer.shards.manifest import is_packed
 
     path = any_path(expanded(source))

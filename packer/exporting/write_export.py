@@ -205,11 +205,7 @@ def _found(out: Path) -> Export | None:
 
 
 def _check_complete(out: Path, found: Export, *, to: str, compression: str, packed: Mapping[str, Any]) -> None:
-    """Check that a complete export is the one that is asked for, and that its files are intact.
-
-    Raises:
-        PackerError: it has another target, other options or other rows; or a file is missing or differs.
-    """
+    """Check that a complete export is the one that is asked for, and that its files are intact."""
     other = None
     if found.to != to:
         other = f"to {found.to}, not {to}"

@@ -80,14 +80,8 @@ def _choose(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose the tokens to mask and return (chosen, deciding): token indices, both of shape (chosen tokens,).
 
-    The draw at index deciding[i] decides whether token chosen[i] is masked, replaced or kept.
-
-    Args:
-        input_ids: (T,) tokens.
-        fixed: (T,) True for tokens that cannot be chosen.
-        cu_seqlens: (segments + 1,) index of each segment's first token, then T.
-        random: (T,) draws from `_draws`.
-        mlm: masking to apply.
+    The draw at index deciding[i] decides whether token chosen[i] is masked, replaced or kept. `fixed` tokens, shape
+    (T,), cannot be chosen; `random` has a draw for each token.
     """
     # From here on, tokens are numbered without the fixed ones: token i is input_ids[free[i]].
     free = np.flatnonzero(~fixed)
@@ -120,17 +114,10 @@ def _choose_words(
     needed: NDArray[np.int64],
     random: NDArray[np.uint64],
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Choose words, unit by unit in a random order, until each segment has enough tokens.
+    """Choose words, unit by unit in a random order, until each segment has `needed` tokens.
 
-    Args:
-        words: (words,) first token of each word.
-        units: (units,) first token of each unit, which consists of one or more words.
-        starts: (segments + 1,) first token of each segment, then the number of tokens.
-        needed: (segments,) tokens to choose.
-        random: (units,) draws that order the units.
-
-    Returns:
-        (words,) whether each word is chosen, and (words,) its unit, an index into `units`.
+    `words` and `units`, which consist of words, are numbers of their first tokens; `starts`, shape (segments + 1,), are
+    those of segments. Returned are, for each word, whether it is chosen, and the index of its unit.
     """
     sizes = np.diff(units, append=starts[-1])
     unit_starts = np.searchsorted(units, starts)
@@ -159,10 +146,6 @@ def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[
     """Return the units of each segment, sorted by the high bits of their draws, segment by segment: shape (units,).
 
     Example: starts [0, 2, 5] and draws with the high bits [7, 3, 9, 1, 4] -> [1, 0, 3, 4, 2].
-
-    Args:
-        starts: (segments + 1,) number of each segment's first unit, then the number of units.
-        random: (units,) draws.
     """
     counts = np.diff(starts)
     hashes = random >> np.uint64(64 - _HASH_BITS)
