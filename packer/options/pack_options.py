@@ -372,7 +372,7 @@ class PackOptions(JsonRecord):
 
     @property
     def makes_own_rows(self) -> bool:
-        """Whether partitions pack their own documents: neither in source order nor in groups."""
+        """Whether partitions pack their own documents, neither in source order nor in groups or under limits."""
         return not self.is_planned_whole and not self.keeps_order
 
     @property
