@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
+from packer.algorithms.patterns import RowExtents
 from packer.engine import Threads
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
@@ -43,7 +44,7 @@ from packer.pipeline.segments.segment_reader import LengthsReader
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import NO_GROUP, apart_bound
-from packer.plan.rows import RowExtents, place_rows
+from packer.plan.rows import place_rows
 
 ROW_BYTES = 8  # input_ids and labels
 SHARD_SIZE = 512_000_000

@@ -23,10 +23,9 @@ ahead = st.integers(1, 12) | st.just(NEAR)
 
 def drawn(order, max_len, max_segments=None, reserve=0, ahead=NEAR, *, far=False):
     order = np.array(order, np.int32)
-    found = draw_rows(order, max_len, max_segments, reserve=reserve, ahead=ahead, far=far)
-    starts = found.row_starts.tolist()
-    rows = [found.row_extents[a:b].tolist() for a, b in itertools.pairwise(starts)]
-    return rows, np.repeat(np.arange(max_len + 1), found.left).tolist()
+    found, left = draw_rows(order, max_len, max_segments, reserve=reserve, ahead=ahead, far=far)
+    rows = [found.extents[a:b].tolist() for a, b in itertools.pairwise(found.starts.tolist())]
+    return rows, np.repeat(np.arange(max_len + 1), left).tolist()
 
 
 @given(orders, st.none() | st.integers(1, 8), st.integers(0, 100), ahead, st.booleans())
@@ -66,8 +65,8 @@ def test_the_example_of_the_docstring():
 
 def test_the_first_rows_have_segments_as_long_as_the_last_however_many_there_are():
     order = like_real(200_000, 512)
-    found = draw_rows(order.copy(), 512, reserve=int(0.02 * order.sum()))
-    depths = np.diff(found.row_starts)
+    found, _ = draw_rows(order.copy(), 512, reserve=int(0.02 * order.sum()))
+    depths = np.diff(found.starts)
     tenths = [part.mean() for part in np.array_split(depths, 10)]
     assert max(tenths) < 1.05 * min(tenths)
 
@@ -76,21 +75,21 @@ def test_the_first_rows_have_segments_as_long_as_the_last_however_many_there_are
 def test_drawn_rows_are_mixed_like_a_shuffled_corpus_and_solved_ones_are_not(max_len):
     order = like_real(50_000, max_len)
     histogram = np.bincount(order, minlength=max_len + 1)
-    found = draw_rows(order.copy(), max_len, reserve=int(0.02 * order.sum()))
+    found, _ = draw_rows(order.copy(), max_len, reserve=int(0.02 * order.sum()))
     solved = get_algorithm("bfd").solve(histogram)
     shares = []
-    for rows in ((found.row_extents, found.row_starts), (solved.extents, solved.offsets, solved.counts)):
+    for rows in ((found.extents, found.starts), (solved.extents, solved.offsets, solved.counts)):
         sums = RowSums(max_len)
         sums.add(*rows)
         shares.append(sums.finish().within_row_share)
     assert shares[0] > 0.8 * shuffled(histogram).within_row_share
     assert shares[1] < 0.3 * shuffled(histogram).within_row_share
-    assert found.rows > 0.975 * order.sum() / max_len
+    assert len(found) > 0.975 * order.sum() / max_len
 
 
 def test_what_is_left_is_like_what_was_drawn():
     # were the short ones used up to close rows, the solver could not fill the last
     order = like_real(50_000, 512)
-    found = draw_rows(order.copy(), 512, reserve=int(0.02 * order.sum()))
-    left = np.repeat(np.arange(513), found.left)
+    _, left = draw_rows(order.copy(), 512, reserve=int(0.02 * order.sum()))
+    left = np.repeat(np.arange(513), left)
     assert 0.5 * order.mean() < left.mean() < 2 * order.mean()

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
+from packer.algorithms.patterns import RowExtents
 from packer.errors import PackerError
 from packer.plan import permute as permutations
 from packer.plan.cutting import cut_documents
 from packer.plan.permute import key_of as key
 from packer.plan.permute import permute
-from packer.plan.rows import PlacedRows, RowExtents, place_rows
+from packer.plan.rows import PlacedRows, place_rows
 from packer.plan.segments import Segments, extents_of
 from tests import naive
 from tests.compiled import compiled

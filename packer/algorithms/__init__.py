@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from packer.errors import PackerError
 
@@ -106,26 +106,13 @@ class OrderAlgorithm:
 AnyAlgorithm: TypeAlias = "Algorithm | OrderAlgorithm"
 
 
-def _in_file(module: str, function: str) -> Solver:
-    """Make a solver that imports its module on first use."""
+def _in_file(module: str, function: str) -> Any:
+    """Make a solver or arranger that imports its module on first use."""
 
-    def solve(histogram: NDArray[np.int64], max_segments: int | None = None, **limits: float) -> Patterns:
-        solver: Solver = getattr(import_module(f"packer.algorithms.{module}"), function)
-        return solver(histogram, max_segments, **limits)
+    def run(*arguments: Any, **limits: Any) -> Any:
+        return getattr(import_module(f"packer.algorithms.{module}"), function)(*arguments, **limits)
 
-    return solve
-
-
-def _in_order(module: str, function: str) -> Arranger:
-    """Make an arranger that imports its module on first use."""
-
-    def arrange(
-        lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
-    ) -> OrderedRows:
-        arranger: Arranger = getattr(import_module(f"packer.algorithms.{module}"), function)
-        return arranger(lengths, max_len, max_segments, open_row)
-
-    return arrange
+    return run
 
 
 ALGORITHMS: dict[str, AnyAlgorithm] = {
@@ -194,12 +181,12 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
         OrderAlgorithm(
             name="sequential",
             summary="Next fit in source order: a document that does not fit the open row begins the next one.",
-            arrange=_in_order("sequential", "sequential"),
+            arrange=_in_file("sequential", "sequential"),
         ),
         OrderAlgorithm(
             name="wrapped",
             summary="Concatenate and cut: no padding, but documents are cut wherever a row ends.",
-            arrange=_in_order("sequential", "wrapped"),
+            arrange=_in_file("sequential", "wrapped"),
             keeps_whole=False,
         ),
     )

@@ -12,13 +12,13 @@ Rows that they cannot close are given up, or, on request, closed by segments fro
 exactly full, which may save a few rows, and rows are less mixed.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.patterns import RowExtents
 
 NEAR = 2048
 """Segments, next in the order, that may close a row."""
@@ -31,29 +31,6 @@ PARTNERS = 8
 
 MOST_REMOVED = 4
 """Most segments that are put back if nothing closes the row."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DrawnRows:
-    """Rows that are exactly full, as extents, and the segments that are left.
-
-    Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order: DrawnRows(row_extents=[5, 3, 2, 4, 6],
-    row_starts=[0, 3, 5], left=[0, 0, 0, 0, 0, 1, ...]); 5 did not fit after 4, and 6 closed the row.
-    """
-
-    row_extents: NDArray[np.int32]
-    """Shape (segments in rows,): the extents of the first row, then those of the second, and so on."""
-
-    row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r is row_extents[row_starts[r]:row_starts[r + 1]]."""
-
-    left: NDArray[np.int64]
-    """Shape (max_len + 1,): segments of every extent that no row took."""
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return len(self.row_starts) - 1
 
 
 class _Drawing(NamedTuple):
@@ -86,8 +63,11 @@ def draw_rows(
     reserve: int = 0,
     ahead: int = NEAR,
     far: bool = False,
-) -> DrawnRows:
+) -> tuple[RowExtents, NDArray[np.int64]]:
     """Draw rows that are exactly full.
+
+    Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order, give rows [5, 3, 2] and [4, 6], and a 5 is left: it did not
+    fit after 4, and 6 closed the row.
 
     Args:
         order: (segments,) extents, 1 to max_len, in random order; used as scratch space.
@@ -96,6 +76,9 @@ def draw_rows(
         reserve: smallest sum of the extents that are left over.
         ahead: segments, next in the order, that may close a row.
         far: close rows by segments from anywhere in the order if the next ones cannot.
+
+    Returns:
+        The rows, and the histogram of the segments that no row took: int64, shape (max_len + 1,).
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
@@ -108,7 +91,7 @@ def draw_rows(
     row_starts = np.zeros(total // max_len + 1, np.int64)
     rows = _draw(drawing, total - reserve, ahead, far, row, given_up, row_extents, row_starts)
     row_starts = row_starts[: rows + 1].copy()
-    return DrawnRows(row_extents=row_extents[: row_starts[-1]], row_starts=row_starts, left=left + given_up)
+    return RowExtents(extents=row_extents[: row_starts[-1]], starts=row_starts), left + given_up
 
 
 @jit_if_large

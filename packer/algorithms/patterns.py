@@ -1,9 +1,13 @@
-"""The result of a histogram algorithm: patterns, each with the number of packs that follow it."""
+"""Rows as extents: patterns, each with the number of packs that follow it, or row by row."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from packer.algorithms.index_arrays import joined_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,3 +54,33 @@ class Patterns:
         counted = np.zeros(max_len + 1, np.int64)
         np.add.at(counted, self.extents, np.repeat(self.counts, np.diff(self.offsets)))
         return counted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowExtents:
+    """Extents of rows, to be filled with segments; rows [3, 1] and [4] have extents [3, 1, 4] and starts [0, 2, 3]."""
+
+    extents: NDArray[np.int32]
+    """Shape (segments in rows,): extents, row by row."""
+
+    starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r takes extents[starts[r]:starts[r + 1]]."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @classmethod
+    def of_patterns(
+        cls, patterns: Patterns, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None
+    ) -> RowExtents:
+        """Return the rows that follow patterns: all of them, or `packs` rows of the patterns with these numbers."""
+        if numbers is None or packs is None:
+            numbers, packs = np.arange(len(patterns.counts), dtype=np.int32), patterns.counts
+        followed = np.repeat(numbers, packs)
+        depths = np.diff(patterns.offsets)[followed]
+        extents = patterns.extents[joined_ranges(patterns.offsets[followed], depths)]
+        return cls(extents=extents, starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.int64))
+
+    def __add__(self, other: RowExtents) -> RowExtents:
+        starts = np.concatenate([self.starts, other.starts[1:] + self.starts[-1]])
+        return RowExtents(extents=np.concatenate([self.extents, other.extents]), starts=starts)

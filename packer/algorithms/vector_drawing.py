@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import sorted_indices
 from packer.algorithms.jit import jit_helper, jit_if_large
 
 FINEST = 1 << 17
@@ -96,16 +97,13 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
     limits = np.concatenate([[capacity], capacities[1:]]).astype(np.int64)
     number = np.int32 if len(demands) < 2**31 else np.int64
     row_of = np.full(len(demands), -1, number)
-    counts = np.bincount(primary, minlength=capacity + 1)
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    members = np.empty(len(demands), np.uint32 if len(demands) < 2**32 else np.int64)
+    starts, members = sorted_indices(primary, capacity + 1)
+    starts, ends = starts[:-1].copy(), starts[1:].copy()
     aim = _aim(counted, limits)
     # Items without primary demand are drawn like others, unless they are needed to fill rows up in a scarce resource.
     states = np.where((primary == 0) & aim.weights.any(), _PLACED, _FREE).astype(np.int8)
     jumps = np.arange(1, len(demands) + 1, dtype=number)
     drawing = _Drawing(counted, states, jumps, members, starts, ends, starts.copy())
-    _index(starts.copy(), primary, members)
     _draw(drawing, limits, aim, row_of)
     return row_of
 
@@ -126,15 +124,6 @@ def _aim(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> _Aim:
     weights = (use > SCARCE * capacities) / capacities
     weights[0] = 0
     return _Aim(use, weights)
-
-
-@jit_if_large
-def _index(heads: NDArray[np.int64], primary: NDArray[np.int32], out_members: NDArray[Any]) -> None:
-    """Sort positions by primary demand (counting sort); `heads` are where each begins, used as scratch space."""
-    for position in range(len(primary)):
-        demand = primary[position]
-        out_members[heads[demand]] = position
-        heads[demand] += 1
 
 
 @jit_if_large

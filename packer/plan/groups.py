@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import sorted_indices
 from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import COUNT, SEGMENTS, OpenPacks, detach, next_key, no_packs, push
-from packer.algorithms.patterns import Patterns
-from packer.plan.rows import PlacedRows, RowExtents, collected_rows, sorted_by_extent
+from packer.algorithms.patterns import Patterns, RowExtents
+from packer.plan.rows import PlacedRows, collected_rows, sorted_by_extent
 from packer.plan.segments import Segments
 
 NO_GROUP = -1

@@ -11,41 +11,11 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.mixed import draw_rows
-from packer.algorithms.patterns import Patterns
+from packer.algorithms.patterns import RowExtents
 from packer.plan.located_rows import LocatedRows, located_pieces
 from packer.plan.permute import key_of, permute_all, permute_runs
 from packer.plan.segments import Segments
 from packer.random_purposes import DRAWING, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowExtents:
-    """Extents of rows, to be filled with segments; rows [3, 1] and [4] have extents [3, 1, 4] and starts [0, 2, 3]."""
-
-    extents: NDArray[np.int32]
-    """Shape (segments in rows,): extents, row by row."""
-
-    starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r takes extents[starts[r]:starts[r + 1]]."""
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @classmethod
-    def of_patterns(
-        cls, patterns: Patterns, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None
-    ) -> RowExtents:
-        """Return the rows that follow patterns: all of them, or `packs` rows of the patterns with these numbers."""
-        if numbers is None or packs is None:
-            numbers, packs = np.arange(len(patterns.counts), dtype=np.int32), patterns.counts
-        followed = np.repeat(numbers, packs)
-        depths = np.diff(patterns.offsets)[followed]
-        extents = patterns.extents[joined_ranges(patterns.offsets[followed], depths)]
-        return cls(extents=extents, starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.int64))
-
-    def __add__(self, other: RowExtents) -> RowExtents:
-        starts = np.concatenate([self.starts, other.starts[1:] + self.starts[-1]])
-        return RowExtents(extents=np.concatenate([self.extents, other.extents]), starts=starts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,8 +75,7 @@ def drawn_rows(
     total = int(order.sum(dtype=np.int64))
     permute_all(order.view(np.uint32), key_of(seed, DRAWING, stream))  # of one type with numbers, and compiled once
     least = 0 if most_rows is None else total - most_rows * max_len
-    drawn = draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least), far=far)
-    return RowExtents(extents=drawn.row_extents, starts=drawn.row_starts), drawn.left
+    return draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least), far=far)
 
 
 def place_rows(

@@ -57,11 +57,13 @@ class PartitionPlan:
     stages: tuple[PoolStage, ...]
     """Stages that made rows of leftovers, in order."""
 
-    pool_rows: NDArray[np.int64]
-    """Shape (notes of the pool,): rows in each note of these stages."""
-
     totals: PlanTotals
     """Totals for the manifest."""
+
+    @property
+    def pool_rows(self) -> NDArray[np.int64]:
+        """Rows in each note of these stages: shape (notes of the pool,)."""
+        return np.concatenate([np.zeros(0, np.int64), *(stage.rows for stage in self.stages)])
 
     @property
     def pool(self) -> tuple[str, ...]:

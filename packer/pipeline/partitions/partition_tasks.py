@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.optimal import prove
-from packer.algorithms.patterns import Patterns
+from packer.algorithms.patterns import Patterns, RowExtents
 from packer.notes import Note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
@@ -23,7 +23,7 @@ from packer.pipeline.segments.segment_reader import SegmentReader
 from packer.plan.cutting import items_of
 from packer.plan.located_rows import LocatedRows, extents_of_pieces, located_pieces
 from packer.plan.partitions import Partitions
-from packer.plan.rows import RowExtents, both_of_each, drawn_rows, place_rows, segments_left
+from packer.plan.rows import both_of_each, drawn_rows, place_rows, segments_left
 from packer.plan.segments import Segments
 
 OWN_RESERVE = 1 / 256

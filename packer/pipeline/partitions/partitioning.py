@@ -183,12 +183,12 @@ class _Planner:
         if count > 1 and allowed is not None and self._adds_too_many(job, load(self.notes, f"{stage}-0")):
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
-        plan = self._plan(job, own, None, self._drawn_pool(job, stage) if count > 1 else _Pool())
+        plan = self._plan(job, own, None, self._drawn_pool(job, stage) if count > 1 else [])
         if far and allowed is not None and count > 1 and plan.totals.packs > allowed:
             plan = self._plan(job, own, None, self._drawn_pool(job, stage, proves=True))
         return None if allowed is not None and plan.totals.packs > allowed else plan
 
-    def _drawn_pool(self, job: PartitionJob, drawn: str, *, proves: bool = False) -> _Pool:
+    def _drawn_pool(self, job: PartitionJob, drawn: str, *, proves: bool = False) -> list[PoolStage]:
         """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
 
         Args:
@@ -197,17 +197,17 @@ class _Planner:
             proves: solve to the optimum, even if the algorithm would stop a row above its bound.
         """
         stream = len(job.partitions)
-        pool, below = _Pool(), self._regions(drawn, stream)
-        while len(below) > 1 or not pool.stages:
-            stage = f"{drawn}-level{len(pool.stages) + 1}"
+        stages: list[PoolStage] = []
+        below = self._regions(drawn, stream)
+        while len(below) > 1 or not stages:
+            stage = f"{drawn}-level{len(stages) + 1}"
             task = partial(draw_rest, self.options, below, stream, far=job.far)
-            pool.add(stage, below, self.run(stage, len(below), task, silently=True))
+            stages.append(self._pool_stage(stage, below, task))
             stream += len(below)
             below = self._regions(stage, len(below))
         stage = f"{drawn}-{'proved' if proves else 'rest'}"
         task = partial(solve_rest, self.options, below, stream, proves=proves)
-        pool.add(stage, below, self.run(stage, 1, task, silently=True))
-        return pool
+        return [*stages, self._pool_stage(stage, below, task)]
 
     def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
@@ -227,34 +227,41 @@ class _Planner:
         job = self.job(-(-patterns.packs // self.rows_per_shard), patterns)
         count, max_len = len(job.partitions), self.options.max_len
         if count == 1:
-            return self._plan(job, np.array([patterns.packs], np.int64), None, _Pool())
+            return self._plan(job, np.array([patterns.packs], np.int64), None, [])
         shares = Shares(even=self._regions(f"share-{count}", count), further=f"further-{count}")
         self.run(shares.even.stage, count, partial(take_share, job))
         left = share_further(shares, patterns, max_len=max_len, most_rows=self.rows_per_shard)
         own = self.run(f"left-{count}", count, partial(note_rows, job, shares))
-        pool, stream = _Pool(), count
+        stages: list[PoolStage] = []
+        stream = count
         below = self._regions(f"left-{count}", count)
         shares_below = Regions(notes=self.notes, stage=shares.further, count=len(below), size=1)  # noted by region
         while left.any():
-            stage = f"pool-{count}" if len(below) == 1 else f"pool-{count}-level{len(pool.stages) + 1}"
+            stage = f"pool-{count}" if len(below) == 1 else f"pool-{count}-level{len(stages) + 1}"
             share_with_regions(shares_below, patterns, left, max_len=max_len, stage=f"{stage}-share")
             task = partial(fill_rest, self.options, patterns, f"{stage}-share", below, stream)
-            pool.add(stage, below, self.run(stage, len(below), task, silently=True))
+            stages.append(self._pool_stage(stage, below, task))
             stream += len(below)
             shares_below, below = (self._regions(each, len(below)) for each in (f"{stage}-share", stage))
-        return self._plan(job, own, shares, pool)
+        return self._plan(job, own, shares, stages)
+
+    def _pool_stage(self, stage: str, below: Regions, task: Callable[[int], Note]) -> PoolStage:
+        """Run a task for each region below, which makes rows of its leftovers."""
+        return PoolStage(name=stage, below=below, rows=self.run(stage, len(below), task, silently=True))
 
     def _regions(self, stage: str, count: int) -> Regions:
         return Regions(notes=self.notes, stage=stage, count=count, size=REGION)
 
-    def _plan(self, job: PartitionJob, own: NDArray[np.int64], shares: Shares | None, pool: _Pool) -> PartitionPlan:
-        pool_rows = np.concatenate([np.zeros(0, np.int64), *pool.rows])
+    def _plan(
+        self, job: PartitionJob, own: NDArray[np.int64], shares: Shares | None, stages: list[PoolStage]
+    ) -> PartitionPlan:
+        pool_rows = sum(int(stage.rows.sum()) for stage in stages)
         totals = PlanTotals.of(
             self.surveyed.account,
             max_len=self.options.max_len,
             segments=self.surveyed.segments,
-            packs=int(own.sum() + pool_rows.sum()),
-            pool_packs=int(pool_rows.sum()),
+            packs=int(own.sum()) + pool_rows,
+            pool_packs=pool_rows,
             lower_bound=self.lower_bound,
         )
         return PartitionPlan(
@@ -262,20 +269,6 @@ class _Planner:
             notes=self.notes,
             own_rows=own,
             shares=shares,
-            stages=tuple(pool.stages),
-            pool_rows=pool_rows,
+            stages=tuple(stages),
             totals=totals,
         )
-
-
-class _Pool:
-    """Notes with rows made of leftovers, stage by stage."""
-
-    def __init__(self) -> None:
-        self.stages: list[PoolStage] = []
-        self.rows: list[NDArray[np.int64]] = []
-
-    def add(self, stage: str, below: Regions, rows: NDArray[np.int64]) -> None:
-        """Add the notes of a stage, one for each region below, and the number of rows in each."""
-        self.stages.append(PoolStage(name=stage, below=below))
-        self.rows.append(rows)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packer.notes import Note, Notes
 
 
@@ -49,6 +52,9 @@ class PoolStage:
 
     below: Regions
     """Stage that left the pieces over."""
+
+    rows: NDArray[np.int64]
+    """Shape (regions below,): number of rows that were made in each."""
 
     @property
     def names(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.patterns import Patterns
+from packer.algorithms.patterns import Patterns, RowExtents
 from packer.errors import SourceError
 from packer.facts import GroupTotals, PlanTotals
 from packer.options import PackOptions
@@ -18,7 +18,7 @@ from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.segments.packable_segments import account_of, items_and_groups, least_rows
 from packer.plan.apart import keep_apart
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together
-from packer.plan.rows import PlacedRows, RowExtents, place_rows
+from packer.plan.rows import PlacedRows, place_rows
 from packer.plan.segments import Segments
 from packer.plan.whole_plan import WholePlan
 from packer.shards.sharing import Chunks, group_codes, group_values
