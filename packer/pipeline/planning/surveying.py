@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ class Survey:
     """Runs of consecutive documents that take about the same number of places in rows."""
 
 
-class ChunkSurvey(NamedTuple):
+class _Chunk(NamedTuple):
     """Counts of a chunk of documents."""
 
     account: Account
@@ -50,26 +51,12 @@ class ChunkSurvey(NamedTuple):
     """(items,) tokens that each document, or pair, takes in rows; 0 for those without a segment."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Surveyor:
-    """Surveys single chunks: a pure function of the number of the first document. Can be pickled."""
-
-    reader: SegmentReader
-    """Reader of the documents."""
-
-    options: PackOptions
-    """Options of the pack."""
-
-    def __call__(self, first: int) -> ChunkSurvey:
-        """Survey the chunk that begins with document `first`.
-
-        Raises:
-            SourceError: as `SegmentReader.segments`.
-        """
-        segments = read_chunk(self.reader, first)
-        items = items_of(segments, pairs=self.options.pairs)
-        account = account_of(segments, self.options)
-        return ChunkSurvey(account, int(segments.histogram.sum()), items.histogram, items.places_of_documents())
+def _survey_chunk(reader: SegmentReader, options: PackOptions, first: int) -> _Chunk:
+    """Survey the chunk that begins with document `first`."""
+    segments = read_chunk(reader, first)
+    items = items_of(segments, pairs=options.pairs)
+    account = account_of(segments, options)
+    return _Chunk(account, int(segments.histogram.sum()), items.histogram, items.places_of_documents())
 
 
 def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, threads: int = 1) -> Survey:
@@ -88,7 +75,7 @@ def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, 
     marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
     account, segments = None, 0
-    for chunk in each_in_threads(Surveyor(reader=reader, options=options), chunks(reader), threads):
+    for chunk in each_in_threads(partial(_survey_chunk, reader, options), chunks(reader), threads):
         account = chunk.account if account is None else account + chunk.account
         segments += chunk.segments
         histogram += chunk.histogram
