@@ -120,12 +120,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def _probe(address: str | None) -> None:
-    """Connect to a cluster's address, HOST:PORT; Ray itself would try for many minutes.
-
-    Raises:
-        OSError: there is no answer.
-        ValueError: it has no port.
-    """
+    """Connect to a cluster's address, HOST:PORT, and raise an error at once; Ray itself would try for many minutes."""
     if address in (None, "auto", "local"):
         return
     host, _, port = str(address).rpartition("://")[2].rpartition(":")

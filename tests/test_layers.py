@@ -36,7 +36,6 @@ FLOORS = {
     "notes": 3,
     "ranks": 3,
     "ray_engine": 3,
-    "executors": 1,
     "exporting": 3,
     "pipeline": 3,
     "loader": 3,

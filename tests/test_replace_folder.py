@@ -282,7 +282,7 @@ def test_an_output_that_cannot_be_renamed_is_rejected_before_any_work(command, t
     before = own_files(out)
     mounts(monkeypatch, tmp_path, tmp_path / "out2", out / below)
     monkeypatch.setattr(replace_folder, "swap", None)
-    monkeypatch.setattr(packer.executors, "run_tasks", None)
+    monkeypatch.setattr(packer.engine, "run_tasks", None)
     with pytest.raises(packer.PackerError, match="mount point") as refused:
         command.run(out, 1, True)
     assert "output" in str(refused.value)

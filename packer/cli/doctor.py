@@ -62,7 +62,7 @@ def _versions(names: Any) -> dict[str, str | None]:
 
 def _machine() -> dict[str, Any]:
     """The platform, the cores this process may use, and bytes of memory and of disk."""
-    from packer.executors import available_workers
+    from packer.engine import available_workers
 
     disk = shutil.disk_usage(Path())
     page = os.sysconf("SC_PAGE_SIZE")

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
+from packer.engine import available_workers, run_tasks
 from packer.errors import PackerError, first_line
-from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
 from packer.facts import ShardEntry
 from packer.facts.json_record import JsonRecord

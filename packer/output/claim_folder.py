@@ -88,12 +88,7 @@ def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
 
 
 def _locked(folder: Output, request: Request | None, busy: str, *, fresh: bool) -> FileLock:
-    """Lock the folder that is being built and prepare it for a request; return the lock, which is released when closed.
-
-    Raises:
-        PackerError: another process holds the lock, or held it until a moment ago; or the output was begun with another
-            request, or is complete.
-    """
+    """Lock the folder that is being built and prepare it for a request; closing the lock releases it."""
     path = folder.work / LOCK
     if path.is_dir():
         if not fresh:
@@ -124,11 +119,7 @@ def _refuse_finished(folder: Output) -> None:
 
 
 def _begun(folder: Output) -> Request | None:
-    """Return the request with which the folder was begun; None if there is none.
-
-    Raises:
-        PackerError: it is damaged.
-    """
+    """Return the request with which the folder was begun; None if there is none."""
     path = folder.work / REQUEST
     try:
         return begun_in(path.read_bytes(), path)

@@ -139,11 +139,7 @@ def append(
 
 
 def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
-    """Return several paths as one source.
-
-    Raises:
-        PackerError: the sources are not paths.
-    """
+    """Return several paths as one source; raise a PackerError for several of anything else."""
     if not isinstance(source, (list, tuple)):
         return source
     if not source or not all(isinstance(each, str | AnyPath) for each in source):
@@ -327,14 +323,7 @@ def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) 
 def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> bool:
     """Move the finished generation into the dataset, or wait for the rank that does; return whether this one did.
 
-    Args:
-        target: the dataset.
-        opened: documents of the generation.
-        job: how it is written.
-        is_mine: whether this process finished it. One that did not puts it in place if nobody else does in time.
-
-    Raises:
-        PackerError: the dataset was changed by another command, or files of the generation are missing.
+    A process that did not finish it (`is_mine`) puts it in place if nobody else does in time.
     """
     begun = time.monotonic()
     while not is_mine and not target.has_grown():

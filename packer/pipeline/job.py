@@ -7,9 +7,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.engine import Engine, Threads
+from packer.engine import Engine, Threads, available_workers
 from packer.errors import OptionError, PackerError
-from packer.executors import available_workers
 from packer.heartbeats import Heartbeats
 from packer.options.command_options import EngineOptions
 from packer.output.claim_pack import claim_pack

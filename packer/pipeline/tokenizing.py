@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packer.engine import Threads
+from packer.engine import Threads, available_workers
 from packer.errors import PackerError
-from packer.executors import available_workers
 from packer.facts import REJECTED, JsonRecord, SourceIdentity, TextIdentity
 from packer.facts.json_record import Count
 from packer.options import PackOptions
@@ -179,11 +178,7 @@ def tokenize(
 
 
 def _read_report(out: Path) -> TokenizeReport | None:
-    """Return the report of a complete dataset, or None if there is none.
-
-    Raises:
-        PackerError: the report cannot be read.
-    """
+    """Return the report of a complete dataset; None if there is none; raise a PackerError if it cannot be read."""
     if not TOKENIZED.is_complete(out):
         return None
     with contextlib.suppress(OSError, *UNREADABLE):
@@ -192,11 +187,7 @@ def _read_report(out: Path) -> TokenizeReport | None:
 
 
 def _check_complete(out: Path, report: TokenizeReport, opened: Corpus) -> str:
-    """Check a complete dataset; return what was checked, for a message.
-
-    Raises:
-        PackerError: a file is missing or damaged, or a file of the source was written to since.
-    """
+    """Check a complete dataset, and that its source was not written to since; return what was checked, in words."""
     record = out / REPORT
     rejected = {} if report.rejected_xxh3_128 is None else {REJECTED: report.rejected_xxh3_128}
     check_files(record, report.shards, rejected)
@@ -222,11 +213,7 @@ def _write(
     workers: int,
     progress: Progress,
 ) -> TokenizeReport:
-    """Tokenize into a claimed folder, with files named as `datasets` does; return the report.
-
-    Raises:
-        PackerError: the output cannot fit on the disk, or a document is wrong.
-    """
+    """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
     warn_of_linked_files(opened)
     spill = folder.scratch("spill")
     (text,) = opened.parts

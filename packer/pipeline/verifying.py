@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from packer.engine import Engine, Threads
+from packer.engine import Engine, Threads, available_workers
 from packer.errors import OptionError, SourceError
-from packer.executors import available_workers
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
 from packer.options.choices import EngineName

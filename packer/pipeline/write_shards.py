@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from packer.engine import Engine, without
-from packer.executors import run_tasks
+from packer.engine import Engine, run_tasks, without
 from packer.facts import ShardEntry
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline.shard_maker import Batches, ShardMaker

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from packer.executors import available_workers
+from packer.engine import available_workers
 from packer.text.tokenizer import Place, place_of
 
 if TYPE_CHECKING:

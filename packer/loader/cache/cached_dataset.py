@@ -198,11 +198,7 @@ def read_cached_manifest(source: RemotePath, folder: Path, key: str | None) -> t
 
 
 def _fetch_manifest(source: RemotePath, folder: Path) -> str:
-    """Copy the manifest of a dataset into the cache; return the name of the dataset's folder.
-
-    Raises:
-        PackerError: there is none, or it cannot be read or written.
-    """
+    """Copy the manifest of a dataset into the cache; return the name of the dataset's folder."""
     try:
         content = (source / MANIFEST).read_bytes()
     except FileNotFoundError as error:

@@ -138,11 +138,7 @@ class ShardCache:
 
     @contextlib.contextmanager
     def _fetching(self, entry: ShardEntry) -> Iterator[None]:
-        """Wait until no other process fetches a shard, as long as it makes progress; exclude others.
-
-        Raises:
-            PackerError: another process makes no progress.
-        """
+        """Wait until no other process fetches a shard, as long as it makes progress; exclude others."""
         lock_file = self._beside(entry, "lock")
         seen, deadline = self._written(entry), time.monotonic() + FETCH_PATIENCE
         looked = time.monotonic()
@@ -171,15 +167,7 @@ class ShardCache:
         return found
 
     def _fetched(self, entry: ShardEntry, reserve: Callable[[], Path | None]) -> tuple[FileLock, ShardEntry] | None:
-        """Fetch a shard and lock it for reading.
-
-        Args:
-            entry: entry of the shard in the manifest.
-            reserve: returns a file to write to, or None if there is no room.
-
-        Returns:
-            What `hold` does, or None if there is no room.
-        """
+        """Fetch a shard into a file that `reserve` returns; return what `hold` does, or None if there is no room."""
         path, part = self.folder / entry.file, reserve()
         if part is None:
             return None
@@ -207,11 +195,7 @@ def _sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _local_errors(folder: Path) -> Iterator[None]:
-    """Raise errors of the cache folder in one line.
-
-    Raises:
-        PackerError: instead of an OSError.
-    """
+    """Raise errors of the cache folder as a PackerError of one line."""
     try:
         yield
     except OSError as error:
