@@ -65,7 +65,7 @@ def main(
             f"{epochs} epochs, {seeds} seeds, learning rate {learning_rate}"
         )
         for name in ALGORITHMS:
-            mixing = packed_figures(Path(folder) / f"{name}-0" / "packed").rows
+            mixing = packed_figures(Path(folder) / f"{name}-0" / "packed").row_figures
             packed = corpora[name, 0].packed
             print(f"{name}: {len(packed):,} rows, share of the variance within rows {mixing.within_row_share:.2f}")
         running = [

@@ -278,8 +278,8 @@ def test_planned_rows_are_those_that_pack_writes(source, packed) -> None:
     )
     for name in ("row", "lengths", "extents", "documents", "starts"):
         assert [getattr(row, name) for row in planned.shown_rows] == [getattr(row, name) for row in written.shown_rows]
-    assert planned.rows.attention == written.rows.attention
-    np.testing.assert_array_equal(planned.rows.profile.keys, written.rows.profile.keys)
+    assert planned.row_figures.attention == written.row_figures.attention
+    np.testing.assert_array_equal(planned.row_figures.profile.keys, written.row_figures.profile.keys)
     np.testing.assert_array_equal(planned.histogram, written.histogram)
     np.testing.assert_array_equal(
         planned.document_lengths[1][1:], written.document_lengths[1]

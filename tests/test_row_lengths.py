@@ -87,7 +87,7 @@ def test_documents_are_split_and_tokens_cut_as_counted_by_hand(lengths, max_len,
     documents = [document for document, _, _ in pieces]
     assert found.totals.documents_split == sum(documents.count(document) > 1 for document in set(documents))
     assert found.tokens_without_context == sum(length for _, start, length in pieces if start > 0)
-    assert found.rows.keys_per_token * sum(placed) == pytest.approx(sum(n * (n + 1) // 2 for _, _, n in pieces))
+    assert found.row_figures.keys_per_token * sum(placed) == pytest.approx(sum(n * (n + 1) // 2 for _, _, n in pieces))
 
 
 def test_repeated_tokens_and_left_truncation_do_not_count_as_cut() -> None:
