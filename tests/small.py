@@ -28,8 +28,8 @@ PLACES = {
     "batch": "packer.shards.row_format._BATCH_BYTES",
     "batches_together": "packer.shards.row_format._BLOCK_BATCHES",
     "shards_in_manifest": "packer.shards.shard_table.MOST_IN_MANIFEST",
-    "verified_segments": "packer.pipeline.verification.against_source._TOGETHER",
-    "compared_segments": "packer.pipeline.verification.segment_differences._SEGMENTS_TOGETHER",
+    "verified_segments": "packer.pipeline.against_source._TOGETHER",
+    "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
     "sampled_batches": "packer.pipeline.collect_figures.SAMPLED_BATCHES",
     # ranks and stores
     "heartbeat": "packer.heartbeats.INTERVAL",

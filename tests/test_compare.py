@@ -19,7 +19,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline import comparing
 from packer.report.figure_tables import render_comparison
-from packer.sources.length_counts import read_length_counts
+from packer.sources.lengths_alone import read_length_counts
 from packer.stats.algorithm_comparison import Comparison, Failure, Outcome
 from tests import naive
 from tests.histograms import histogram_of

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.pipeline.verification import segment_differences
+from packer.pipeline import against_source
 from packer.sources.tokenized_source import open_source
 
 WORDS = ["news", "code", None, "books", ""]
@@ -132,7 +132,7 @@ def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
 @pytest.mark.parametrize("changed", ["weight", "source", "logprob", "input_ids"])
 @pytest.mark.parametrize("together", [40, 4 << 20])
 def test_verify_compares_kept_columns(tmp_path, monkeypatch, changed, together):
-    monkeypatch.setattr(segment_differences, "_COMPARED_TOGETHER", together)
+    monkeypatch.setattr(against_source, "_COMPARED_TOGETHER", together)
     columns = made_source(50)
     out = tmp_path / "out"
     packer.pack(write(tmp_path, "arrow", columns), out, max_len=32, keep=["weight", "source"], keep_tokens=["logprob"])

@@ -13,5 +13,6 @@
 - `measure_source`: reads the lengths of documents without tokens, and plans rows for `collect_figures` and `comparing`
 - `collect_figures`: collects the figures that `stats` and reports show; `shown_rows`: the rows of a report
 - `comparing`: runs every algorithm on the same lengths
-- `verifying`: checks a packed dataset; `verification/`: compares it with its source
+- `verifying`: checks a packed dataset; `against_source`: compares it with its source; `recounting`: counts its totals
+  again
 """

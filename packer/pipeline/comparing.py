@@ -25,7 +25,7 @@ from packer.pipeline.planning.make_plan import needs_documents
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.segments.packable_segments import account_of, cut_by_policy, items_and_groups, least_rows
 from packer.progress import Progress, silent
-from packer.sources.length_counts import read_length_counts
+from packer.sources.lengths_alone import read_length_counts
 from packer.stats.algorithm_comparison import Comparison, Failure, Outcome
 from packer.stats.dataset_figures import Figures
 from packer.stats.padding import tokens_of

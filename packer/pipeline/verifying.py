@@ -12,12 +12,12 @@ from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
 from packer.options.choices import EngineName
 from packer.paths import PathList, expanded
+from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
 from packer.pipeline.packed_source import open_packed_source, with_sources
 from packer.pipeline.read_documents import SourceLike
+from packer.pipeline.recounting import identity_faults
 from packer.pipeline.rejected_list import list_faults
-from packer.pipeline.verification.against_source import compare_with_source
-from packer.pipeline.verification.recounting import identity_faults
 from packer.progress import Progress, silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.check_totals import differences

@@ -29,7 +29,7 @@ How they are opened, from a path or object to a source:
     mapped/              Arrow, whose lists are addressed in place
     decoding/            everything else is decoded to Arrow streams
     packed/              packed datasets
-    lengths_alone.py, length_counts.py    lengths instead of documents
+    lengths_alone.py     lengths instead of documents
 
 Columns of documents:
 
