@@ -22,7 +22,7 @@ from packer.shards.check_totals import differences
 from packer.shards.kept_columns import KeptValues
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
-from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.columns.column_types import cast_to_common_type
 from packer.sources.documents import DocumentError, TokenTable
 from packer.sources.packed.segment_index import SortedSegments
 

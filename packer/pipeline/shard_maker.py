@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS
 from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import Spans, held_spans
@@ -24,7 +23,7 @@ from packer.shards.row_block import RowBlock
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
 from packer.shards.writer import BadTokenError, Counts, SourceColumns, build_batches
-from packer.sources.documents import TokenTable, reading, value_message
+from packer.sources.documents import TokenTable, reading, value_message, wrong_values
 from packer.sources.origins import Origins
 from packer.stores.mirror import in_use
 
@@ -172,15 +171,11 @@ class ShardMaker:
         assert column is not None
         start = int(block.starts[bad.segment])
         values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
-        allowed = (NO_LOSS,) if bad.column == "labels" else ()
-        position, value = next(
-            (place, value)
-            for place, value in enumerate(values.to_pylist())
-            if not 0 <= value < 2**31 and value not in allowed
-        )
+        found = values.to_numpy(zero_copy_only=False)
+        position = int(wrong_values(found, label=bad.column == "labels").argmax())
         document = int(block.documents[bad.segment]) - self.first_document
         source = self.mapped.documents.source
         where = self.origins.describe(int(block.source_ids[bad.segment]), document)
         name = source.columns.labels if bad.column == "labels" else source.columns.input_ids
-        message = value_message(name, value, start + position, label=bad.column == "labels")
+        message = value_message(name, int(found[position]), start + position, label=bad.column == "labels")
         return f"{where}: {message}; {REMEDY}"

@@ -33,5 +33,5 @@ How they are opened, from a path or object to a source:
 
 Columns of documents:
 
-    columns/             names and types; checks of lists, masks and numbers; values of extra columns
+    columns/             names and types; checks of lists, masks and numbers
 """

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError, first_line
 from packer.facts import Reason, TextIdentity
 from packer.facts.rejection import REMEDY
@@ -22,7 +24,7 @@ from packer.stores.requests import ChangedError, StoreError
 from packer.system_errors import shortage
 
 if TYPE_CHECKING:
-    from packer.sources.columns.value_column import ValueColumn
+    from packer.sources.mapped.record_batches import ValueColumn
 
 LONGEST = 2**31 - 1
 """Largest number of tokens in a document; also the largest token id."""
@@ -157,19 +159,23 @@ class Batch(NamedTuple):
         """Return the extra columns that hold one value per token."""
         return {name: self.extra[name] for name in columns.per_token if name in self.extra}
 
-    def head(self, documents: int) -> Batch:
-        """Return the first documents of the batch."""
-        before = np.cumsum([0, *map(len, self.input_ids)])
-        kept = [
-            max(min(len(chunk), documents - int(start)), 0)
-            for chunk, start in zip(self.input_ids, before, strict=False)
-        ]
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return the documents from `start` to before `stop`; counts and lines are those of whole batches alone."""
+        firsts = [0, *accumulate(map(len, self.input_ids))]
+        if start == 0 and stop == firsts[-1]:
+            return self
+        bounds = [(max(start - first, 0), min(stop, end) - first) for first, end in pairwise(firsts)]
 
         def cut(chunks: list[pa.Array]) -> list[pa.Array]:
-            return [chunk.slice(0, count) for chunk, count in zip(chunks, kept, strict=True) if count]
+            return [chunk[begin:end] for chunk, (begin, end) in zip(chunks, bounds, strict=True) if begin < end]
 
-        labels = None if self.labels is None else cut(self.labels)
-        return Batch(cut(self.input_ids), labels, self.done, {name: cut(chunks) for name, chunks in self.extra.items()})
+        return Batch(
+            cut(self.input_ids),
+            None if self.labels is None else cut(self.labels),
+            self.done,
+            {name: cut(chunks) for name, chunks in self.extra.items()},
+            rejected=tuple(one._replace(row=one.row - start) for one in self.rejected if start <= one.row < stop),
+        )
 
 
 class Places(Protocol):
@@ -354,6 +360,12 @@ def reading_input(input_: Input) -> AbstractContextManager[None]:
 def null_message(column: str) -> str:
     """Return the message for a missing list."""
     return f"'{column}' is null; drop the row or give it a list (it may be empty)"
+
+
+def wrong_values(values: NDArray[Any], *, label: bool) -> NDArray[np.bool_]:
+    """Return whether each value is not a token id, or not a label."""
+    wrong: NDArray[np.bool_] = (values < 0) | (values > LONGEST)
+    return wrong & (values != NO_LOSS) if label else wrong
 
 
 def value_message(column: str, value: int, position: int, *, label: bool) -> str:

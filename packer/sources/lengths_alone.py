@@ -20,8 +20,7 @@ from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
 from packer.paths import PathList
 from packer.sources.columns.column_checks import check_types
-from packer.sources.columns.column_types import as_plain
-from packer.sources.columns.column_values import cast_to_common_type, infer, shown
+from packer.sources.columns.column_types import as_plain, cast_to_common_type, infer, shown
 from packer.sources.columns.number_columns import whole_numbers
 from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
 from packer.sources.files.file_access import require_regular

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +15,11 @@ from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
-from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.columns.column_types import cast_to_common_type
 from packer.sources.columns.list_checks import checked
-from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, TokenTable, columns_of_side
+from packer.sources.mapped.record_batches import ValueColumn
 from packer.sources.rejections import RejectionCollector, joined_sides
 from packer.sources.source import Source, indices_need_mapping
 from packer.sources.survey import SourceSurvey, source_identity
@@ -84,29 +83,39 @@ class Pairs(Source):
         pairs = finished = 0
         collectors = RejectionCollector(), RejectionCollector()
         for number, file in enumerate(files):
-            chosen, rejected = (
-                SideReader(batches, fault_side, partial(_add_rejected, collector, pairs))
-                for (batches, fault_side), collector in zip(self._batches(number), collectors, strict=True)
-            )
             row = 0
             try:
-                while chosen.fill() & rejected.fill():  # `&` fills both, so that neither is behind at the end
-                    table = _paired(chosen, rejected, first_document=2 * (pairs + row))
+                for sides in self._pairs_of(number):
+                    table = _paired(*sides, first_document=2 * (pairs + row))
+                    for (batch, _), collector in zip(sides, collectors, strict=True):
+                        collector.add_batch(pairs + row, batch)
                     row += len(table.lengths) // 2
-                    progress(stage, *documents_of(2 * (pairs + row), finished + chosen.done, total))
+                    progress(stage, *documents_of(2 * (pairs + row), finished + sides[0][0].done, total))
                     yield table
             except DocumentError as fault:
                 raise fault.in_source(2 * pairs + fault.row) from None
-            if chosen.rest or rejected.rest:
-                raise SourceError(f"{file.name}: changed while it was read; repeat the same command")
             self._rows[number] = self._rows[number + len(files)] = row
             pairs += row
             finished += file.bytes
         self.rejections = joined_sides([collector.finish() for collector in collectors], pairs)
 
-    def _batches(self, number: int) -> list[tuple[Iterator[CheckedBatch], int]]:
-        """Return the batches of both sides of an input, and which documents an error is about; see `SideReader`."""
-        return [(checked(of_side.inputs[number], of_side.columns), side) for side, of_side in enumerate(self._sides)]
+    def _pairs_of(self, number: int) -> Iterator[tuple[CheckedBatch, CheckedBatch]]:
+        """Yield the chosen and the rejected answers of the same pairs of an input, read in step.
+
+        Raises:
+            DocumentError: a document is invalid. Its index counts the documents of both sides.
+        """
+        sides = [_numbered(checked(of.inputs[number], of.columns), side) for side, of in enumerate(self._sides)]
+        held: list[CheckedBatch | None] = [next(side, None) for side in sides]
+        while (chosen := held[0]) is not None and (rejected := held[1]) is not None:
+            count = min(len(chosen[1]), len(rejected[1]))
+            if count:
+                yield _slice(chosen, 0, count), _slice(rejected, 0, count)
+            rest = [_slice(one, count, len(one[1])) for one in (chosen, rejected)]
+            held = [one if len(one[1]) else next(side, None) for one, side in zip(rest, sides, strict=True)]
+        if held != [None, None]:
+            name = self._sides[0].inputs[number].file.name
+            raise SourceError(f"{name}: changed while it was read; repeat the same command")
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages; see `Source.describe`."""
@@ -172,76 +181,31 @@ class Pairs(Source):
         return {**super().value_columns(), ROLE: _roles([sum(rows or 0 for rows in side.rows) for side in self._sides])}
 
 
-class SideReader:
-    """Reader of one side of an input.
-
-    Args:
-        batches: its batches, with the lengths of their documents.
-        side: which documents a `DocumentError` is about, if their indices count those of one side.
-        on_batch: callback, called as `on_batch(row, batch)` with the number of the first list of every batch.
-    """
-
-    def __init__(self, batches: Iterator[CheckedBatch], side: int, on_batch: Callable[[int, Batch], None]) -> None:
-        self._batches = batches
-        self._on_batch, self._read = on_batch, 0
-        self._side = side
-        self.batch = Batch([], None, 0)
-        self.lengths = np.empty(0, np.int32)  # of the lists of `batch`
-        self.first = 0  # first list of `batch` that has not been handed on
-
-    @property
-    def rest(self) -> int:
-        """Number of lists of the batch that have not been handed on."""
-        return len(self.lengths) - self.first
-
-    @property
-    def done(self) -> int:
-        """Bytes of the file that have been read."""
-        return self.batch.done
-
-    def fill(self) -> bool:
-        """Read the next batch if this one is used up; return False at the end of the input.
-
-        Raises:
-            DocumentError: a document is invalid. Its index counts the documents of both sides.
-        """
-        try:
-            while not self.rest:
-                self.batch, self.lengths = next(self._batches)
-                self._on_batch(self._read, self.batch)
-                self._read += len(self.lengths)
-                self.first = 0
-        except StopIteration:
-            return False
-        except DocumentError as fault:
-            raise fault.at(2 * fault.row + self._side) from None
-        return True
+def _numbered(batches: Iterator[CheckedBatch], side: int) -> Iterator[CheckedBatch]:
+    """Yield the batches of one side; errors get the index of the document among those of both sides."""
+    try:
+        yield from batches
+    except DocumentError as fault:
+        raise fault.at(2 * fault.row + side) from None
 
 
-def _add_rejected(collector: RejectionCollector, first_list: int, row: int, batch: Batch) -> None:
-    """Collect the rejected lists of a batch that begins at a row of an input."""
-    collector.add_batch(first_list + row, batch)
+def _slice(checked_batch: CheckedBatch, start: int, stop: int) -> CheckedBatch:
+    batch, lengths = checked_batch
+    return batch.slice(start, stop), lengths[start:stop]
 
 
-def _paired(chosen: SideReader, rejected: SideReader, *, first_document: int) -> TokenTable:
-    """Return a table of as many pairs as both readers hold, and advance the readers."""
-    count = min(chosen.rest, rejected.rest)
-    here = [slice(side.first, side.first + count) for side in (chosen, rejected)]
-    lists, lengths = np.empty(2 * count, np.int64), np.empty(2 * count, np.int32)
-    lists[::2] = np.arange(here[0].start, here[0].stop)
-    lists[1::2] = np.arange(here[1].start, here[1].stop) + len(chosen.lengths)
-    lengths[::2], lengths[1::2] = chosen.lengths[here[0]], rejected.lengths[here[1]]
-    chosen.first, rejected.first = here[0].stop, here[1].stop
-    one, other = chosen.batch, rejected.batch
-    counts = len(chosen.lengths), len(rejected.lengths)
+def _paired(chosen: CheckedBatch, rejected: CheckedBatch, *, first_document: int) -> TokenTable:
+    """Return a table of pairs, given their chosen and their rejected answers."""
+    (one, lengths), (other, other_lengths) = chosen, rejected
+    count = len(lengths)
     both = {name: [*one.extra[name], *other.extra[name]] for name in one.extra}
     extra = {name: ValueColumn.of_chunks(name, cast_to_common_type(chunks, name)) for name, chunks in both.items()}
     return TokenTable(
         input_ids=TokenColumn.from_arrow([*one.input_ids, *other.input_ids]),
         labels=TokenColumn.from_arrow([*one.labels, *other.labels]) if one.labels and other.labels else None,
-        lengths=lengths,
-        lists=lists,
-        extra={**extra, ROLE: _roles(counts)},
+        lengths=np.stack([lengths, other_lengths], axis=1).reshape(-1),
+        lists=np.arange(2 * count).reshape(2, -1).T.reshape(-1),
+        extra={**extra, ROLE: _roles([count, count])},
         first_document=first_document,
     )
 

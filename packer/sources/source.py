@@ -18,12 +18,12 @@ from packer.progress import Progress, documents_of, silent
 from packer.sources.columns.column_checks import check_indices, one_type
 from packer.sources.columns.column_types import join_by_name
 from packer.sources.columns.list_checks import checked, document_error, document_lengths, table_of
-from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.decoded_pieces import SpillSize, spill_size
 from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.mapped.mapped_lists import MappedLists
+from packer.sources.mapped.record_batches import ValueColumn
 from packer.sources.rejections import RejectionCollector, Rejections
 from packer.sources.survey import SourceSurvey, survey_source
 from packer.stores import AnyPath

@@ -16,7 +16,7 @@ from packer.errors import SourceError
 from packer.facts import FileIdentity, SourceIdentity
 from packer.gather import lengths_of
 from packer.progress import Progress, silent
-from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.columns.column_types import cast_to_common_type
 from packer.sources.documents import DocumentError, TokenTable
 
 if TYPE_CHECKING:

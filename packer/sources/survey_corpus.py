@@ -25,7 +25,7 @@ from packer.plan.permute import key_of
 from packer.progress import Progress, silent
 from packer.random_purposes import MIXTURE
 from packer.sources.columns.column_checks import one_column
-from packer.sources.columns.column_values import cast_to_common_type
+from packer.sources.columns.column_types import cast_to_common_type
 from packer.sources.corpus import Corpus, Recipe, overall_progress, prefix_errors
 from packer.sources.documents import DocumentError, Input, TokenTable
 from packer.sources.mapped.mapped_lists import MappedLists

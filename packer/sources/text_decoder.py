@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from packer.sources.columns.column_types import as_plain
-from packer.sources.columns.column_values import infer
+from packer.sources.columns.column_types import as_plain, infer
 from packer.sources.columns.list_checks import rejection
 from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Rejection
 from packer.sources.readers.format_reader import ListDecoder, Reader, Records

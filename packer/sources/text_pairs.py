@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import tee
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from packer.engine import Engine, Threads
 from packer.progress import Progress, silent
 from packer.sources.columns.list_checks import checked, document_lengths
 from packer.sources.decoding.spill import decode_inputs, open_pieces, sum_counts
-from packer.sources.documents import Batch, Columns, Input, Tokenized, TokenTable, columns_of_side
+from packer.sources.documents import Batch, Columns, DocumentError, Input, Tokenized, TokenTable, columns_of_side
 from packer.sources.pairs import CheckedBatch, Pairs
 from packer.sources.rejections import Rejections, joined_sides, rejections_of
 from packer.sources.source import Source
@@ -79,21 +78,18 @@ class TextPairs(Pairs):
             decoded.rejections = _of_both_sides(rejections_of(inputs[0], pieces), inputs[0])
         return decoded
 
-    def _batches(self, number: int) -> list[tuple[Iterator[CheckedBatch], int]]:
-        one, other = tee(self._split(self._records.inputs[number]))
-        return [((chosen for chosen, _ in one), 0), ((rejected for _, rejected in other), 0)]
-
-    def _split(self, input_: Input) -> Iterator[tuple[CheckedBatch, CheckedBatch]]:
-        """Yield the chosen and the rejected answers of one batch after the other."""
-        for batch, lengths in checked(input_, self._records.columns):
-            self._counts.update(batch.counts)
-            extra = {name: batch.extra[name] for name in self.columns.extra}
-            labels = batch.extra[_REJECTED.labels] if self.has_labels else None
-            rejected = Batch(batch.extra[_REJECTED.input_ids], labels, batch.done, extra, rejected=batch.rejected)
-            yield (
-                (batch._replace(extra=extra), lengths),
-                (rejected, document_lengths(rejected.input_ids, labels, {})),
-            )
+    def _pairs_of(self, number: int) -> Iterator[tuple[CheckedBatch, CheckedBatch]]:
+        """Yield the chosen and the rejected answers of the same pairs of an input."""
+        try:
+            for batch, lengths in checked(self._records.inputs[number], self._records.columns):
+                self._counts.update(batch.counts)
+                extra = {name: batch.extra[name] for name in self.columns.extra}
+                labels = batch.extra[_REJECTED.labels] if self.has_labels else None
+                rejected = Batch(batch.extra[_REJECTED.input_ids], labels, batch.done, extra, rejected=batch.rejected)
+                other_lengths = document_lengths(rejected.input_ids, labels, {})
+                yield (batch._replace(extra=extra), lengths), (rejected, other_lengths)
+        except DocumentError as fault:
+            raise fault.at(2 * fault.row) from None
 
     def _counted(self, counts: Counter[str]) -> Tokenized:
         assert self.tokenized is not None

@@ -27,7 +27,7 @@ from packer.pipeline.watch_source import Watch
 from packer.plan.segments import context_of
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
-from packer.sources.documents import LONGEST, TokenTable, value_message
+from packer.sources.documents import LONGEST, TokenTable, value_message, wrong_values
 from packer.stores import AnyPath, RemotePath
 
 _OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts", "source_ids")  # columns that say what to read
@@ -215,9 +215,7 @@ class IndexTokens:
         """Raise a SourceError for the first value that is no token id or label."""
         is_label = name == "labels"
         for at, values in enumerate(column.values_of(spans, segments.starts, segments.lengths)):
-            wrong = (values < 0) | (values > LONGEST)
-            if is_label:
-                wrong &= values != NO_LOSS
+            wrong = wrong_values(values, label=is_label)
             if wrong.any():
                 place = int(wrong.argmax())
                 columns = self.documents.source.columns

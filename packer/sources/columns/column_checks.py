@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.sources.columns.column_types import can_be_kept, join, plain_type
+from packer.sources.columns.column_types import can_be_kept, holds_numbers, join, plain_type
 from packer.sources.documents import MASKS, Columns, columns_of_side
 
 _TEXT = {"text", "prompt", "messages", "conversations", *ROLES}  # columns of text
@@ -65,15 +65,6 @@ def check_per_token(kind: pa.DataType, column: str, name: str) -> None:
     """Raise a `SourceError` if a column with one value per token does not hold lists of numbers."""
     if not holds_numbers(kind) and not pa.types.is_null(kind):
         raise SourceError(f"{name}: column '{column}' holds {kind}; expected lists of numbers, one for each token")
-
-
-def holds_numbers(kind: pa.DataType) -> bool:
-    """Whether a type is a list of numbers or of nulls; a later file may give the latter a number type."""
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return False
-    values = kind.value_type
-    of_numbers = pa.types.is_integer(values) or pa.types.is_floating(values) or pa.types.is_boolean(values)
-    return bool(of_numbers or pa.types.is_null(values))
 
 
 def require_column(names: Sequence[str], name: str, columns: Columns) -> None:

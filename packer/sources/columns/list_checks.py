@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, is_numeric
 from packer.arrow import compute as pc
-from packer.column_names import NO_LOSS
 from packer.facts import Reason
 from packer.gather import TokenColumn, list_lengths
-from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import (
     ATTENTION,
@@ -33,7 +31,9 @@ from packer.sources.documents import (
     null_message,
     reading_input,
     value_message,
+    wrong_values,
 )
+from packer.sources.mapped.record_batches import ValueColumn
 
 Faults = dict[int, DocumentError]
 """The error for each document that cannot be used, by its index."""
@@ -187,13 +187,10 @@ def value_faults(lists: pa.Array, column: str, *, label: bool) -> Faults:
     if least is None or (least >= 0 and most <= LONGEST):
         return {}
     found = values.to_numpy(zero_copy_only=False)
-    is_wrong = (found < 0) | (found > LONGEST)
-    if label:
-        is_wrong &= found != NO_LOSS
     reason: Reason = "invalid_labels" if label else "invalid_tokens"
     return {
         row: DocumentError(row, value_message(column, int(found[at]), position, label=label), reason=reason)
-        for row, at, position in _first_places(is_wrong, list_lengths(lists))
+        for row, at, position in _first_places(wrong_values(found, label=label), list_lengths(lists))
     }
 
 
@@ -360,7 +357,7 @@ def checked(
             if len(wrong):
                 good = int(wrong[0])
                 if good:
-                    yield batch.head(good), lengths[:good]
+                    yield batch.slice(0, good), lengths[:good]
                 fault = document_error(batch, good, int(lengths[good]), columns)
                 raise fault.at(row + good)
             yield batch, lengths

@@ -104,21 +104,17 @@ def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np
     Raises:
         DocumentError: a value is missing, negative, too large or not a whole number; with its index.
     """
-    if values.null_count:
-        raise DocumentError(int(pc.index(values.is_null(), True).as_py()), f"'{column}' is missing; give it a number")
     if in_text and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         is_number = pc.match_substring_regex(values, r"^\d{1,18}$")
         wrong = pc.index(is_number, False).as_py()
         if wrong >= 0:
             raise DocumentError(wrong, f"'{column}' is {str(values[wrong])[:40]!a}; expected a whole number")
         values = pc.cast(values, pa.int64())
-    if not pa.types.is_integer(values.type):
+    if not (pa.types.is_integer(values.type) or values.null_count == len(values) > 0):
         raise DocumentError(0, f"'{column}' holds {values.type}; expected whole numbers")
-    numbers = as_numpy(values)
-    bad = np.flatnonzero((numbers < 0) | (numbers > LONGEST))
-    if len(bad):
-        raise DocumentError(int(bad[0]), f"'{column}' is {numbers[bad[0]]}; expected 0 to {LONGEST}")
-    return numbers.astype(np.int32)
+    for row in wrong_numbers(values)[:1].tolist():
+        raise number_fault(values, row, column)
+    return as_numpy(values).astype(np.int32)
 
 
 def wrong_numbers(values: pa.Array) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.shards.files import HashingFile
-from packer.sources.columns.column_values import join_with, widen
+from packer.sources.columns.column_types import join_with, widen
 from packer.sources.columns.list_checks import runs, value_faults, values_of
 from packer.sources.documents import Batch, Columns
 from packer.stores import AnyPath, RemotePath

@@ -33,7 +33,7 @@ from packer.engine import Engine, run_once
 from packer.errors import SourceError
 from packer.plan.threads import result_of
 from packer.progress import Progress, documents_of, silent
-from packer.sources.columns.column_values import join_with
+from packer.sources.columns.column_types import join_with
 from packer.sources.columns.list_checks import checked
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.decoding.decoded_pieces import Piece, cut_source, open_all, types_of_all

@@ -18,10 +18,9 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.shards.shard_table import column_of
 from packer.sources.columns.column_types import as_plain, plain_type
-from packer.sources.columns.value_column import ValueColumn
 from packer.sources.documents import Columns, DecodedSize, SourceFile
 from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.mapped.record_batches import BatchStore
+from packer.sources.mapped.record_batches import BatchStore, ValueColumn
 from packer.sources.readers.arrow_files import open_lists
 from packer.stores import AnyPath, RemotePath
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_scalar
 from packer.arrow import compute as pc
-from packer.sources.columns.column_values import infer, require_lists, shown
+from packer.sources.columns.column_types import infer, require_lists, shown
 from packer.sources.columns.list_checks import rejection, spread_lists
 from packer.sources.documents import MASKS, Columns, DocumentError, Rejection, null_message, value_message
 from packer.sources.readers.line_blocks import lines_of, object_on, read_record, spellings

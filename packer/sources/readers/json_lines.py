@@ -14,9 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
-from packer.sources.columns.column_checks import check_per_token, holds_numbers, require_column
-from packer.sources.columns.column_types import join
-from packer.sources.columns.column_values import infer
+from packer.sources.columns.column_checks import check_per_token, require_column
+from packer.sources.columns.column_types import holds_numbers, infer, join
 from packer.sources.decoding.decoded_input import DecodedInput, decoded_lists
 from packer.sources.documents import Batch, Columns, DocumentError, Places, SourceFile, reading
 from packer.sources.readers import format_reader
