@@ -266,7 +266,7 @@ class Input(Protocol):
         """Yield the documents in order, using bounded memory.
 
         Args:
-            pool: pool that may help to decode; the iterating thread is one of its workers.
+            pool: pool that decodes; None for a small one of its own.
 
         Raises:
             DocumentError: a document is invalid.

@@ -109,8 +109,7 @@ class Pairs(Source):
         held: list[CheckedBatch | None] = [next(side, None) for side in sides]
         while (chosen := held[0]) is not None and (rejected := held[1]) is not None:
             count = min(len(chosen[1]), len(rejected[1]))
-            if count:
-                yield _slice(chosen, 0, count), _slice(rejected, 0, count)
+            yield _slice(chosen, 0, count), _slice(rejected, 0, count)
             rest = [_slice(one, count, len(one[1])) for one in (chosen, rejected)]
             held = [one if len(one[1]) else next(side, None) for one, side in zip(rest, sides, strict=True)]
         if held != [None, None]:
@@ -182,9 +181,9 @@ class Pairs(Source):
 
 
 def _numbered(batches: Iterator[CheckedBatch], side: int) -> Iterator[CheckedBatch]:
-    """Yield the batches of one side; errors get the index of the document among those of both sides."""
+    """Yield the batches of one side that hold documents; errors get the index among the documents of both sides."""
     try:
-        yield from batches
+        yield from (batch for batch in batches if len(batch[1]))
     except DocumentError as fault:
         raise fault.at(2 * fault.row + side) from None
 

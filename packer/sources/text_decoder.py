@@ -33,6 +33,10 @@ class DecodeText:
         """All columns to read."""
         return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
 
+    def is_slow(self, reader: Reader) -> bool:
+        """Whether blocks are worth decoding ahead: always."""
+        return True
+
     def start(self, reader: Reader) -> ListDecoder:
         """Return a function that tokenizes blocks of a file."""
         return partial(self._encode, reader)

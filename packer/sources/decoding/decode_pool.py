@@ -1,4 +1,4 @@
-"""A pool of decoding threads, which limits how many work at the same time."""
+"""A pool of threads that decode blocks of files ahead of the threads that read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from packer.plan.threads import result_of
 
@@ -15,128 +15,65 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _THREADS = 2  # of a pool for a single reader
-_AHEAD = 2  # results that may wait, beyond one per worker
+_AHEAD = 1  # results that may wait, beyond one per worker
 
 
 class DecodePool:
-    """A fixed number of permits to work, shared by threads that read files and by helper threads.
+    """A fixed number of workers, shared by threads that read files.
 
-    Files are decoded in parallel, with one permit each. If there are fewer files than workers, as with one big
-    compressed file, helpers use the spare permits to decode blocks ahead of the thread that reads the file. The reader
-    decodes a block itself rather than wait until a helper begins it.
+    Every reader has one block in work. Blocks decoded ahead are limited for all readers together, so that memory
+    does not grow with their number: a single reader, as of one big compressed file, keeps all workers busy.
     """
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._permits = threading.Semaphore(workers)
-        self._helpers = ThreadPoolExecutor(workers)
-        self._lock = threading.Lock()
-        self._readers = 0  # that work or wait for a permit; they take precedence over helpers
-        self._helping = 0
-        self._unstarted: deque[_Task[Any]] = deque()
+        self._workers = ThreadPoolExecutor(workers)
+        self._ahead = threading.Semaphore(workers + _AHEAD if workers > 1 else 0)
 
     def close(self) -> None:
-        """Wait until the helpers have finished."""
-        self._helpers.shutdown()
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Wait for a permit to work, and hold it."""
-        with self._lock:
-            self._readers += 1
-        try:
-            with self._permits:
-                yield
-        finally:
-            with self._lock:
-                self._readers -= 1
+        """Wait until the workers have finished."""
+        self._workers.shutdown()
 
     def in_order(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
-        """Yield `function(item)` for every item, in order; the calling thread must be `working`.
+        """Yield `function(item)` for every item, in order.
 
-        Items are drawn in the calling thread. A few results are computed ahead while there are spare permits. An
-        exception that `items` or `function` raises is raised after the results before it.
+        Items are drawn in the calling thread. What `items` or `function` raises is raised after the results before it.
         """
-        pending: deque[_Task[Result]] = deque()
-        taken = iter(items)
-        more = True
+        pending: deque[Future[Result]] = deque()
+        coming, more = iter(items), True
         try:
             while True:
-                while more and len(pending) < self._most_pending():
-                    more = self._offer(function, taken, pending)
+                while more and (not pending or self._ahead.acquire(blocking=False)):
+                    try:
+                        future = self._workers.submit(function, next(coming))
+                    except StopIteration:
+                        more = False
+                        self._let_go(pending)
+                        break
+                    except Exception as error:  # raised in its turn
+                        more, future = False, Future()
+                        future.set_exception(error)
+                    pending.append(future)
                 if not pending:
                     return
-                if not pending[0].done() and (mine := self._take_back(pending)):
-                    mine.run()
-                    continue
-                yield result_of(pending.popleft())
+                done = pending.popleft()
+                self._let_go(pending)
+                yield result_of(done)
         finally:
-            while self._take_back(pending):
-                pass
+            while pending:
+                pending.popleft().cancel()
+                self._let_go(pending)
 
-    def _most_pending(self) -> int:
-        return self._workers + _AHEAD if self._readers < self._workers else 1
-
-    def _offer(self, function: Callable[[Item], Result], taken: Iterator[Item], pending: deque[_Task[Result]]) -> bool:
-        """Queue the next item for any thread to work on; return False if there are no further items."""
-        try:
-            task = _Task(function, next(taken))
-        except StopIteration:
-            return False
-        except Exception as error:  # raised in its turn
-            task = _Task(function, None)
-            task.set_exception(error)
-            pending.append(task)
-            return False
-        pending.append(task)
-        with self._lock:
-            self._unstarted.append(task)
-            missing = self._readers + self._helping < self._workers
-            self._helping += missing
-        if missing:
-            self._helpers.submit(self._help)
-        return True
-
-    def _take_back(self, pending: Iterable[_Task[Result]]) -> _Task[Result] | None:
-        """Take the first of these tasks that no thread has begun off the queue; None if all have begun."""
-        with self._lock:
-            for task in pending:
-                if task in self._unstarted:
-                    self._unstarted.remove(task)
-                    return task
-        return None
-
-    def _help(self) -> None:
-        """Work on queued tasks until there are none, or a reader needs the permit."""
-        with self._permits:
-            while True:
-                with self._lock:
-                    if not self._unstarted or self._readers + self._helping > self._workers:
-                        self._helping -= 1
-                        return
-                    task = self._unstarted.popleft()
-                task.run()
+    def _let_go(self, pending: deque[Future[Result]]) -> None:
+        """Let another result be computed ahead, unless a reader had one alone, which is not ahead."""
+        if pending:
+            self._ahead.release()
 
 
 @contextmanager
 def pool_or_new(pool: DecodePool | None) -> Iterator[DecodePool]:
-    """Yield the pool in which the calling thread is working: the given one, or a small new one if it is None."""
+    """Yield the given pool, or a small new one if it is None."""
     if pool is not None:
         yield pool
         return
-    with closing(DecodePool(_THREADS)) as new, new.working():
+    with closing(DecodePool(_THREADS)) as new:
         yield new
-
-
-class _Task(Future[Result]):
-    """A call that one of the threads makes."""
-
-    def __init__(self, function: Callable[[Any], Result], item: Any) -> None:
-        super().__init__()
-        self._function, self._item = function, item
-
-    def run(self) -> None:
-        try:
-            self.set_result(self._function(self._item))
-        except BaseException as error:  # an interrupted template raises KeyboardInterrupt
-            self.set_exception(error)

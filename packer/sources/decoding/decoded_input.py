@@ -38,6 +38,9 @@ class Decoder(Protocol):
     def kept(self) -> tuple[str, ...]:
         """Columns among them that are kept as they are."""
 
+    def is_slow(self, reader: Reader) -> bool:
+        """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
+
     def start(self, reader: Reader) -> ListDecoder:
         """Return a function that decodes blocks in one pass over a file."""
 
@@ -62,6 +65,10 @@ class DecodeLists:
     def kept(self) -> tuple[str, ...]:
         """Extra columns."""
         return self.columns.extra
+
+    def is_slow(self, reader: Reader) -> bool:
+        """Whether blocks must be parsed; those of a format with a schema are decoded when they are read."""
+        return not isinstance(reader.fields, pa.Schema)
 
     def start(self, reader: Reader) -> ListDecoder:
         """Return a function that decodes blocks in one pass over a file."""
@@ -119,7 +126,7 @@ class DecodedInput(Input):
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, one `Batch` of one chunk per block; blocks are decoded in parallel.
+        """Yield the documents in order, one `Batch` of one chunk per block; blocks are parsed in parallel.
 
         Raises:
             DocumentError: a document is invalid.
@@ -132,14 +139,23 @@ class DecodedInput(Input):
                 batch = step(batch)
             return batch
 
-        row, blocks = 0, self.reader.blocks(self.decoder.needed)
+        blocks = self.reader.blocks(self.decoder.needed)
+        if not self.decoder.is_slow(self.reader):
+            yield from _numbered(map(documents_of, blocks))
+            return
         with pool_or_new(pool) as working, closing(working.in_order(documents_of, blocks)) as results:
-            try:
-                for batch in results:
-                    yield batch
-                    row += sum(map(len, batch.input_ids))
-            except DocumentError as fault:
-                raise fault.at(row + fault.row) from None
+            yield from _numbered(results)
+
+
+def _numbered(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches; errors, which have the index of a document in its batch, get that in the input."""
+    row = 0
+    try:
+        for batch in batches:
+            yield batch
+            row += sum(map(len, batch.input_ids))
+    except DocumentError as fault:
+        raise fault.at(row + fault.row) from None
 
 
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:

@@ -239,7 +239,7 @@ def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
     pool = DecodePool(1)
     for input_ in inputs[:: -(-len(inputs) // _SAMPLED)]:
         try:
-            with pool.working(), reading(input_.file.name):
+            with reading(input_.file.name):
                 batch = next(input_.batches(pool), None)
                 lists = [*batch.input_ids, *batch.extra.get(_REJECTED, ())] if batch is not None else []
                 found = sum(int(list_lengths(chunk).sum()) for chunk in lists)

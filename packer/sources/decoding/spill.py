@@ -261,22 +261,19 @@ class _Decoding:
     def _decode(self, number: int, pool: DecodePool) -> None:
         piece = self._pieces[number]
         try:
-            with pool.working():
-                if piece.is_intact():
-                    self._report(number, piece.input.file.bytes, piece.open().rows)
-                    return
-                counts: Counter[str] = Counter()
-                batches = self._counted(number, pool, counts)
-                has_labels = bool(piece.input.has_labels)
-                columns = self._source.columns_of(piece.number)
-                with closing(batches), rejected_file(piece, skips=self._source.skips, sync=self._sync) as rejected:
-                    stream, stored = piece.stream, piece.columns
-                    listing = rejected.pass_on(batches)
-                    digest = write_stream(
-                        stream, listing, columns, has_labels=has_labels, stored=stored, sync=self._sync
-                    )
-                piece.write_note(counts, digest, rejected.note)
-                self._report(number, piece.input.file.bytes, self._documents[number])
+            if piece.is_intact():
+                self._report(number, piece.input.file.bytes, piece.open().rows)
+                return
+            counts: Counter[str] = Counter()
+            batches = self._counted(number, pool, counts)
+            has_labels = bool(piece.input.has_labels)
+            columns = self._source.columns_of(piece.number)
+            with closing(batches), rejected_file(piece, skips=self._source.skips, sync=self._sync) as rejected:
+                stream, stored = piece.stream, piece.columns
+                listing = rejected.pass_on(batches)
+                digest = write_stream(stream, listing, columns, has_labels=has_labels, stored=stored, sync=self._sync)
+            piece.write_note(counts, digest, rejected.note)
+            self._report(number, piece.input.file.bytes, self._documents[number])
         except BaseException as error:
             if isinstance(error, DocumentError):
                 error.place = error.place or piece.input.place(error.row)
