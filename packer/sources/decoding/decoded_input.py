@@ -10,15 +10,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
-from packer.sources.documents import (
-    Batch,
-    Columns,
-    DecodedSize,
-    DocumentError,
-    Input,
-    Places,
-    SourceFile,
-)
+from packer.sources.documents import Batch, Columns, DecodedSize, DocumentError, Input, Places, SourceFile
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.readers.format_reader import ListDecoder, Reader
 from packer.stores import AnyPath
