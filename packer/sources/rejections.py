@@ -46,23 +46,19 @@ class RejectedPart:
     lines_before: int | None = None
     """Lines of the file before the piece; None if its records are located by row."""
 
-    def records(self) -> Iterator[tuple[int, RejectedRecord]]:
-        """Yield (list, record) of each rejected document in order; `document` is the number of the list."""
+    def records(self) -> Iterator[RejectedRecord]:
+        """Yield the record of each rejected document in order; `document` is the number of its list."""
         with self.path.open("rb") as file:
             for content in file:
                 row, place, reason, message = json.loads(content)
-                number = self.first_list + row
-                by_line = self.lines_before is not None
-                yield (
-                    number,
-                    RejectedRecord(
-                        document=number,
-                        file=self.file,
-                        line=self.lines_before + place if self.lines_before is not None else None,
-                        row=None if by_line else place,
-                        reason=reason,
-                        message=message,
-                    ),
+                line = None if self.lines_before is None else self.lines_before + place
+                yield RejectedRecord(
+                    document=self.first_list + row,
+                    file=self.file,
+                    line=line,
+                    row=place if line is None else None,
+                    reason=reason,
+                    message=message,
                 )
 
 
@@ -106,9 +102,9 @@ class Rejections:
         """
         listed = (one for part in self.parts for one in part.records())
         if order is None:
-            yield from (record for _, record in listed)
+            yield from listed
             return
-        by_list = dict(listed)
+        by_list = {record.document: record for record in listed}
         documents, _ = self.documents(order)
         for document, number in zip(documents.tolist(), order[documents].tolist(), strict=True):
             yield replace(by_list[number], document=document)
@@ -209,7 +205,7 @@ def rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejection
                     lines_before=None if in_piece is None else lines,
                 )
             )
-            collector.add(0, ((at, record.reason) for at, record in parts[-1].records()))
+            collector.add(0, ((record.document, record.reason) for record in parts[-1].records()))
             first_list += piece.open().rows
             lines += in_piece or 0
     return collector.finish(parts)

@@ -111,7 +111,7 @@ class ArrowReader(TableReader):
             rows_in_batch = rows - (ends - [len(batch) for batch in batches])[numbers]
             runs = groupby(zip(numbers.tolist(), rows_in_batch.tolist(), strict=True), key=lambda pair: pair[0])
             taken = [batches[number].take(pa.array([row for _, row in run])) for number, run in runs]
-            yield pa.Table.from_batches(taken).combine_chunks().to_batches()[0]
+            yield from pa.Table.from_batches(taken).combine_chunks().to_batches()
 
 
 def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists | DecodedInput:
