@@ -23,7 +23,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
-from packer.sources.text_decoder import DecodeText
+from packer.sources.text_decoder import TextDecoder
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
 from tests.small import shrink
@@ -269,15 +269,15 @@ class Killed(BaseException):
 def kill_after(monkeypatch, blocks: int):
     """Make the tokenizer raise `Killed` at this block of records; return a list of the blocks it was called with."""
     calls = []
-    encode = DecodeText._encode
+    encode = TextDecoder.__call__
 
-    def limited(self, reader, block):
+    def limited(self, block):
         calls.append(block)
         if len(calls) == blocks:
             raise Killed
-        return encode(self, reader, block)
+        return encode(self, block)
 
-    monkeypatch.setattr(DecodeText, "_encode", limited)
+    monkeypatch.setattr(TextDecoder, "__call__", limited)
     return calls
 
 

@@ -11,48 +11,55 @@ import pyarrow as pa
 
 from packer.sources.columns.column_types import as_plain, infer
 from packer.sources.columns.list_checks import rejection
+from packer.sources.decoding.decoded_input import DecodedInput
 from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Rejection
-from packer.sources.readers.format_reader import ListDecoder, Reader, Records
+from packer.sources.readers.format_reader import Reader, Records
 from packer.sources.text_pairs import rejected_columns
 from packer.text import Encoded, Encoder, TextError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecodeText:
-    """Decodes files of text, by tokenizing them."""
+def decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, skips: bool) -> DecodedInput:
+    """Return the texts of a reader as an input, which tokenizes them each time it is read.
+
+    Args:
+        reader: the reader.
+        encoder: tokenizes records.
+        kept: further columns to keep.
+        skips: reject records that cannot be used, with an empty document in the place of each.
+    """
+    return DecodedInput(
+        reader=reader,
+        needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
+        kept=kept,
+        start=partial(TextDecoder, encoder, kept, skips),
+        is_slow=True,
+        has_labels=encoder.has_labels,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TextDecoder:
+    """Tokenizes the blocks of a reader."""
 
     encoder: Encoder
-    kept: tuple[str, ...] = ()
-    """Further columns to keep."""
+    kept: tuple[str, ...]
+    skips: bool
+    reader: Reader
 
-    skips: bool = False
-    """Whether records that cannot be used are rejected, with an empty document in the place of each."""
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """All columns to read."""
-        return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
-
-    def is_slow(self, reader: Reader) -> bool:
-        """Whether blocks are worth decoding ahead: always."""
-        return True
-
-    def start(self, reader: Reader) -> ListDecoder:
-        """Return a function that tokenizes blocks of a file."""
-        return partial(self._encode, reader)
-
-    def _encode(self, reader: Reader, block: tuple[Any, int]) -> Batch:
+    def __call__(self, block: tuple[Any, int]) -> Batch:
+        """Tokenize a block."""
         content, done = block
+        needed = (*self.encoder.records.needed, *self.kept)
         rejected: tuple[Rejection, ...] = ()
         try:
-            records = reader.records(content, self.needed)
+            records = self.reader.records(content, needed)
             encoded = self.encoder.encode(records)
             extra = {column: values_of_column(records, column) for column in self.kept}
         except (DocumentError, TextError, UnicodeDecodeError) as error:
             if not self.skips:
                 raise document_error(error) from None
             faults: list[DocumentError] = []
-            records = reader.records(content, self.needed, faults)
+            records = self.reader.records(content, needed, faults)
             encoded, extra, rejected = _encode_usable(self.encoder, records, self.kept, faults)
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
@@ -65,7 +72,7 @@ class DecodeText:
             {name: [values] for name, values in extra.items()},
             counts=encoded.counts,
             rejected=rejected,
-            lines=reader.lines_of(content) if self.skips else None,
+            lines=self.reader.lines_of(content) if self.skips else None,
         )
 
 

@@ -16,14 +16,13 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.paths import PathList
 from packer.sources.columns.column_checks import check_types, refuse_twins
-from packer.sources.decoding.decoded_input import DecodedInput
 from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.documents import TURN_STARTS, DocumentError, Tokenized
 from packer.sources.files.hugging_face import Found
 from packer.sources.readers.arrow_files import open_records, select_records
 from packer.sources.readers.format_reader import Reader
 from packer.sources.source import Source
-from packer.sources.text_decoder import DecodeText
+from packer.sources.text_decoder import decoded_text
 from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs
 from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
 from packer.stores import AnyPath
@@ -84,9 +83,7 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
     for reader in readers:
         reader.require(keep)
-    decoder = DecodeText(encoder=encoder, kept=tuple(keep), skips=skips)
-    has_labels = encoder.has_labels
-    inputs = tuple(DecodedInput(reader=reader, decoder=decoder, has_labels=has_labels) for reader in readers)
+    inputs = tuple(decoded_text(reader, encoder, tuple(keep), skips=skips) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
     name, pad_id = found.name, encoder.pad_id
     if pairs:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from operator import methodcaller
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -19,62 +20,25 @@ Step: TypeAlias = Callable[[Batch], Batch]
 """A check or change of a batch of one chunk; raises a DocumentError with the index of the document in the batch."""
 
 
-class Decoder(Protocol):
-    """Turns the blocks of a reader into documents; can be pickled."""
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Columns to read."""
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """Columns among them that are kept as they are."""
-
-    def is_slow(self, reader: Reader) -> bool:
-        """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
-
-    def start(self, reader: Reader) -> ListDecoder:
-        """Return a function that decodes blocks in one pass over a file."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecodeLists:
-    """Decodes files of token lists."""
-
-    columns: Columns
-    has_labels: bool | None
-    """Whether the file has labels; None if it has no documents."""
-
-    skips: bool = False
-    """Whether records that cannot be parsed are rejected, with an empty document in the place of each."""
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Columns to read."""
-        return tuple(dict.fromkeys(self.columns.wanted(has_labels=bool(self.has_labels))))
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """Extra columns."""
-        return self.columns.extra
-
-    def is_slow(self, reader: Reader) -> bool:
-        """Whether blocks must be parsed; those of a format with a schema are decoded when they are read."""
-        return not isinstance(reader.fields, pa.Schema)
-
-    def start(self, reader: Reader) -> ListDecoder:
-        """Return a function that decodes blocks in one pass over a file."""
-        return reader.lists(self.columns, has_labels=bool(self.has_labels), skips=self.skips)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedInput(Input):
     """A file, or a piece of one, whose documents are decoded each time they are read."""
 
     reader: Reader
-    decoder: Decoder
+    needed: tuple[str, ...]
+    """Columns to read."""
+
+    kept: tuple[str, ...]
+    """Columns among them that are kept as they are."""
+
+    start: Callable[[Reader], ListDecoder]
+    """Function that returns what decodes the blocks of a reader in one pass; can be pickled."""
+
+    is_slow: bool
+    """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
+
     has_labels: bool | None
-    """Whether the documents have labels after all steps; None if there are none."""
+    """Whether the documents have labels after all steps; None if there are no documents."""
 
     steps: tuple[Step, ...] = ()
     """What each batch passes through, in order."""
@@ -106,7 +70,7 @@ class DecodedInput(Input):
         fields = self.reader.fields
         if not isinstance(fields, pa.Schema) or self.rows == 0:
             return {}
-        return {name: fields.field(name).type for name in self.decoder.kept}
+        return {name: fields.field(name).type for name in self.kept}
 
     @property
     def places(self) -> Places:
@@ -123,7 +87,7 @@ class DecodedInput(Input):
         Raises:
             DocumentError: a document is invalid.
         """
-        decode = self.decoder.start(self.reader)
+        decode = self.start(self.reader)
 
         def documents_of(block: tuple[object, int]) -> Batch:
             batch = decode(block)
@@ -131,8 +95,8 @@ class DecodedInput(Input):
                 batch = step(batch)
             return batch
 
-        blocks = self.reader.blocks(self.decoder.needed)
-        if not self.decoder.is_slow(self.reader):
+        blocks = self.reader.blocks(self.needed)
+        if not self.is_slow:
             yield from _numbered(map(documents_of, blocks))
             return
         with pool_or_new(pool) as working, closing(working.in_order(documents_of, blocks)) as results:
@@ -151,9 +115,23 @@ def _numbered(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:
-    """Return the token lists of a reader as an input; see `DecodeLists`."""
-    decoder = DecodeLists(columns=columns, has_labels=has_labels, skips=skips)
-    return DecodedInput(reader=reader, decoder=decoder, has_labels=has_labels)
+    """Return the token lists of a reader as an input.
+
+    Args:
+        reader: the reader; one of a format with a schema has decoded its blocks when they are read.
+        columns: the columns to read.
+        has_labels: whether the file has labels; None if it has no documents.
+        skips: reject records that cannot be parsed, with an empty document in the place of each.
+    """
+    wanted = columns.wanted(has_labels=bool(has_labels))
+    return DecodedInput(
+        reader=reader,
+        needed=tuple(dict.fromkeys(wanted)),
+        kept=columns.extra,
+        start=methodcaller("lists", columns, has_labels=bool(has_labels), skips=skips),
+        is_slow=not isinstance(reader.fields, pa.Schema),
+        has_labels=has_labels,
+    )
 
 
 def with_step(input_: Input, step: Step, columns: Columns, *, has_labels: bool | None) -> DecodedInput:
