@@ -17,7 +17,7 @@ import zstandard
 from click.testing import CliRunner, Result
 
 from packer.cli import cli
-from packer.output.unfinished_pack import UnfinishedPack
+from tests.kills import kill
 from tests.test_pack import hashes, made_documents, save_arrow
 
 
@@ -89,22 +89,10 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
-    """Make the next pack stop when so many shards are committed."""
-    commit, count = UnfinishedPack.commit, iter(range(10**6))
-
-    def limited(self, temporary, entry):
-        if next(count) >= shards:
-            raise KeyboardInterrupt
-        commit(self, temporary, entry)
-
-    monkeypatch.setattr(UnfinishedPack, "commit", limited)
-
-
 @contextlib.contextmanager
 def interrupted(shards: int):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        interrupt_after(monkeypatch, shards)
+        kill(monkeypatch, f"data-{shards:05d}-", error=KeyboardInterrupt)
         yield
 
 

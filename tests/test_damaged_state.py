@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer.output.unfinished_pack import UnfinishedPack
-from tests.test_output_folder import Killed, kill, shards_in
+from tests.kills import Killed, kill
+from tests.test_output_folder import shards_in
 from tests.test_pack import hashes, made_documents
 
 FILES = [
@@ -95,7 +95,7 @@ def unfinished(source) -> Path:
     """An output with five committed shards and some missing ones."""
     out = source.parent / "unfinished"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, UnfinishedPack, "commit", call=5)
+        kill(striking, "data-00005-")
         with pytest.raises(Killed):
             pack(source, out)
     assert len(shards_in(out)) == 5
@@ -135,7 +135,7 @@ def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(
 def test_a_damaged_decoded_copy_is_not_called_a_corrupt_source_by_ranks(source, expected, tmp_path, damage):
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, UnfinishedPack, "commit", call=5)
+        kill(striking, "data-00005-")
         with pytest.raises(Killed):
             packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1)
     (stream,) = (out / ".packer/spill").glob("*.arrow")
@@ -182,7 +182,7 @@ def test_overwrite_starts_again_if_lengths_in_memory_have_changed(tmp_path):
 
     documents, out = made_documents(100), tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, UnfinishedPack, "commit", call=5)
+        kill(striking, "data-00005-")
         with pytest.raises(Killed):
             pack(datasets.Dataset.from_dict({"input_ids": documents}), out)
     changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})

@@ -12,8 +12,8 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.output.unfinished_pack import UnfinishedPack
 from tests.fuzzing_kept import make_manifest_fit
+from tests.kills import kill
 
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2, 0, 25] * 7
 
@@ -166,16 +166,10 @@ def test_an_index_of_a_mixture_becomes_the_copied_dataset(tmp_path):
 def test_materializing_is_resumed_with_the_same_rows_only(tmp_path, monkeypatch):
     source = plain(tmp_path, labels=masked)
     copy, index = packed_twice(tmp_path, source)
-    made, written = tmp_path / "made", []
+    made = tmp_path / "made"
 
-    def stop_at_third(self, *arguments):
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        written.append(commit(self, *arguments))
-
-    commit = UnfinishedPack.commit
     with monkeypatch.context() as patched:
-        patched.setattr(UnfinishedPack, "commit", stop_at_third)
+        kill(patched, "data-00002-", error=KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             packer.materialize(index, source, made, workers=1)
     with pytest.raises(PackerError, match=r"is an unfinished pack with index [0-9a-f]{32}, not None"):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -17,13 +16,10 @@ import packer
 from packer.output import replace_folder
 from packer.shards.manifest import is_packed
 from packer.stores import file_locks
+from tests.kills import Killed, kill, named
 from tests.test_pack import hashes, made_documents, save_arrow
 
 MAX_LEN, SHARDS = 64, 23
-
-
-class Killed(BaseException):
-    """Simulates a kill: no code but cleanup handles it."""
 
 
 def pack(source: Path, out: Path, **options):
@@ -66,34 +62,6 @@ def undisturbed(made: Made) -> dict[str, str]:
 def shards_in(out: Path) -> dict[str, tuple[int, int]]:
     """Inode and mtime of every committed shard, which change if it is written again."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.glob("data-*.arrow")}
-
-
-def named(monkeypatch: pytest.MonkeyPatch, tell) -> None:
-    """Call `tell(name, rename)` in place of every operation that gives a file its name."""
-
-    def telling(operation):
-        usual = getattr(Path, operation)
-
-        def told(path, target):
-            return tell(str(path if operation == "hardlink_to" else target), lambda: usual(path, target))
-
-        return told
-
-    for operation in ("rename", "replace", "hardlink_to"):
-        monkeypatch.setattr(Path, operation, telling(operation))
-
-
-def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False) -> None:
-    """Raise `Killed` before or after a file of a name, a regular expression, gets it, and whenever one does later."""
-
-    def tell(target, rename):
-        struck = re.search(name, target)
-        result = rename() if after or not struck else None
-        if struck:
-            raise Killed(target)
-        return result
-
-    named(monkeypatch, tell)
 
 
 INSTANTS = {

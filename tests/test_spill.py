@@ -19,12 +19,12 @@ from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline import disk_space
 from packer.pipeline.packing import pack
 from packer.sources.documents import Columns
 from packer.sources.readers import parquet
 from packer.sources.tokenized_source import open_source
+from tests.kills import kill
 from tests.small import shrink
 from tests.test_sources import KINDS, MAPPED, read_whole, write
 
@@ -243,17 +243,8 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
     with pytest.raises(PackerError, match=r"/out: the rows to be written need 51\.2 kB, 51\.2 kB are free: free some"):
         pack(path, tmp_path / "out", options=options)
     assert not list((tmp_path / "out").glob("data-*"))
-    commit = UnfinishedPack.commit
     with monkeypatch.context() as patch:  # six shards, then the process dies
-        committed = []
-
-        def dies(self, temporary, entry):
-            if len(committed) == 6:
-                raise KeyboardInterrupt
-            committed.append(entry)
-            commit(self, temporary, entry)
-
-        patch.setattr(UnfinishedPack, "commit", dies)
+        kill(patch, "data-00006-", error=KeyboardInterrupt)
         with_free(patch, 51_200)
         with pytest.raises(KeyboardInterrupt):
             pack(path, tmp_path / "out", options=options, workers=1)

@@ -1,0 +1,38 @@
+"""Kills and interrupts that strike when a file gets its name, so that no test knows which function names it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+
+class Killed(BaseException):
+    """Simulates a kill: no code but cleanup handles it."""
+
+
+def named(monkeypatch: pytest.MonkeyPatch, tell) -> None:
+    """Call `tell(name, rename)` in place of every operation that gives a file its name."""
+
+    def telling(operation):
+        usual = getattr(Path, operation)
+
+        def told(path, target):
+            return tell(str(path if operation == "hardlink_to" else target), lambda: usual(path, target))
+
+        return told
+
+    for operation in ("rename", "replace", "hardlink_to"):
+        monkeypatch.setattr(Path, operation, telling(operation))
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False, error=Killed) -> None:
+    """Raise an error before or after a file of a name, a regular expression, gets it, and whenever one does later."""
+
+    def tell(target, rename):
+        struck = re.search(name, target)
+        result = rename() if after or not struck else None
+        if struck:
+            raise error(target)
+        return result
+
+    named(monkeypatch, tell)
