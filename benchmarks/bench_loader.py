@@ -121,7 +121,7 @@ def main(
         versions = " ".join(f"{name} {installed(name)}" for name in ("numpy", "pyarrow", "torch", "transformers"))
         print(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, "
               f"Python {platform.python_version()}, {versions}")  # fmt: skip
-        print(f"{manifest.totals.tokens_packed:,} tokens, {manifest.packs:,} rows of {max_len}, {rows} rows or "
+        print(f"{manifest.totals.tokens_packed:,} tokens, {manifest.rows:,} rows of {max_len}, {rows} rows or "
               f"{documents:.0f} documents a batch, one process, median of {runs} rounds\n")  # fmt: skip
         print(f"{'':40} {'M tokens/s':>11} {'least':>7} {'most':>7} {'x peer':>7}")
         for name, speeds in found.items():

@@ -106,9 +106,9 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
         "survey": middle - begun,
         "rows": ended - middle,
         "total": ended - begun,
-        "packs": found.totals.packs,
-        "above": found.totals.packs - found.totals.lower_bound,
-        "pool": found.totals.pool_packs / found.totals.packs,
+        "row_count": found.totals.rows,
+        "above": found.totals.rows - found.totals.lower_bound,
+        "pool": found.totals.pool_rows / found.totals.rows,
     }
 
 
@@ -147,9 +147,9 @@ def compare_with_peers(documents: int, max_len: int, threads: int, runs: int) ->
     lengths = np.minimum(draw_lengths(documents), max_len)
     plan(lengths, max_len, "bfd", threads)
     calls: dict[str, Callable[[], Any]] = {
-        f"packer bfd, {threads} threads": lambda: plan(lengths, max_len, "bfd", threads)["packs"],
-        "packer bfd, 1 thread": lambda: plan(lengths, max_len, "bfd", 1)["packs"],
-        f"packer auto, {threads} threads": lambda: plan(lengths, max_len, "auto", threads)["packs"],
+        f"packer bfd, {threads} threads": lambda: plan(lengths, max_len, "bfd", threads)["row_count"],
+        "packer bfd, 1 thread": lambda: plan(lengths, max_len, "bfd", 1)["row_count"],
+        f"packer auto, {threads} threads": lambda: plan(lengths, max_len, "auto", threads)["row_count"],
         **peers(lengths, max_len),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
@@ -164,7 +164,7 @@ def compare_with_peers(documents: int, max_len: int, threads: int, runs: int) ->
                 seconds[name].append(spent / repeats)
     ours = next(iter(seconds.values()))
     print(f"\n{documents:,} documents, max_len {max_len}, median of {runs} rounds\n")
-    print(f"{'':24} {'packs':>10} {'seconds':>9} {'times ours':>11}")
+    print(f"{'':24} {'rows':>10} {'seconds':>9} {'times ours':>11}")
     for name, took in seconds.items():
         ratio = statistics.median(theirs / own for theirs, own in zip(took, ours, strict=True))
         print(f"{name:24} {packs[name]:10,} {statistics.median(took):9.4f} {ratio:11.1f}")
@@ -266,7 +266,7 @@ def main(
         if done.returncode:
             raise SystemExit(f"{number:,} documents failed:\n{done.stderr}")
         found = json.loads(done.stdout)
-        print(f"{number:14,} {int(found['packs']):11,} {int(found['above']):6,} {found['pool']:6.2%} "
+        print(f"{number:14,} {int(found['row_count']):11,} {int(found['above']):6,} {found['pool']:6.2%} "
               f"{found['survey']:8.4f} {found['rows']:8.4f} {found['total']:9.4f} "
               f"{found['total'] / number * 1e9:8.1f} "
               f"{found['memory'] / 2**30:6.2f} GiB", flush=True)  # fmt: skip

@@ -67,7 +67,7 @@ def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
         f"{max_len:,}",
         f"{bound:,}",
         f"{packs:,}",
-        f"{plan.totals.packs:,}",
+        f"{plan.totals.rows:,}",
         "drawn" if plan.job.patterns is None else "patterns",
         f"{before.within_row_share:.3f}",
         f"{now.within_row_share:.3f}",
@@ -75,8 +75,8 @@ def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
         f"{before.attention_spread:.2f}",
         f"{now.attention_spread:.2f}",
         f"{now.attention_peak:.2f}",
-        f"{plan.totals.pool_packs / plan.totals.packs:.2%}",
-        f"{ten.totals.pool_packs / ten.totals.packs:.2%}",
+        f"{plan.totals.pool_rows / plan.totals.rows:.2%}",
+        f"{ten.totals.pool_rows / ten.totals.rows:.2%}",
     ]
 
 

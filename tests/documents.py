@@ -48,7 +48,7 @@ def make_example(folder: Path, source: dict[str, list[list[int]]], **options) ->
     for number, (tokens, labels) in enumerate(zip(source["input_ids"], labels_of, strict=True)):
         for start in range(0, len(tokens), MAX_LEN):
             pieces[number, start] = (tokens[start : start + MAX_LEN], labels[start : start + MAX_LEN])
-    return Example(pieces=pieces, packed=out, rows=manifest.packs)
+    return Example(pieces=pieces, packed=out, rows=manifest.rows)
 
 
 def assert_same_gradients(found, expected, tolerance):

@@ -22,11 +22,11 @@ def figures_of(
     lengths: Any,
     *,
     max_len: int,
-    packs: int,
+    rows: int,
     lower_bound: int = 1,
     documents_per_step: int = 64,
     algorithm: str = "bfd",
-    rows: RowFigures | None = None,
+    row_figures: RowFigures | None = None,
     totals: dict[str, Any] | None = None,
     **options: Any,
 ) -> Figures:
@@ -46,10 +46,10 @@ def figures_of(
         "tokens_truncated": int((lengths - kept).sum()),
         "tokens_dropped": {"too_long": 0},
         "segments": int(histogram.sum()),
-        "packs": packs,
-        "pool_packs": 0,
+        "rows": rows,
+        "pool_rows": 0,
         "lower_bound": lower_bound,
-        "efficiency": int(kept.sum()) / (packs * max_len),
+        "efficiency": int(kept.sum()) / (rows * max_len),
     }
     return Figures(
         options=PackOptions(max_len=max_len, algorithm=algorithm, **options),
@@ -57,5 +57,5 @@ def figures_of(
         histogram=histogram,
         documents_per_step=documents_per_step,
         document_lengths=tally(lengths),
-        measured_rows=rows,
+        measured_rows=row_figures,
     )

@@ -122,9 +122,9 @@ def test_totals_are_those_of_all_generations(packed, files):
         manifest = packer.append(packed, source, sync=False)
     parts = [part.totals for part in manifest.generations]
     assert parts[0] == first.totals
-    for name in ("documents", "tokens", "tokens_packed", "segments", "packs", "lower_bound", "pool_packs"):
+    for name in ("documents", "tokens", "tokens_packed", "segments", "rows", "lower_bound", "pool_rows"):
         assert getattr(manifest.totals, name) == sum(getattr(part, name) for part in parts), name
-    assert manifest.totals.efficiency == manifest.totals.tokens_packed / (manifest.packs * 16)
+    assert manifest.totals.efficiency == manifest.totals.tokens_packed / (manifest.rows * 16)
     assert manifest.totals.documents_dropped["empty"] == sum(part.documents_dropped["empty"] for part in parts)
     assert manifest.source.documents == 2 * len(LENGTHS)
     assert [file.name for file in manifest.source.files] == ["a.arrow", "b.arrow", "c.arrow"]
@@ -749,7 +749,7 @@ def test_damaged_descriptions_of_generations_are_refused(packed, files, change, 
     [
         (lambda content: grow(content, 1, "lower_bound", 50), "generation 1, .*: lower_bound is"),
         (lambda content: grow(content, 0, "tokens_packed", 1), "generation 0, .* computed from the shards"),
-        (lambda content: grow(content, 1, "pool_packs", 10**6), "generation 1, .*: pool_packs is"),
+        (lambda content: grow(content, 1, "pool_rows", 10**6), "generation 1, .*: pool_rows is"),
         (lambda content: grow(content, 1, "segments", 1), "generation 1, .*: segments is"),
         (lambda content: content["generations"][0]["source"].update(documents=100), "document 100 is not of its gener"),
     ],
@@ -760,7 +760,7 @@ def test_wrong_totals_of_a_generation_are_found(packed, files, change, words):
     def changed(content):
         change(content)
         for totals in (generation["totals"] for generation in content["generations"]):
-            totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * 16)
+            totals["efficiency"] = totals["tokens_packed"] / (totals["rows"] * 16)
 
     rewritten(packed, changed)
     faults = list(packer.verify(packed))

@@ -423,7 +423,7 @@ def test_a_split_of_a_saved_dataset_dict(source):
 def test_stats_json_has_the_promised_names(source, packed):
     for dataset in (source, packed):
         content = json.loads(succeeded("stats", dataset, "--max-len", 64, "--json"))
-        assert content.keys() >= {"documents", "tokens", "max_len", "packs", "efficiency", "lower_bound", "padding"}
+        assert content.keys() >= {"documents", "tokens", "max_len", "rows", "efficiency", "lower_bound", "padding"}
         assert content["padding"].keys() >= {"max_len", "batch_longest", "group_by_length", "packed"}
         assert content["documents"] == (300 if dataset == source else 293)
         assert content["max_len"] == 64
@@ -431,7 +431,7 @@ def test_stats_json_has_the_promised_names(source, packed):
 
 def test_stats_foretell_what_pack_does(source, packed):
     before, after = (json.loads(succeeded("stats", name, "--max-len", 64, "--json")) for name in (source, packed))
-    for name in ("tokens", "packs", "efficiency", "lower_bound"):
+    for name in ("tokens", "rows", "efficiency", "lower_bound"):
         assert before[name] == after[name]
     assert before["padding"]["packed"] == pytest.approx(after["padding"]["packed"])
 
@@ -442,9 +442,9 @@ def test_stats_of_an_order_algorithm_are_those_of_its_twin(source, name, long):
     lengths = np.array([len(tokens) for tokens in made_documents(300)])
     placed = {"split": lengths, "truncate": np.minimum(lengths, 32), "drop": np.where(lengths > 32, 0, lengths)}[long]
     content = json.loads(succeeded("stats", source, "--max-len", 32, "--algorithm", name, "--long", long, "--json"))
-    assert (content["algorithm"], content["packs"]) == (name, len(getattr(naive, name)(placed.tolist(), 32)))
+    assert (content["algorithm"], content["rows"]) == (name, len(getattr(naive, name)(placed.tolist(), 32)))
     assert content["tokens_packed"] == placed.sum()
-    assert content["lower_bound"] <= content["packs"]
+    assert content["lower_bound"] <= content["rows"]
 
 
 def test_stats_of_a_dataset_and_of_a_packed_one_fit_a_screen(source, packed):
@@ -653,9 +653,9 @@ def test_optimal_stops_at_the_gap_it_is_given_and_hands_on_the_bound_it_proved(t
     rows = save_arrow(tmp_path / "rows.arrow", [[1] * length for length in lengths])
     optimal = ("pack", rows, "--max-len", 20, "--algorithm", "optimal", "--json", "-o")
     proven = json.loads(succeeded(*optimal, tmp_path / "proven"))
-    assert proven["totals"]["packs"] == proven["totals"]["lower_bound"] == 81
+    assert proven["totals"]["rows"] == proven["totals"]["lower_bound"] == 81
     near = json.loads(succeeded(*optimal, tmp_path / "near", "--gap", 0.5, "--time-limit", 60))
     assert near["totals"]["lower_bound"] == 79
     assert (near["options"]["gap"], near["options"]["time_limit"]) == (0.5, 60)
     shown = json.loads(succeeded("stats", rows, "--max-len", 20, "--algorithm", "optimal", "--json"))
-    assert (shown["packs"], shown["lower_bound"]) == (81, 81)
+    assert (shown["rows"], shown["lower_bound"]) == (81, 81)

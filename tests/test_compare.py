@@ -75,7 +75,7 @@ def outcome(name: str, packs: int, *, seconds: float = 1.0, bound: int = 0, keep
     """The result of an algorithm that packs 20 documents of 6 tokens into rows of 15."""
     rows = replace(rows_of([[6, 6]] * 10, 15), attention=600, attention_share=600 / (packs * 15 * 15))
     figures = figures_of(
-        [6] * 20, max_len=15, packs=packs, rows=rows, documents_per_step=4, max_segments=3, algorithm=name
+        [6] * 20, max_len=15, rows=packs, row_figures=rows, documents_per_step=4, max_segments=3, algorithm=name
     )
     return Outcome(figures=figures, seconds=seconds, proved_bound=bound, keeps_whole=keeps_whole)
 
@@ -93,7 +93,7 @@ def compared(*outcomes: Outcome, known_bound: int = 8) -> Comparison:
 def test_a_dataset_is_small_if_as_many_rows_per_step_leave_few_steps(packs, small):
     """With 4 rows per step, 396 rows make 99 steps."""
     rows = rows_of([[6, 6]] * 10, 40)
-    figures = figures_of([6] * 2000, max_len=40, packs=packs, rows=rows, documents_per_step=4)
+    figures = figures_of([6] * 2000, max_len=40, rows=packs, row_figures=rows, documents_per_step=4)
     comparison = compared(Outcome(figures=figures, seconds=1.0), known_bound=1)
     assert comparison.is_small == small
     text = " ".join(render_comparison(comparison).split())
@@ -121,16 +121,16 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
     rows = {row["algorithm"]: row for row in content["rows"]}
     assert rows.keys() == ALGORITHMS.keys()
     assert not any("error" in row for row in rows.values())
-    packs = [row["packs"] for row in content["rows"]]
+    packs = [row["rows"] for row in content["rows"]]
     assert packs == sorted(packs)
     for name, twin in (("sequential", naive.sequential), ("wrapped", naive.wrapped)):
         made = twin(lengths, 40, 5)
         pieces = Counter(document for row in made for document, _, _ in row)
         squares = [sum(length**2 for _, _, length in row) for row in made]
         expected = {
-            "packs": len(made),
+            "rows": len(made),
             "segments": sum(map(len, made)),
-            "segments_per_pack": sum(map(len, made)) / len(made),
+            "segments_per_row": sum(map(len, made)) / len(made),
             "max_segments": max(map(len, made)),
             "documents_cut": sum(count > 1 for count in pieces.values()),
             "tokens_without_context": sum(length for row in made for _, start, length in row if start > 0),
@@ -145,15 +145,15 @@ def test_json_has_the_documented_names_and_the_naive_figures(source):
         }
         assert {field: rows[name][field] for field in expected} == expected
     segments = [length for _, _, length in naive.cut_documents(lengths, 40, "split")]
-    assert rows["bfd"]["packs"] == len(naive.best_fit_decreasing(segments, 40, 5))
-    assert rows["bfd"]["speedup"] == len(segments) / rows["bfd"]["packs"]
-    assert rows["bfd"]["packing_factor"] == sum(map(bool, lengths)) / rows["bfd"]["packs"]
+    assert rows["bfd"]["rows"] == len(naive.best_fit_decreasing(segments, 40, 5))
+    assert rows["bfd"]["speedup"] == len(segments) / rows["bfd"]["rows"]
+    assert rows["bfd"]["packing_factor"] == sum(map(bool, lengths)) / rows["bfd"]["rows"]
     assert rows["bfd"]["documents_cut"] == content["documents_over_max_len"]
     assert rows["bfd"]["tokens_without_context"] == sum(length - 40 for length in lengths if length > 40)
     assert rows["wrapped"]["documents_cut"] > rows["bfd"]["documents_cut"]
-    assert rows["bfd"]["gap"] == rows["bfd"]["packs"] / content["lower_bound"] - 1
+    assert rows["bfd"]["gap"] == rows["bfd"]["rows"] / content["lower_bound"] - 1
     assert content["lower_bound"] == max(row["proved_bound"] for row in rows.values() if row["keeps_whole"])
-    assert content["lower_bound"] <= min(row["packs"] for row in rows.values() if row["keeps_whole"])
+    assert content["lower_bound"] <= min(row["rows"] for row in rows.values() if row["keeps_whole"])
     assert all(row["seconds"] >= 0 for row in rows.values())
 
 
@@ -182,7 +182,7 @@ def test_order_algorithms_follow_the_long_document_policy(source):
     for long in ("truncate", "drop"):
         content = json.loads(succeeded(source, "--max-len", 32, "--long", long, "--json", "--algorithm", "wrapped"))
         placed = [min(length, 32) if long == "truncate" else length * (length <= 32) for length in lengths]
-        assert content["rows"][0]["packs"] == len(naive.wrapped(placed, 32))
+        assert content["rows"][0]["rows"] == len(naive.wrapped(placed, 32))
         assert content["best"] == "wrapped"
 
 
@@ -245,7 +245,7 @@ def test_an_algorithm_that_refuses_does_not_end_the_run(source):
     assert "\nnnlshp-published lists every way to fill 4096 tokens" in text
     assert max(map(len, text.splitlines())) <= 120
     bfd, refusing = json.loads(succeeded(counts, *arguments, "--json"))["rows"]
-    assert bfd["packs"] > 0
+    assert bfd["rows"] > 0
     assert refusing.keys() == {"algorithm", "error"}
 
 
@@ -361,12 +361,12 @@ def test_wikipedia_with_three_segments_reproduces_published_figures(shared_data)
     )
     assert (content["documents"], content["tokens"]) == (16_279_552, 4_164_796_173)
     rows = {row["algorithm"]: row for row in content["rows"]}
-    assert rows["spfhp-published"]["packs"] == 9_094_695
+    assert rows["spfhp-published"]["rows"] == 9_094_695
     assert rows["spfhp-published"]["efficiency"] == pytest.approx(0.89441, abs=5e-6)
-    assert rows["bfd"]["packs"] == 9_090_154
-    assert rows["nnlshp-published"]["packs"] == pytest.approx(8_155_059, abs=5)
+    assert rows["bfd"]["rows"] == 9_090_154
+    assert rows["nnlshp-published"]["rows"] == pytest.approx(8_155_059, abs=5)
     assert rows["nnlshp-published"]["speedup"] == pytest.approx(1.99625, abs=5e-6)
-    assert rows["optimal"]["packs"] <= 8_143_830
+    assert rows["optimal"]["rows"] <= 8_143_830
     assert content["lower_bound"] == 8_143_829
     assert content["lower_bound_by"] == "optimal"
     assert lower_bound(_wikipedia(shared_data), 3) < content["lower_bound"]

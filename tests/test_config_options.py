@@ -91,7 +91,7 @@ def test_stats_like_a_dataset_predict_the_rows_of_an_append(source):  # noqa: F8
     packer.pack(source, "first", **options)
     save_arrow(Path("more.arrow"), made_documents(80, longest=150, seed=4))
     found = json.loads(succeeded("stats", "more.arrow", "--like", "first", "--json"))
-    assert packer.append("first", "more.arrow").generations[-1].totals.packs == found["packs"]
+    assert packer.append("first", "more.arrow").generations[-1].totals.rows == found["rows"]
     assert json.loads(succeeded("stats", "more.arrow", "--like", "first", "--max-len", 50, "--json"))["max_len"] == 50
 
 

@@ -359,7 +359,7 @@ def test_weights_and_system_prompts_reach_the_rows_from_every_format(tmp_path, t
         assert list(packer.verify(tmp_path / f"{name}-packed", tmp_path / name, tokenizer=tokenizer_path)) == []
         (row,) = packer.load(tmp_path / f"{name}-packed")
         assert tokenizer.decode([label for label in row["labels"] if label >= 0]) == ANSWERS[3] * 2
-        assert packed.packs == 1
+        assert packed.rows == 1
     assert outputs[0] == outputs[1] == outputs[2]
 
 

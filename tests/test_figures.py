@@ -103,14 +103,14 @@ def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) 
     totals = content["generations"][0]["totals"]
     if path[2:4] == ("source", "files") and path[-1] in ("name", "bytes"):
         return True
-    if path[-1] == "packs_ungrouped":
+    if path[-1] == "rows_ungrouped":
         return value <= totals["segments"]
     if path[-1] == "lower_bound":
         # A solver may have proved a higher bound.
         options = PackOptions.from_dict(content["options"])
         may_be = options.group_mode == "apart" or options.algorithm == "auto"
-        return may_be and totals["lower_bound"] < value <= totals["packs"]
-    return path[-1] == "pool_packs" and value <= totals["packs"]
+        return may_be and totals["lower_bound"] < value <= totals["rows"]
+    return path[-1] == "pool_rows" and value <= totals["rows"]
 
 
 def test_a_changed_figure_is_named(made):

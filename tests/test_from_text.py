@@ -476,7 +476,7 @@ def test_a_template_that_rewrites_turns_is_an_error_with_the_line(tmp_path, toke
     source = write_lines(tmp_path / "rows.jsonl", [chat])
     message = refused(source, tokenizer, chat_template=REWRITING[name])
     assert message.startswith("document 0 (rows.jsonl line 1): the chat template renders")
-    assert pack(source, tmp_path / "out", tokenizer, chat_template=REWRITING[name], train_on="all").packs == 1
+    assert pack(source, tmp_path / "out", tokenizer, chat_template=REWRITING[name], train_on="all").rows == 1
 
 
 def test_a_template_file_that_is_not_there_is_named_with_the_templates_that_are(tmp_path):

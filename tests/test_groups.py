@@ -183,7 +183,7 @@ def test_auto_keeps_groups_apart_in_no_more_rows_than_simpler_algorithms(seed):
     rows = {
         name: plan_lengths(
             lengths, PackOptions(max_len=128, group_by="topic", group_mode="apart", algorithm=name), groups=of_documents
-        ).totals.packs
+        ).totals.rows
         for name in ("auto", "bfd", "ffd")
     }
     assert rows["auto"] == min(rows.values())
@@ -228,9 +228,9 @@ def test_documents_are_grouped_by_a_column(kind, mode, tmp_path):
     assert manifest.totals.groups.to_dict() == {
         "groups": 30,
         "documents_without": columns["source"].count(None),
-        "packs_ungrouped": plain.totals.packs,
+        "rows_ungrouped": plain.totals.rows,
     }
-    assert manifest.totals.lower_bound <= manifest.totals.packs == len(rows)
+    assert manifest.totals.lower_bound <= manifest.totals.rows == len(rows)
     assert list(packer.verify(out, source)) == []
 
 
@@ -238,7 +238,7 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
     columns = grouped_source()
     source = write(tmp_path, "parquet", columns)
     manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight", group_mode="apart")
-    assert manifest.totals.groups.packs_ungrouped == manifest.totals.packs
+    assert manifest.totals.groups.rows_ungrouped == manifest.totals.rows
     assert "weight" not in packer.load(tmp_path / "out")[0]
     assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).to_dict()["options"]
 
@@ -348,7 +348,7 @@ def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, m
     assert totals.documents == totals.segments + sum(dropped.values())
     assert totals.tokens == (totals.tokens_packed + totals.tokens_lost)
     assert totals.tokens_truncated >= 0
-    assert totals.lower_bound <= totals.packs
+    assert totals.lower_bound <= totals.rows
 
 
 def test_truncation_gives_each_side_of_a_pair_its_share():

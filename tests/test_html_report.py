@@ -119,7 +119,7 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
     content = json.loads(run("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html", "--json"))
     page = Page((tmp_path / "report.html").read_text())
     figures = page.figures()
-    assert figures.keys() >= {"documents", "tokens", "packs", "efficiency", "packing_factor", "lower_bound"}
+    assert figures.keys() >= {"documents", "tokens", "rows", "efficiency", "packing_factor", "lower_bound"}
     assert figures == {name: content[name] for name in figures}
     padding = [float(at["data-value"]) for tag, at in page.elements if tag == "td" and "data-value" in at]
     said = content["padding"]
@@ -160,7 +160,7 @@ def test_a_page_opens_with_what_packing_saves_and_ends_with_its_command(source, 
     text = (tmp_path / "report.html").read_text()
     times = (1 - said["padding"]["packed"]) / (1 - said["padding"]["batch_longest"]["8"])
     opening = re.search(r'<p class="lead">(.*?)</p>', text)[1]
-    assert opening.startswith(f"{said['documents']:,} documents are packed into {said['packs']:,} rows of 128 tokens: ")
+    assert opening.startswith(f"{said['documents']:,} documents are packed into {said['rows']:,} rows of 128 tokens: ")
     assert float(re.search(r"([\d.]+) times fewer tokens", opening)[1]) == pytest.approx(times, rel=0.01)
     made_by = re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)[1].splitlines()
     assert made_by[0] == "packer stats packed --report report.html --batch-size 32 --json"
@@ -329,7 +329,7 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
     from_source = dataset_figures(tmp_path / "documents.parquet", options=options, for_report=True)
     assert found.to_json() == from_source.row_lengths.to_json()
     assert [length.max_len for length in found.lengths] == [64, 128]
-    assert found.lengths[1].packs * 6 >= sum(table["images"].to_pylist()) > found.lengths[1].packs * 5
+    assert found.lengths[1].rows * 6 >= sum(table["images"].to_pylist()) > found.lengths[1].rows * 5
 
 
 # Files

@@ -313,7 +313,7 @@ def test_rows_stay_within_all_limits(tmp_path, kind):
     real = LENGTHS > 0
     bounds = [LENGTHS.sum() / 64, images[real].sum() / 12, sounds[real].sum() / 3, real.sum() / 4]
     assert manifest.totals.lower_bound >= max(bounds)
-    assert manifest.packs <= 1.05 * manifest.totals.lower_bound
+    assert manifest.rows <= 1.05 * manifest.totals.lower_bound
 
 
 @pytest.mark.parametrize("max_segments", [None, 2])
@@ -324,7 +324,7 @@ def test_a_bound_under_limits_is_not_below_the_bound_without(tmp_path, column, m
     options = {"max_len": 8, "lengths_column": "num_tokens", "long": "drop", "max_segments": max_segments}
     plain = packer.pack(path, tmp_path / "plain", **options)
     limited = packer.pack(path, tmp_path / "limited", limit=["images:5"], **options)
-    assert plain.totals.lower_bound <= limited.totals.lower_bound <= limited.packs
+    assert plain.totals.lower_bound <= limited.totals.lower_bound <= limited.rows
     assert not list(packer.verify(tmp_path / "limited"))
 
 
@@ -347,7 +347,7 @@ def test_limits_do_not_apply_to_documents_that_are_dropped(tmp_path):
     assert documents_in(tmp_path / "packed") == [(0, 0, 3), (3, 0, 5), (4, 0, 7)]
     assert not list(packer.verify(tmp_path / "packed", path))
     figures = dataset_figures(path, options=options)
-    assert (figures.packs, figures.limits[0].largest) == (2, 3)
+    assert (figures.rows, figures.limits[0].largest) == (2, 3)
     with pytest.raises(PackerError, match=r"document 2 \(l.parquet row 2\) has images 50, .* with more: 1\)"):
         dataset_figures(path, options=replace(options, long="truncate"))
 

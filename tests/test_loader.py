@@ -34,7 +34,7 @@ def test_rows_are_those_on_disk_over_all_shards(packed, dataset):
     rows = rows_on_disk(packed)
     assert [as_lists(row) for row in dataset] == rows
     assert [as_lists(dataset[number]) for number in range(len(rows))] == rows
-    assert len(dataset) == len(rows) == dataset.manifest.packs
+    assert len(dataset) == len(rows) == dataset.manifest.rows
 
 
 def test_rows_of_several_record_batches_read_in_any_order(tmp_path):

@@ -181,9 +181,9 @@ def test_the_message_names_field_value_and_expected_kind(made, tmp_path):
         *of_shards,
         (("options", "max_len"), 2**24 + 1, "options.max_len is 16777217, not a whole number from 1 to 16777216"),
         (
-            (*first, "totals", "packs"),
+            (*first, "totals", "rows"),
             "many",
-            f'{at}.totals.packs is "many", not a whole number from 1 to 9223372036854775807',
+            f'{at}.totals.rows is "many", not a whole number from 1 to 9223372036854775807',
         ),
         (
             (*first, "totals", "documents_dropped", "empty"),
@@ -198,7 +198,7 @@ def test_the_message_names_field_value_and_expected_kind(made, tmp_path):
             f"{at}.totals.efficiency is NaN, not a number from 0",
         ),
         (("options", "seed"), [[]], "options.seed is [[]], not a whole number from 0"),
-        ((*first, "totals", "packs"), ..., "no 'packs'"),
+        ((*first, "totals", "rows"), ..., "no 'rows'"),
     ):
         (tmp_path / "packed" / MANIFEST).write_text(json.dumps(replaced(content, path, value)))
         with pytest.raises(packer.PackerError) as error:
@@ -218,4 +218,4 @@ def test_fields_of_a_later_version_are_ignored(made, tmp_path):
     if isinstance(content["shards"], list):
         content["shards"][0]["later"] = -5
     (tmp_path / "packed" / MANIFEST).write_text(json.dumps(content))
-    assert len(packer.load(tmp_path / "packed")) == generation["totals"]["packs"]
+    assert len(packer.load(tmp_path / "packed")) == generation["totals"]["rows"]

@@ -32,7 +32,7 @@ def test_rows_are_in_source_order_and_verified(tmp_path, algorithm, long, max_se
     assert list(packer.verify(out, source)) == []
     rows = TWINS[algorithm]([KEPT[long](len(tokens)) for tokens in documents], 40, max_segments)
     dataset = packer.load(out)
-    assert len(dataset) == len(rows) == manifest.packs
+    assert len(dataset) == len(rows) == manifest.rows
     assert len(manifest.shards) > 3
     for row, expected in zip(dataset, rows, strict=True):
         real = row["doc_ids"] >= 0
@@ -46,7 +46,7 @@ def test_rows_are_in_source_order_and_verified(tmp_path, algorithm, long, max_se
     cut = {document for document, start, _ in pieces if start > 0}
     assert (totals.segments, totals.documents_split) == (len(pieces), len(cut))
     assert totals.tokens_packed == sum(length for _, _, length in pieces)
-    assert totals.lower_bound <= manifest.packs
+    assert totals.lower_bound <= manifest.rows
 
 
 @pytest.mark.parametrize("algorithm", TWINS)
@@ -103,4 +103,4 @@ def test_the_summary_says_how_many_documents_wrapping_cuts(tmp_path):
     lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.startswith("  ")}
     assert lines["split"].split()[1] == "5"  # 120 and 240 tokens are whole rows and whole documents
     result = CliRunner().invoke(cli, [*command, "--json", "--overwrite"])
-    assert json.loads(result.stdout)["totals"]["packs"] == 8
+    assert json.loads(result.stdout)["totals"]["rows"] == 8

@@ -70,15 +70,15 @@ def test_real_corpora_pack_like_naive_best_fit_and_verify(shared_data, tmp_path,
     assert list(packer.verify(out, source)) == []
 
     lengths = open_source(source, split=None).survey(packer.progress.silent).lengths()
-    assert manifest.packs == naive_packs(lengths, max_len)
+    assert manifest.rows == naive_packs(lengths, max_len)
     one_shard = packer.pack(source, tmp_path / "one", max_len=max_len, algorithm="bfd", shard_size="4GB")
     assert len(one_shard.shards) == 1 < len(manifest.shards)
-    assert one_shard.packs == manifest.packs
+    assert one_shard.rows == manifest.rows
 
     import datasets
 
     opened = datasets.load_from_disk(str(out))
-    assert len(opened) == len(packer.load(out)) == manifest.packs
+    assert len(opened) == len(packer.load(out)) == manifest.rows
     assert opened.cache_files[0]["filename"].startswith(str(out))
     last = opened[len(opened) - 1]
     assert last["input_ids"] == packer.load(out)[-1]["input_ids"].tolist()
@@ -191,7 +191,7 @@ def test_bytes_do_not_depend_on_how_many_record_batches_are_made_together(tmp_pa
 def test_another_seed_gives_another_order_and_the_same_number_of_rows(tmp_path):
     source = save_arrow(tmp_path / "source.arrow", made_documents(500))
     one, other = (packer.pack(source, tmp_path / str(seed), max_len=64, seed=seed) for seed in (1, 2))
-    assert one.packs == other.packs
+    assert one.rows == other.rows
     assert one.shards[0].xxh3_128 != other.shards[0].xxh3_128
     assert sorted(segments_in(packer.load(tmp_path / "1"))) == sorted(segments_in(packer.load(tmp_path / "2")))
 
@@ -244,7 +244,7 @@ def test_progress_counts_tokens_to_the_end(tmp_path):
     steps = []
     source = save_arrow(tmp_path / "source.arrow", made_documents(300))
     manifest = packer.pack(source, tmp_path / "out", max_len=64, progress=lambda *step: steps.append(step))
-    assert steps[-1] == ("write", manifest.packs * 64, manifest.packs * 64)
+    assert steps[-1] == ("write", manifest.rows * 64, manifest.rows * 64)
 
 
 @pytest.mark.nightly

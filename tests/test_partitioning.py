@@ -75,7 +75,7 @@ def test_every_segment_is_in_one_row_that_holds_it(
     plan, shards = planned(lengths, max_len, rows_per_shard, max_segments=max_segments, **options)
     rows = [row for shard in shards for row in rows_of(shard)]
     assert sorted(segment for row in rows for segment in row) == expected
-    assert len(rows) == plan.totals.packs >= plan.totals.lower_bound
+    assert len(rows) == plan.totals.rows >= plan.totals.lower_bound
     for row in rows:
         assert 0 < sum(-(-length // align) * align for _, _, length in row) <= max_len
         assert len(row) <= (max_segments or max_len)
@@ -113,9 +113,9 @@ def test_auto_needs_no_more_rows_than_the_solver_in_any_order_of_the_source(orde
     lengths = ORDERS[order](like_real(120_000))
     solved = get_algorithm("auto").solve(cut_documents(lengths, max_len, "split").histogram).packs
     plan, _ = planned(lengths, max_len, rows_per_shard=-(-solved // 5))
-    assert plan.totals.packs <= max(solved + 1, solved * (1 + 1e-5))
+    assert plan.totals.rows <= max(solved + 1, solved * (1 + 1e-5))
     assert plan.job.patterns is None  # drawn
-    assert plan.totals.pool_packs < 0.03 * plan.totals.packs
+    assert plan.totals.pool_rows < 0.03 * plan.totals.rows
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -152,7 +152,7 @@ def test_rows_are_mixed_in_shards_of_any_size_and_the_longest_documents_are_not_
     sums = RowSums(1024)
     for shard in shards:
         sums.add(shard.lengths, shard.row_starts)
-    assert plan.totals.packs <= plan.totals.lower_bound + 1
+    assert plan.totals.rows <= plan.totals.lower_bound + 1
     assert (
         sums.finish().within_row_share
         > 0.95 * shuffled(cut_documents(lengths, 1024, "split").histogram).within_row_share
@@ -163,7 +163,7 @@ def test_rows_are_mixed_in_shards_of_any_size_and_the_longest_documents_are_not_
 def test_rows_made_of_leftovers_are_not_all_at_the_end(algorithm):
     """A trainer that reads the rows in order sees about the same lengths in every quarter."""
     plan, shards = planned(like_real(60_000, longest=1024), 1024, 200, algorithm=algorithm)
-    assert plan.totals.pool_packs > (200 if algorithm == "bfd" else 0)
+    assert plan.totals.pool_rows > (200 if algorithm == "bfd" else 0)
     depths = np.concatenate([np.diff(shard.row_starts) for shard in shards])
     quarters = [part.mean() for part in np.array_split(depths, 4)]
     assert max(quarters) < 1.1 * min(quarters)
@@ -174,10 +174,10 @@ def test_auto_solves_long_documents_and_mixed_draws_them():
     solved = get_algorithm("auto").solve(np.bincount(lengths, minlength=2049)).packs
     auto, _ = planned(lengths, 2048, rows_per_shard=500)
     mixed, _ = planned(lengths, 2048, rows_per_shard=500, algorithm="mixed")
-    assert auto.totals.packs == solved
+    assert auto.totals.rows == solved
     assert auto.job.patterns is not None
     assert mixed.job.patterns is None
-    assert mixed.totals.packs >= solved
+    assert mixed.totals.rows >= solved
 
 
 def test_rows_are_drawn_if_an_optimal_rest_makes_them_few_enough():
@@ -185,7 +185,7 @@ def test_rows_are_drawn_if_an_optimal_rest_makes_them_few_enough():
     drawn = np.exp(np.random.default_rng(0).standard_normal(1_000_000, np.float32) + np.float32(5.5))
     plan = plan_lengths(np.minimum(drawn + 1, 20_000).astype(np.int32), PackOptions(max_len=2048), threads=2)
     assert plan.shares is None
-    assert plan.totals.packs <= plan.totals.lower_bound * (1 + 1e-5)
+    assert plan.totals.rows <= plan.totals.lower_bound * (1 + 1e-5)
 
 
 def test_a_row_of_a_partition_holds_only_documents_of_that_partition():
@@ -205,7 +205,7 @@ def test_shards_are_alike_if_documents_have_few_lengths():
     plan, shards = planned(lengths, 2048, rows_per_shard=2000, algorithm="bfd")
     own = of_partitions(plan, shards)
     assert len(own) > 5
-    assert plan.totals.pool_packs < 0.05 * plan.totals.packs
+    assert plan.totals.pool_rows < 0.05 * plan.totals.rows
     fills = [shard.lengths.sum() / (len(shard.row_starts) - 1) for shard in own]
     depths = [np.diff(shard.row_starts).mean() for shard in own]
     assert max(fills) < 1.05 * min(fills)
@@ -220,7 +220,7 @@ def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
     assert len(segments) >= 10
     assert max(segments) < 1200
     assert sorted(np.concatenate([shard.documents for shard in shards])) == list(range(10_000))
-    assert plan.totals.packs == plan.totals.lower_bound == -(-25_000 // 64)
+    assert plan.totals.rows == plan.totals.lower_bound == -(-25_000 // 64)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -241,7 +241,7 @@ def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeyp
     manifests = [packer.pack(source, tmp_path / str(workers), workers=workers, **options) for workers in (1, 2)]
     assert manifests[0] == manifests[1]
     assert len(manifests[0].shards) > 10
-    assert manifests[0].packs <= 1.01 * manifests[0].totals.lower_bound
+    assert manifests[0].rows <= 1.01 * manifests[0].totals.lower_bound
     assert list(packer.verify(tmp_path / "1", source)) == []
     # Each shard is a sample of the corpus: the mean number of its documents is near the middle.
     dataset, first = packer.load(tmp_path / "1"), 0

@@ -34,7 +34,7 @@ def predicted_and_packed(source, out, options):
 
 def assert_alike(found, made):
     totals = made.totals
-    assert found.packs == totals.packs
+    assert found.rows == totals.rows
     assert found.totals.lower_bound == totals.lower_bound
     assert (found.documents, found.tokens) == (totals.documents, totals.tokens)
     assert found.totals.documents_packed == totals.documents_packed
@@ -97,7 +97,7 @@ def test_stats_predict_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mixe
     options = replace(options, weights=(0.5, 2.25), mix_unit="epochs")
     found, made = predicted_and_packed(sources, tmp_path / "out", options)
     assert_alike(found, made)
-    assert made.totals.packs - made.totals.groups.packs_ungrouped >= (mode == "together")
+    assert made.totals.rows - made.totals.groups.rows_ungrouped >= (mode == "together")
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
@@ -117,9 +117,9 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds, mixed):
         out = tmp_path / f"out-{number}"
         found, made = predicted_and_packed(source, out, asked)
         assert_alike(found, made)
-        assert found.packs > dataset_figures(source, options=replace(asked, limit=())).packs
+        assert found.rows > dataset_figures(source, options=replace(asked, limit=())).rows
         lengths = row_lengths(source, options=asked, max_lens=[32, 48])
-        assert lengths.lengths[-1].packs == found.packs
+        assert lengths.lengths[-1].rows == found.rows
         sums = [int(row["images"].sum()) for row in packer.load(out)]
         [planned], [packed] = found.limits, packed_figures(out).limits
         assert (packed.column, packed.limit, packed.mean, packed.largest) == ("images", 7, np.mean(sums), max(sums))
@@ -208,7 +208,7 @@ def test_compare_predicts_the_rows_of_a_mixture_and_of_groups(tmp_path, options)
         out = tmp_path / outcome.algorithm
         totals = run_pack(sources, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
         rows = attention_in(out)
-        assert (outcome.figures.packs, outcome.figures.row_figures.segments) == (totals.packs, totals.segments)
+        assert (outcome.figures.rows, outcome.figures.row_figures.segments) == (totals.rows, totals.segments)
         assert outcome.figures.row_figures.attention == sum(rows)
         if options.group_by:  # its rows are those of the plan, whereas rows of patterns are dealt in another order
             assert outcome.figures.row_figures.attention_peak == pytest.approx(max(rows) / np.mean(rows))
@@ -225,7 +225,7 @@ def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
     for outcome in found.outcomes:
         out = tmp_path / outcome.algorithm
         totals = run_pack(source, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
-        assert (outcome.figures.packs, outcome.figures.row_figures.segments) == (totals.packs, totals.segments)
+        assert (outcome.figures.rows, outcome.figures.row_figures.segments) == (totals.rows, totals.segments)
         assert outcome.figures.row_figures.attention == sum(attention_in(out))
         assert outcome.figures.row_figures.segments_per_row.max % 2 == 0
         assert found.account.documents_packed == totals.documents_packed
@@ -243,11 +243,11 @@ def test_the_commands_take_the_options_of_pack(tmp_path):
     mixture = ["--source", f"{one}:0.7", "--source", f"{other}:0.3", "--mix-tokens", 4000, "--seed", 5]
     packed = json.loads(run("pack", *mixture, "--max-len", 32, "-o", tmp_path / "out", "--json").stdout)
     stats = json.loads(run("stats", *mixture, "--max-len", 32, "--json").stdout)
-    assert stats["packs"] == packed["totals"]["packs"]
+    assert stats["rows"] == packed["totals"]["rows"]
     compared = json.loads(run("compare", *mixture, "--max-len", 32, "--algorithm", "bfd", "--json").stdout)
     assert compared["tokens"] == packed["totals"]["tokens"]
     shown = run("stats", *mixture, "--max-len", 32)
-    assert f"{packed['totals']['packs']:,} rows of 32 tokens" in shown.stdout
+    assert f"{packed['totals']['rows']:,} rows of 32 tokens" in shown.stdout
     assert stats["mixture"] == packed["source"]["mixture"]
     asked = next(line.split() for line in shown.stdout.splitlines() if line.startswith("source.jsonl"))
     assert asked[1:3] == ["30.0%", f"{stats['mixture'][1]['taken']['documents']}"]

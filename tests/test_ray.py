@@ -70,7 +70,7 @@ def writes_the_bytes_of_one_process(make, extra, cluster, tmp_path):
     assert found == expected
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
     written = [(done, total) for stage, done, total in steps if stage == "write"]
-    assert written[-1] == (expected.packs * 64, expected.packs * 64)
+    assert written[-1] == (expected.rows * 64, expected.rows * 64)
 
 
 def appends_and_materializes_as_one_process_does(cluster, tmp_path):

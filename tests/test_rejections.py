@@ -471,7 +471,7 @@ def test_without_the_option_nothing_changes(tmp_path):
     assert shards(tmp_path / "skipping") == shards(tmp_path / "out")
     assert skipping.totals.documents_rejected == {}
     assert (tmp_path / "skipping" / "rejected.jsonl").read_bytes() == b""
-    assert datasets.load_from_disk(str(tmp_path / "skipping")).num_rows == manifest["totals"]["packs"]
+    assert datasets.load_from_disk(str(tmp_path / "skipping")).num_rows == manifest["totals"]["rows"]
 
 
 def test_errors_about_one_record_name_the_remedy(tmp_path, tokenizer):

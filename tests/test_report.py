@@ -29,7 +29,7 @@ MANIFEST: dict[str, Any] = {
     "totals": {
         "documents": 55190,
         "segments": 55235,
-        "packs": 3304,
+        "rows": 3304,
         "tokens": 13525868,
         "tokens_packed": 13525668,
         "tokens_trained": 13470433,
@@ -42,7 +42,7 @@ MANIFEST: dict[str, Any] = {
         "documents_dropped": {"empty": 3, "too_long": 2},
         "efficiency": 13525668 / (3304 * 4096),
         "lower_bound": 3303,
-        "pool_packs": 413,
+        "pool_rows": 413,
     },
     "shards": [
         {"file": "data-00000-of-00002.arrow", "rows": 2000, **SHARD, "bytes": 65_000_000},
@@ -73,7 +73,7 @@ def summary_of(
 
 def test_stats_show_padding_now_and_packed_and_the_batch_to_use() -> None:
     lengths = [100] * 900 + [300] * 100  # 120,000 tokens; 9.375 documents of the mean length fill a row
-    text = render_figures(figures_of(lengths, max_len=1125, packs=107, lower_bound=106))
+    text = render_figures(figures_of(lengths, max_len=1125, rows=107, lower_bound=106))
     assert text.startswith("1,000 documents, 120,000 tokens\n")
     assert "107 rows of 1,125 tokens, 99.7% full (lower bound 106)" in text
     padding, speedup = text.split("Speed-up over padding")
@@ -87,21 +87,21 @@ def test_stats_show_padding_now_and_packed_and_the_batch_to_use() -> None:
 
 
 def test_stats_name_what_does_not_fit_or_is_lost() -> None:
-    text = render_figures(figures_of([100, 1200, 1300, 50], max_len=1000, packs=3))
+    text = render_figures(figures_of([100, 1200, 1300, 50], max_len=1000, rows=3))
     assert (
         line_with(text, "Longer than a row") == "Longer than a row: 2 documents, 50.0%; 500 tokens cut off or dropped"
     )
-    assert "cut off" not in render_figures(figures_of([100, 50], max_len=1000, packs=1))
+    assert "cut off" not in render_figures(figures_of([100, 50], max_len=1000, rows=1))
 
 
 def test_advice_warns_where_one_row_holds_more_than_a_step() -> None:
-    text = render_figures(figures_of([10] * 1000, max_len=1000, packs=10, documents_per_step=8))
+    text = render_figures(figures_of([10] * 1000, max_len=1000, rows=10, documents_per_step=8))
     assert line_with(text, "documents per step").split()[3:] == ["8", "100.0"]
     assert "A single row holds more" in text
 
 
 def test_a_single_document_is_shown_too() -> None:
-    assert render_figures(figures_of([7], max_len=8, packs=1)).startswith(
+    assert render_figures(figures_of([7], max_len=8, rows=1)).startswith(
         "1 document, 7 tokens\nPacked: 1 row of 8 tokens"
     )
 
@@ -111,7 +111,7 @@ def test_stats_of_real_lengths_fit_a_screen(max_len: int, shared_data: Path) -> 
     for path in sorted((shared_data / "lengths").glob("*.npy")):
         lengths = np.load(path)
         packs = -(-int(np.minimum(lengths, max_len).sum()) // max_len)
-        text = render_figures(figures_of(lengths, max_len=max_len, packs=packs), unicode=False)
+        text = render_figures(figures_of(lengths, max_len=max_len, rows=packs), unicode=False)
         assert text.isascii(), path.name
         assert len(text.splitlines()) <= 40, text
         assert max(map(len, text.splitlines())) <= 80, text
@@ -120,7 +120,7 @@ def test_stats_of_real_lengths_fit_a_screen(max_len: int, shared_data: Path) -> 
 def packed_of(rows: list[list[int]], max_len: int, lower_bound: int) -> Figures:
     """Figures of packed rows of these segments, a document each."""
     lengths = [length for row in rows for length in row]
-    figures = figures_of(lengths, max_len=max_len, packs=len(rows), lower_bound=lower_bound)
+    figures = figures_of(lengths, max_len=max_len, rows=len(rows), lower_bound=lower_bound)
     return replace(figures, is_packed=True, measured_rows=rows_of(rows, max_len))
 
 
@@ -138,7 +138,7 @@ def test_packed_stats_show_rows_padding_and_attention() -> None:
 
 def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
     figures = packed_of([[90_000, 110_000], [200_000]], 200_000, 2)
-    grouped = {"groups": 12_345, "packs_ungrouped": 3300, "documents_without": 1_234_567}
+    grouped = {"groups": 12_345, "rows_ungrouped": 3300, "documents_without": 1_234_567}
     many = {"documents": 1_255_190, "tokens": 999_999_999, "documents_untrained": 100, "documents_straddling": 100}
     totals = MANIFEST["totals"] | many | {"segments_untrained": 1_234_567, "groups": grouped}
     summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
@@ -219,7 +219,7 @@ def test_summary_warns_where_nothing_is_trained():
 def test_summary_tells_the_gap_to_the_bound_where_there_is_one():
     rows = line_with(summary_of(MANIFEST), "lower bound")
     assert "gap" in rows
-    proven = MANIFEST | {"totals": MANIFEST["totals"] | {"lower_bound": MANIFEST["totals"]["packs"]}}
+    proven = MANIFEST | {"totals": MANIFEST["totals"] | {"lower_bound": MANIFEST["totals"]["rows"]}}
     assert "gap" not in summary_of(proven)
 
 

@@ -44,7 +44,7 @@ def test_work_of_known_rows() -> None:
     rows = rows_of([[3, 1], [4]], 4)
     assert rows.keys_per_token == (6 + 1 + 10) / 8
     assert rows.work_peak == pytest.approx((4 * KEYS_OF_MATRICES + 10) / (4 * KEYS_OF_MATRICES + 8.5))
-    share = figures_of([3, 1, 4], max_len=4, packs=2, rows=rows).attention_share
+    share = figures_of([3, 1, 4], max_len=4, rows=2, row_figures=rows).attention_share
     assert share == 2.125 / (KEYS_OF_MATRICES + 2.125)
 
 
@@ -105,7 +105,7 @@ def length_of(max_len: int, cut: int, *, lost: int = 0, split: int = 3, packs: i
     totals = {"documents": 100, "tokens": 1000, "tokens_truncated": lost, "documents_split": split}
     totals["tokens_packed"] = round(full * packs * max_len)
     rows = replace(rows_of([[4]], max_len), tokens_after_start=cut)
-    return figures_of([1] * 100, max_len=max_len, packs=packs, rows=rows, totals=totals)
+    return figures_of([1] * 100, max_len=max_len, rows=packs, row_figures=rows, totals=totals)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_one_sentence_recommends_a_length(lengths, sentence) -> None:
 @pytest.mark.parametrize("lost", [0, 432])
 def test_rows_that_are_not_full_have_a_column_that_says_so(lost) -> None:
     for share in (0.875, 0.95):
-        length = length_of(131_072, 0, lost=lost, split=0, packs=99_999, full=share)
+        length = length_of(131_072, 0, lost=lost, split=0, rows=99_999, full=share)
         found = RowLengths(lengths=(length,))
         _, head, line, *_ = lines = render_row_lengths(found).splitlines()
         assert max(map(len, lines)) <= 80
@@ -155,7 +155,7 @@ def test_each_line_is_what_stats_and_pack_say_at_that_length(source, tmp_path) -
     assert [line["max_len"] for line in content["lengths"]] == [32, 64, 96]
     for line in content["lengths"]:
         alone = json.loads(run(source, "--max-len", line["max_len"], "--json"))
-        assert line["packs"] == alone["packs"]
+        assert line["rows"] == alone["rows"]
         assert line["packed_rows_per_step"] == alone["epoch"]["packed_rows_per_step"]
         assert (content["documents"], content["tokens"]) == (alone["documents"], alone["tokens"])
     text = run(source, "--max-len", "32,64,96")
@@ -173,7 +173,7 @@ def test_a_mixture_is_drawn_anew_where_it_depends_on_the_length(source, tmp_path
         alone = json.loads(
             run("--source", source, "--source", other, "--long", "drop", "--max-len", found.max_len, "--json")
         )
-        assert (found.packs, found.tokens) == (alone["packs"], alone["tokens"])
+        assert (found.rows, found.tokens) == (alone["rows"], alone["tokens"])
 
 
 def test_one_length_prints_what_it_always_printed(source) -> None:

@@ -147,10 +147,10 @@ def test_python_takes_a_list_of_paths(folder, monkeypatch):
 def test_every_command_takes_several_paths(folder):
     given = [folder / "a.jsonl", folder / "sub"]
     succeeded("pack", *given, *OPTIONS, "-o", "out")
-    packs = packer.load("out").manifest.packs
-    assert json.loads(succeeded("stats", *given, "--max-len", "64", "--json"))["packs"] == packs
+    packs = packer.load("out").manifest.rows
+    assert json.loads(succeeded("stats", *given, "--max-len", "64", "--json"))["rows"] == packs
     compared = json.loads(succeeded("compare", *given, "--max-len", "64", "--algorithm", "auto", "--json"))
-    assert f'"packs": {packs}' in json.dumps(compared)
+    assert f'"rows": {packs}' in json.dumps(compared)
     assert "nothing to do" in succeeded("pack", *given, *OPTIONS, "-o", "out")
     succeeded("pack", *given, "--max-len", "64", "-o", "of-ranks", "--rank", "0", "--ranks", "1")
     assert hashes(Path("of-ranks")) == hashes(Path("out"))

@@ -182,5 +182,5 @@ def test_the_output_of_a_file_of_a_saved_dataset_does_not_disturb_the_dataset(tm
     (file,) = Path("saved/train").glob("data-*.arrow")
     assert Path(output_of(file)) == file.with_name(f"{file.stem}-packed-64")
     packer.pack(file, max_len=8)
-    assert packer.pack("saved", max_len=8, split="train").totals.packs == 4
+    assert packer.pack("saved", max_len=8, split="train").totals.rows == 4
     assert datasets.load_from_disk("saved")["train"].num_rows == 4

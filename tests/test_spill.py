@@ -249,7 +249,7 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
         with pytest.raises(KeyboardInterrupt):
             pack(path, tmp_path / "out", options=options, workers=1)
     with_free(monkeypatch, 4 * 10 * 64 * 8)  # rows that are written need no space again
-    assert pack(path, tmp_path / "out", options=options).manifest.totals.packs == 100
+    assert pack(path, tmp_path / "out", options=options).manifest.totals.rows == 100
 
 
 def test_the_command_prints_the_space_that_decoding_needs_unless_that_is_little(tmp_path, monkeypatch):

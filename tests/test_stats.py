@@ -55,7 +55,7 @@ def least_total(lengths: list[int] | tuple[int, ...], size: int) -> int:
 
 
 def test_every_padding_ratio_of_a_tiny_set_is_known() -> None:
-    padding = padding_ratios(histogram_of([1, 2, 4], max_len=4), packs=2)
+    padding = padding_ratios(histogram_of([1, 2, 4], max_len=4), rows=2)
     assert padding.max_len == pytest.approx(1 - 7 / 12)
     # Any two of the three: 2 x (2 + 4 + 4) / 3, and the third alone, 7 / 3.
     assert padding.batch_longest[2] == pytest.approx(1 - 7 / (20 / 3 + 7 / 3))
@@ -72,7 +72,7 @@ def test_expected_longest_of_three_is_known_and_ends_when_none_is_left() -> None
 @settings(deadline=None)
 @given(few_segments)
 def test_random_order_is_the_mean_over_all_orders(lengths: list[int]) -> None:
-    padding = padding_ratios(histogram_of(lengths), packs=len(lengths))
+    padding = padding_ratios(histogram_of(lengths), rows=len(lengths))
     for size in (1, 2, 4, 8):
         mean_total = np.mean([padded_total(order, size) for order in permutations(lengths)])
         assert padding.batch_longest[size] == pytest.approx(1 - sum(lengths) / mean_total, abs=1e-12)
@@ -92,7 +92,7 @@ def test_grouped_by_length_is_the_least_of_the_sorted_segments(lengths: list[int
 
 @given(segment_lengths)
 def test_padding_grows_with_the_batch_and_shrinks_with_sorting(lengths: list[int]) -> None:
-    padding = padding_ratios(histogram_of(lengths), packs=len(lengths))
+    padding = padding_ratios(histogram_of(lengths), rows=len(lengths))
     random, grouped = (list(ratios.values()) for ratios in (padding.batch_longest, padding.group_by_length))
     assert all(0 <= ratio < 1 for ratio in (padding.max_len, padding.packed, *random, *grouped))
     for ratios in (random, grouped):
@@ -104,14 +104,14 @@ def test_padding_grows_with_the_batch_and_shrinks_with_sorting(lengths: list[int
 
 @given(st.integers(1, MAX_LEN), st.integers(1, 500))
 def test_segments_of_one_length_need_no_padding_in_any_batch(length: int, segments: int) -> None:
-    padding = padding_ratios(histogram_of([length] * segments), packs=segments)
+    padding = padding_ratios(histogram_of([length] * segments), rows=segments)
     assert set(padding.batch_longest.values()) | set(padding.group_by_length.values()) == {0.0}
     assert padding.max_len == pytest.approx(1 - length / MAX_LEN)
 
 
 def test_counts_beyond_any_corpus_keep_their_ratio() -> None:
     few, many = np.array([0, 1, 0, 0, 1]) * 10**6, np.array([0, 1, 0, 0, 1]) * 10**12
-    of_few, of_many = padding_ratios(few, packs=2 * 10**6), padding_ratios(many, packs=2 * 10**12)
+    of_few, of_many = padding_ratios(few, rows=2 * 10**6), padding_ratios(many, rows=2 * 10**12)
     assert of_many.max_len == of_few.max_len == 1 - 2.5 / 4
     assert of_many.batch_longest[2] == pytest.approx(1 - 2.5 / 3.25)
     assert of_many.group_by_length[64] == 0
@@ -120,7 +120,7 @@ def test_counts_beyond_any_corpus_keep_their_ratio() -> None:
 @pytest.mark.parametrize("name", ["t0_train_50k", "gsm8k", "sgd_multiturn"])
 def test_random_order_on_real_lengths_is_what_shuffling_gives(name: str, shared_data: Path) -> None:
     lengths = np.load(shared_data / "lengths" / f"{name}.npy")
-    padding = padding_ratios(histogram_of(lengths, int(lengths.max())), packs=len(lengths))
+    padding = padding_ratios(histogram_of(lengths, int(lengths.max())), rows=len(lengths))
     for size in BATCH_SIZES:
         rows = len(lengths) // size * size
         totals = [
@@ -133,7 +133,7 @@ def test_random_order_on_real_lengths_is_what_shuffling_gives(name: str, shared_
 
 
 def test_speedup_is_padded_tokens_over_packed_tokens() -> None:
-    padding = padding_ratios(histogram_of([1, 2, 4, 1], max_len=4), packs=2)
+    padding = padding_ratios(histogram_of([1, 2, 4, 1], max_len=4), rows=2)
     assert padding.speedup(padding.max_len) == pytest.approx(4 / 2)
     assert padding.speedup(padding.packed) == 1
 
@@ -190,20 +190,20 @@ def test_bins_are_of_one_width_or_double_when_the_tail_is_long() -> None:
 
 
 def test_packed_rows_per_step_keep_the_documents_per_step() -> None:
-    epoch = figures_of([5] * 1000, max_len=100, packs=100).epoch
+    epoch = figures_of([5] * 1000, max_len=100, rows=100).epoch
     assert (epoch.rows, epoch.rows_per_step, epoch.steps) == (1000, 64, 16)
     assert (epoch.packed_rows, epoch.packed_rows_per_step, epoch.packed_steps) == (100, 6, 17)
     assert epoch.packed_documents_per_step == 60
 
 
 def test_a_step_has_one_row_where_a_row_has_more_documents_than_the_step() -> None:
-    epoch = figures_of([1] * 1000, max_len=100, packs=10, documents_per_step=8).epoch
+    epoch = figures_of([1] * 1000, max_len=100, rows=10, documents_per_step=8).epoch
     assert (epoch.packed_rows_per_step, epoch.packed_steps, epoch.packed_documents_per_step) == (1, 10, 100)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 1000))
 def test_documents_per_step_are_missed_by_half_a_row_at_most(packs: int, per_step: int) -> None:
-    epoch = figures_of([1] * 500, max_len=500, packs=packs, documents_per_step=per_step).epoch
+    epoch = figures_of([1] * 500, max_len=500, rows=packs, documents_per_step=per_step).epoch
     if epoch.packed_rows_per_step > 1:
         assert abs(epoch.packed_documents_per_step - per_step) <= 500 / packs / 2 * (1 + 1e-9)
 
@@ -222,7 +222,7 @@ def test_stats_of_a_tiny_dataset_are_known(tmp_path: Path) -> None:
     source = save_arrow(tmp_path / "tiny.arrow", [[1] * length for length in (3, 0, 10, 5)])
     read = stats(source, "--max-len", 8, "--batch-size", 2, "--algorithm", "bfd")
     expected = {"documents": 4, "tokens": 18, "documents_packed": 3, "tokens_packed": 18, "segments": 4}
-    expected |= {"documents_over_max_len": 1, "max_len": 8, "packs": 3, "lower_bound": 3, "efficiency": 18 / 24}
+    expected |= {"documents_over_max_len": 1, "max_len": 8, "rows": 3, "lower_bound": 3, "efficiency": 18 / 24}
     assert {key: read[key] for key in expected} == expected
     assert read["packing_factor"] == 1
     assert (read["lengths"]["min"], read["lengths"]["p50"], read["lengths"]["max"]) == (0, 3, 10)
@@ -256,7 +256,7 @@ def test_figures_of_packed_rows_are_those_counted_row_by_row(tmp_path: Path, opt
     ]
     attended = sum(int(extent) ** 2 for row in dataset for extent in row["seq_lengths"])
     tokens, squares = sum(map(sum, rows)), [sum(length**2 for length in row) for row in rows]
-    expected = {"packs": len(rows), "segments": sum(map(len, rows)), "tokens": tokens, "max_len": 40}
+    expected = {"rows": len(rows), "segments": sum(map(len, rows)), "tokens": tokens, "max_len": 40}
     expected |= {"documents": len({int(i) for row in dataset for i in row["doc_ids"] if i >= 0})}
     expected |= {"efficiency": tokens / (len(rows) * 40), "attention_share": attended / (len(rows) * 40**2)}
     assert {name: read[name] for name in expected} == expected

@@ -258,7 +258,7 @@ def test_a_turn_that_does_not_fit_and_texts_without_turns_are_refused(tmp_path, 
     rewriting = {"chat_template": REWRITING["think block in the last turn"], "train_on": "all"}
     with pytest.raises(packer.PackerError, match="turns that the chat template does not separate count as one"):
         pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=32, **rewriting)
-    assert pack(source, tmp_path / "fits", tokenizer, split_at="turns", max_len=512, **rewriting).packs
+    assert pack(source, tmp_path / "fits", tokenizer, split_at="turns", max_len=512, **rewriting).rows
     with pytest.raises(packer.PackerError, match=r"split_at is turns, and .*texts.jsonl holds texts, not chats"):
         pack(write_lines(tmp_path / "texts.jsonl", texts()), tmp_path / "out", tokenizer, split_at="turns")
     with pytest.raises(packer.PackerError, match="keep 'turn_starts': tokenizing writes a column of that name"):

@@ -343,19 +343,19 @@ def test_each_answer_has_the_values_and_the_group_of_its_record(tmp_path, tokeni
     assert fault.startswith("document 8 (pairs.jsonl line 5)")
     chosen = options(tokenizer, max_len=256, group_by="topic", keep=("score",))
     predicted = collect_figures.dataset_figures(source, options=chosen)
-    assert predicted.packs == packer.load(tmp_path / "out").manifest.packs
+    assert predicted.rows == packer.load(tmp_path / "out").manifest.rows
 
 
 def test_stats_and_compare_predict_the_rows(tmp_path, tokenizer):
     source = write_lines(tmp_path / "pairs.jsonl", records("explicit text"))
-    packs = pack(source, tmp_path / "out", tokenizer).packs
+    packs = pack(source, tmp_path / "out", tokenizer).rows
     arguments = ["--pairs", "--tokenizer", tokenizer, "--long", "drop", "--max-len", "512", "--json"]
     for command in ("stats", "compare"):
         more = ["--algorithm", "bfd"]
         done = CliRunner().invoke(cli, [command, str(source), *arguments, *more])
         assert done.exit_code == 0, done.output
         found = json.loads(done.stdout)
-        assert f'"packs": {packs}' in json.dumps(found), command
+        assert f'"rows": {packs}' in json.dumps(found), command
 
 
 def test_verify_finds_what_differs_on_either_side(tmp_path, tokenizer):
@@ -548,4 +548,4 @@ def test_records_that_cannot_be_used_are_left_out_with_both_answers(tmp_path, to
     pack(tmp_path / "pairs-tokenized", tmp_path / "once", None)
     assert documents(tmp_path / "once") == documents(out)
     predicted = collect_figures.dataset_figures(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
-    assert predicted.packs == made[0].packs
+    assert predicted.rows == made[0].rows

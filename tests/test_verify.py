@@ -306,7 +306,7 @@ def test_a_segment_that_the_source_lacks_is_named_by_its_document(tmp_path):
             totals[name] += more
         content["generations"][0]["source"]["tokens"] += size
         content["generations"][0]["source"]["files"][0]["tokens"] += size
-        totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * MAX_LEN)
+        totals["efficiency"] = totals["tokens_packed"] / (totals["rows"] * MAX_LEN)
 
     rewrite(path, fill_padding)
     reseal(packed, count)

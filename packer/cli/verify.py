@@ -49,4 +49,4 @@ def verify(
     if manifest is not None and not as_json:
         scope = "hashes and structure" if source is None else "hashes, structure and every token of the source"
         tokens = manifest.totals.tokens_packed
-        click.echo(f"{packed} is verified: {scope} ({manifest.packs:,} rows, {tokens:,} tokens)")
+        click.echo(f"{packed} is verified: {scope} ({manifest.rows:,} rows, {tokens:,} tokens)")

@@ -85,7 +85,7 @@ def summed_totals(generations: Sequence[Generation], max_len: int) -> Totals:
         return generations[0].totals
     parts = [generation.totals for generation in generations]
     values = {field.name: _sum([getattr(part, field.name) for part in parts]) for field in fields(Totals)}
-    return Totals(**{**values, "efficiency": values["tokens_packed"] / (values["packs"] * max_len)})
+    return Totals(**{**values, "efficiency": values["tokens_packed"] / (values["rows"] * max_len)})
 
 
 def _sum(values: Sequence[Any]) -> Any:

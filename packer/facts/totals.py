@@ -78,7 +78,7 @@ class GroupTotals(JsonRecord):
     documents_without: Count
     """Documents of the source that are in no group."""
 
-    packs_ungrouped: Positive
+    rows_ungrouped: Positive
     """Number of rows if the same documents were packed without groups."""
 
 
@@ -92,10 +92,10 @@ class PlanTotals(Account):
     segments: Count
     """Documents, and pieces of split ones, in all rows."""
 
-    packs: Positive
+    rows: Positive
     """Number of rows."""
 
-    pool_packs: Count
+    pool_rows: Count
     """Rows that hold leftovers of several partitions; they are in the last shards."""
 
     lower_bound: Positive
@@ -114,8 +114,8 @@ class PlanTotals(Account):
         *,
         max_len: int,
         segments: int,
-        packs: int,
-        pool_packs: int,
+        rows: int,
+        pool_rows: int,
         lower_bound: int,
         groups: GroupTotals | None = None,
     ) -> PlanTotals:
@@ -123,10 +123,10 @@ class PlanTotals(Account):
         return PlanTotals(
             **account.values(),
             segments=segments,
-            packs=packs,
-            pool_packs=pool_packs,
+            rows=rows,
+            pool_rows=pool_rows,
             lower_bound=lower_bound,
-            efficiency=account.tokens_packed / (packs * max_len),
+            efficiency=account.tokens_packed / (rows * max_len),
             groups=groups,
         )
 

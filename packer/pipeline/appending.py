@@ -279,7 +279,7 @@ def is_last_generation(
             continue
         if is_whole and part is parts[-1] and part.part is not None:
             return True
-        rows = f"rows {part.first.row:,} to {part.first.row + part.packs - 1:,}"
+        rows = f"rows {part.first.row:,} to {part.first.row + part.rows - 1:,}"
         if is_whole:
             what, remedy = "these documents", "append others, or pack a mixture with --mix-unit epochs to repeat some"
         else:

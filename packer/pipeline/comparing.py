@@ -91,7 +91,7 @@ def compare(
     return Comparison(
         account=corpus.account,
         known_bound=corpus.known_bound,
-        outcomes=tuple(sorted(outcomes, key=lambda outcome: (outcome.figures.packs, outcome.seconds))),
+        outcomes=tuple(sorted(outcomes, key=lambda outcome: (outcome.figures.rows, outcome.seconds))),
         failures=tuple(failures),
         left_out=tuple(left_out),
     )
@@ -185,8 +185,8 @@ def _solved_outcome(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptio
         corpus.account,
         max_len=options.max_len,
         segments=rows.segments,
-        packs=patterns.packs,
-        pool_packs=0,
+        rows=patterns.packs,
+        pool_rows=0,
         lower_bound=patterns.lower_bound,
     )
     figures = Figures(

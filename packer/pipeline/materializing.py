@@ -186,7 +186,7 @@ def _write(
 
     # Write the shards that are missing.
     totals = [part.manifest.totals for part in parts]
-    size = makers[0].row_format.bytes_of(sum(each.packs for each in totals), sum(each.segments for each in totals))
+    size = makers[0].row_format.bytes_of(sum(each.rows for each in totals), sum(each.segments for each in totals))
     check_writing(claimed, size, options, engine.workers)
     watch = Watch.joined(part.watch for part in parts)
     entries = write_shards(claimed, makers, watch, engine, progress)

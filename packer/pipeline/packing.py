@@ -262,7 +262,7 @@ def pack_into(
     target.check_columns(row_format)
 
     # Write the shards that are missing.
-    size = row_format.bytes_of(plan.totals.packs, plan.totals.segments)
+    size = row_format.bytes_of(plan.totals.rows, plan.totals.segments)
     check_writing(claimed, size, options, engine.workers)
     maker = ShardMaker(
         mapped=packed,

@@ -101,7 +101,7 @@ class SourceCounts:
         extents = extents_of(lengths, options.align)
         items = cut_documents(extents.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
         least = lower_bound(items.histogram, options.max_items)
-        ungrouped = totals.groups.packs_ungrouped if totals.groups is not None else 0
+        ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0
         is_possible = least <= ungrouped <= len(documents) // step  # the exact number depends on the algorithm
         counted = group_totals(group_codes(groups), ungrouped if is_possible else least)
         yield from differences(totals, {"groups": counted.to_dict()}, "the source")

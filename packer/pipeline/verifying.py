@@ -51,7 +51,7 @@ def verify(
 
     Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and tokens,
     which are otherwise compared with each other and with the limits that the rows set.
-    Three that only the planner knows are checked for their limits: `pool_packs`, `packs_ungrouped`, and `lower_bound`
+    Three that only the planner knows are checked for their limits: `pool_rows`, `rows_ungrouped`, and `lower_bound`
     if the algorithm or `apart` may improve on the bounds of `packer.algorithms.bounds`.
 
     Args:

@@ -28,7 +28,7 @@ def render_figures(figures: Figures, *, unicode: bool = True) -> str:
 def _render_planned(figures: Figures, *, unicode: bool) -> str:
     lines = [
         f"{count_of(figures.documents, 'document')}, {count_of(figures.tokens, 'token')}",
-        f"Packed: {count_of(figures.packs, 'row')} of {figures.max_len:,} tokens, {percent(figures.efficiency)} full "
+        f"Packed: {count_of(figures.rows, 'row')} of {figures.max_len:,} tokens, {percent(figures.efficiency)} full "
         f"(lower bound {figures.totals.lower_bound:,})",
     ]
     lines += [f"{use.column}: {number(use.mean)} {_of_limit(use)}" for use in figures.limits]
@@ -54,15 +54,15 @@ def _render_packed(figures: Figures, *, unicode: bool) -> str:
         [
             "padding",
             percent(figures.padding.packed),
-            f"{number(figures.padding_tokens / figures.packs)} tokens per row",
+            f"{number(figures.padding_tokens / figures.rows)} tokens per row",
         ],
-        ["lower bound", f"{figures.totals.lower_bound:,}", f"rows that any packing needs; here {figures.packs:,}"],
+        ["lower bound", f"{figures.totals.lower_bound:,}", f"rows that any packing needs; here {figures.rows:,}"],
         ["attention", percent(rows.attention_share), "of the work if a row were one document"],
         *mixing_facts(rows),
     ]
     return "\n".join(
         [
-            f"{count_of(figures.packs, 'row')} of {figures.max_len:,} tokens",
+            f"{count_of(figures.rows, 'row')} of {figures.max_len:,} tokens",
             render_table(facts, align="<><"),
             "",
             _render_distribution(rows.segments_per_row, "Segments per row", unicode=unicode),
@@ -188,7 +188,7 @@ def length_table(found: RowLengths) -> list[list[str]]:
         left_out |= {"split", "no context"}
     columns = {
         "max_len": [f"{length.max_len:,}" for length in lengths],
-        "rows": [f"{length.packs:,}" for length in lengths],
+        "rows": [f"{length.rows:,}" for length in lengths],
         "full": [percent(length.efficiency) for length in lengths],
         "split": [f"{length.totals.documents_split:,}" for length in lengths],
         "no context": [share(length.tokens_without_context / length.tokens) for length in lengths],
@@ -257,7 +257,7 @@ def _packing_table(comparison: Comparison) -> str:
         table.append(
             [
                 _marked(comparison, outcome),
-                f"{figures.packs:,}",
+                f"{figures.rows:,}",
                 _exact_percent(figures.efficiency),
                 _gap(comparison.gap(figures)),
                 number(figures.packing_factor),
@@ -336,7 +336,7 @@ def _with_notes(table: list[list[str]], notes: Iterable[str]) -> str:
 def _marked(comparison: Comparison, outcome: Outcome) -> str:
     """Return the name of an algorithm, with a star if it has the fewest rows."""
     best = comparison.best_outcome
-    is_best = outcome.figures.packs == best.figures.packs and outcome.keeps_whole == best.keeps_whole
+    is_best = outcome.figures.rows == best.figures.rows and outcome.keeps_whole == best.keeps_whole
     return f"{'*' if is_best else ' '} {outcome.algorithm}"
 
 

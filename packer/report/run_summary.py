@@ -75,7 +75,7 @@ def render_append_summary(
         compiling: the part of this time in which kernels were compiled.
         verbose: as in `render_manifest_summary`.
     """
-    documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.packs, "row")
+    documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.rows, "row")
     lines = _rows_summary("Appended", added, None, duration_and_compiling(seconds, compiling), verbose=verbose)
     lines += _rejected_lines(added.totals.documents_rejected, any_path(output) / added.rejected_name)
     lines.append(f"{output} has {len(manifest.generations)} generations now: {documents} in {packed_rows}")
@@ -84,7 +84,7 @@ def render_append_summary(
 
 def _rows_summary(done: str, manifest: Manifest, rows: RowFigures | None, took: str, *, verbose: bool) -> list[str]:
     options, totals = manifest.options, manifest.totals
-    documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
+    documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.rows, "row")
     facts = [
         *_document_facts(totals),
         *_token_facts(totals, labels=options.labels and options.lengths_column is None, verbose=verbose),
@@ -239,7 +239,7 @@ def _without_zeros(facts: list[Fact]) -> list[Fact]:
 
 def _document_facts(totals: Totals) -> list[Fact]:
     return [
-        ["documents", f"{totals.documents:,}", f"{number(totals.documents_packed / totals.packs)} per row"],
+        ["documents", f"{totals.documents:,}", f"{number(totals.documents_packed / totals.rows)} per row"],
         ["  split", f"{totals.documents_split:,}", f"{count_of(totals.segments, 'segment')} in all"],
         ["  truncated", f"{totals.documents_truncated:,}", ""],
         *_dropped_facts({name: count for name, count in totals.documents_dropped.items() if name != "rejected"}),
@@ -281,16 +281,16 @@ def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[s
 
 def _row_facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> list[Fact]:
     totals, shards = manifest.totals, manifest.shards
-    packs, bound, pool = totals.packs, totals.lower_bound, totals.pool_packs
+    packed, bound, pool = totals.rows, totals.lower_bound, totals.pool_rows
     note = f"{percent(totals.efficiency)} full; lower bound {bound:,}"
-    if packs > bound:
-        note += f"; gap {percent((packs - bound) / bound)}"
-    facts = [["rows", f"{packs:,}", note], *_group_facts(manifest)]
+    if packed > bound:
+        note += f"; gap {percent((packed - bound) / bound)}"
+    facts = [["rows", f"{packed:,}", note], *_group_facts(manifest)]
     if verbose:
-        facts.append(["  pool", f"{pool:,}", f"{percent(pool / packs)} of the rows"])
+        facts.append(["  pool", f"{pool:,}", f"{percent(pool / packed)} of the rows"])
     if rows is not None:
         mixed = mixing_facts(rows)
-        if rows.rows < packs:
+        if rows.rows < packed:
             mixed.append(["sampled", f"{rows.rows:,}", "rows, for the two lines above"])
         facts += [[f"  {name.strip()}", value, note] for name, value, note in mixed]
     return [*facts, ["shards", f"{len(shards):,}", byte_size(sum(shard.bytes for shard in shards))]]
@@ -301,7 +301,7 @@ def _group_facts(manifest: Manifest) -> list[Fact]:
     options, groups = manifest.options, manifest.totals.groups
     if groups is None:
         return []
-    extra = manifest.packs - groups.packs_ungrouped
+    extra = manifest.rows - groups.rows_ungrouped
     note = f"of {options.group_by}"
     if groups.documents_without:
         note += f"; {count_of(groups.documents_without, 'document')} in none"
@@ -309,7 +309,7 @@ def _group_facts(manifest: Manifest) -> list[Fact]:
         [
             f"  {options.group_mode}",
             f"{extra:+,}",
-            f"rows more than ungrouped, {percent(extra / groups.packs_ungrouped)}",
+            f"rows more than ungrouped, {percent(extra / groups.rows_ungrouped)}",
         ],
         ["  groups", f"{groups.groups:,}", note],
     ]

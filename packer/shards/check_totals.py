@@ -86,7 +86,7 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
     totals, shards = manifest.totals, manifest.shards
     rows, tokens = _total(shards, "rows"), _total(shards, "tokens")
     counted: dict[str, object] = {
-        "packs": rows,
+        "rows": rows,
         "tokens_packed": tokens,
         "tokens_trained": _total(shards, "trained"),
         "segments_untrained": _total(shards, "untrained_segments"),
@@ -94,7 +94,7 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
     if rows:
         counted["efficiency"] = tokens / (rows * manifest.max_len)
     yield from differences(totals, counted, "the shards")
-    yield from _outside("pool_packs", totals.pool_packs, 0, rows, origin="the shards")
+    yield from _outside("pool_rows", totals.pool_rows, 0, rows, origin="the shards")
     yield from _source_faults(manifest)
     accounted = totals.tokens_packed - totals.tokens_repeated + totals.tokens_lost
     yield from differences(totals, {"tokens": accounted}, "those packed, truncated and dropped")
@@ -185,11 +185,11 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
     except PackerError as error:
         yield str(error)
         return
-    most = least if is_exact else max(least, manifest.packs)
+    most = least if is_exact else max(least, manifest.rows)
     yield from _outside("lower_bound", totals.lower_bound, least, most, origin="the rows")
     if totals.groups is not None:
         least = lower_bound(items, options.max_items)
-        yield from _outside("groups.packs_ungrouped", totals.groups.packs_ungrouped, least, count, origin="the rows")
+        yield from _outside("groups.rows_ungrouped", totals.groups.rows_ungrouped, least, count, origin="the rows")
 
 
 def _bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, bool]:

@@ -31,9 +31,7 @@ def parts_of(manifest: Manifest) -> tuple[Manifest, ...]:
                 part=first,
             )
         )
-        first = PartOfSet(
-            row=first.row + generation.totals.packs, document=first.document + generation.source.documents
-        )
+        first = PartOfSet(row=first.row + generation.totals.rows, document=first.document + generation.source.documents)
     return tuple(parts)
 
 

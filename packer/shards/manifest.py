@@ -104,9 +104,9 @@ class Manifest:
         return self.part or PartOfSet()
 
     @property
-    def packs(self) -> int:
+    def rows(self) -> int:
         """Number of rows in all shards."""
-        return self.totals.packs
+        return self.totals.rows
 
     @property
     def max_len(self) -> int:
@@ -126,7 +126,7 @@ class Manifest:
     def __repr__(self) -> str:
         totals = self.totals
         return (
-            f"Manifest(packs={totals.packs}, max_len={self.max_len}, documents={totals.documents_packed}, "
+            f"Manifest(rows={totals.rows}, max_len={self.max_len}, documents={totals.documents_packed}, "
             f"tokens={totals.tokens_packed}, efficiency={self.efficiency:.6f})"
         )
 
@@ -140,7 +140,7 @@ class Manifest:
         """Return the main facts as (name, value in words)."""
         totals = self.totals
         facts = [
-            ("rows", f"{totals.packs:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
+            ("rows", f"{totals.rows:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
             ("documents", f"{totals.documents_packed:,} of {totals.documents:,}, {totals.segments:,} segments"),
             ("tokens", f"{totals.tokens_packed:,}, {totals.tokens_lost:,} truncated or dropped"),
             ("algorithm", self.options.algorithm),

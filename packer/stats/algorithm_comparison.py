@@ -99,12 +99,12 @@ class Comparison:
 
     def gap(self, figures: Figures) -> float:
         """Return the rows above the lower bound as a share of it; negative if cut documents made fewer possible."""
-        return figures.packs / self.lower_bound - 1
+        return figures.rows / self.lower_bound - 1
 
     @property
     def steps_at_same_rows(self) -> int:
         """Optimizer steps per epoch if a step has as many packed rows as it had documents."""
-        return -(-self.best.packs // self.best.documents_per_step)
+        return -(-self.best.rows // self.best.documents_per_step)
 
     @property
     def is_small(self) -> bool:
@@ -138,7 +138,7 @@ class Comparison:
         figures, rows = outcome.figures, outcome.figures.row_figures
         return {
             "algorithm": outcome.algorithm,
-            "packs": figures.packs,
+            "rows": figures.rows,
             "efficiency": figures.efficiency,
             "padding_ratio": 1 - figures.efficiency,
             "padding_tokens": figures.padding_tokens,
@@ -146,7 +146,7 @@ class Comparison:
             "packing_factor": figures.packing_factor,
             "speedup": figures.speedup,
             "segments": rows.segments,
-            "segments_per_pack": rows.segments / figures.packs,
+            "segments_per_row": rows.segments / figures.rows,
             "max_segments": rows.segments_per_row.max,
             "attention": rows.attention,
             "attention_share": rows.attention_share,

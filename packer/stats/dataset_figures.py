@@ -148,9 +148,9 @@ class Figures:
         return self.totals.tokens_packed if self.is_packed else self.totals.tokens
 
     @property
-    def packs(self) -> int:
+    def rows(self) -> int:
         """Number of rows."""
-        return self.totals.packs
+        return self.totals.rows
 
     @property
     def segments(self) -> int:
@@ -160,12 +160,12 @@ class Figures:
     @property
     def efficiency(self) -> float:
         """Real tokens divided by all tokens of the rows."""
-        return self.totals.tokens_packed / (self.packs * self.max_len)
+        return self.totals.tokens_packed / (self.rows * self.max_len)
 
     @property
     def packing_factor(self) -> float:
         """Documents per row."""
-        return self.totals.documents_packed / self.packs
+        return self.totals.documents_packed / self.rows
 
     @property
     def speedup(self) -> float:
@@ -173,12 +173,12 @@ class Figures:
 
         Without packing, each segment is padded to max_len; the cost of attention is not taken into account.
         """
-        return self.segments / self.packs
+        return self.segments / self.rows
 
     @property
     def padding_tokens(self) -> int:
         """Tokens of padding in all rows, including those for alignment."""
-        return self.packs * self.max_len - self.totals.tokens_packed
+        return self.rows * self.max_len - self.totals.tokens_packed
 
     @property
     def documents_over_max_len(self) -> int:
@@ -201,7 +201,7 @@ class Figures:
     @cached_property
     def padding(self) -> Padding:
         """Padding ratios, unpacked and packed."""
-        return padding_ratios(self.histogram, self.packs)
+        return padding_ratios(self.histogram, self.rows)
 
     @cached_property
     def epoch(self) -> Epoch:
@@ -213,10 +213,10 @@ class Figures:
             rows=self.segments,
             rows_per_step=per_step * self.segments / documents,
             steps=-(-documents // per_step),
-            packed_rows=self.packs,
+            packed_rows=self.rows,
             packed_rows_per_step=packed_per_step,
             packed_documents_per_step=packed_per_step * self.packing_factor,
-            packed_steps=-(-self.packs // packed_per_step),
+            packed_steps=-(-self.rows // packed_per_step),
         )
 
     @property
@@ -251,7 +251,7 @@ class Figures:
 
     def __repr__(self) -> str:
         return (
-            f"Figures(documents={self.documents}, tokens={self.tokens}, packs={self.packs}, max_len={self.max_len}, "
+            f"Figures(documents={self.documents}, tokens={self.tokens}, rows={self.rows}, max_len={self.max_len}, "
             f"efficiency={self.efficiency:.6f})"
         )
 
@@ -266,11 +266,11 @@ class Figures:
             "max_len": self.max_len,
             "max_segments": self.options.max_segments,
             "algorithm": self.algorithm,
-            "packs": self.packs,
+            "rows": self.rows,
             "lower_bound": self.totals.lower_bound,
             "efficiency": self.efficiency,
             "packing_factor": self.packing_factor,
-            "mean_padding": self.padding_tokens / self.packs,
+            "mean_padding": self.padding_tokens / self.rows,
             "padding": self.padding.to_json(),
             "epoch": asdict(self.epoch),
             "limits": [asdict(use) for use in self.limits],
@@ -320,7 +320,7 @@ class RowLengths:
             "lengths": [
                 {
                     "max_len": figures.max_len,
-                    "packs": figures.packs,
+                    "rows": figures.rows,
                     "efficiency": figures.efficiency,
                     "tokens": figures.tokens,
                     "documents_split": figures.totals.documents_split,

@@ -43,8 +43,8 @@ class Padding:
         }
 
 
-def padding_ratios(histogram: NDArray[np.int64], packs: int) -> Padding:
-    """Return the padding ratios of the segments in a histogram, in batches and in `packs` packed rows.
+def padding_ratios(histogram: NDArray[np.int64], rows: int) -> Padding:
+    """Return the padding ratios of the segments in a histogram, in batches and in `rows` packed rows.
 
     Random batches are computed exactly, not sampled: with q batches of B segments and a last one of r, the ratio is
     1 - tokens / (q B E[longest of B] + r E[longest of r]).
@@ -64,7 +64,7 @@ def padding_ratios(histogram: NDArray[np.int64], packs: int) -> Padding:
         max_len=_ratio(tokens, segments * max_len),
         batch_longest={size: _ratio(tokens, random_total(size)) for size in BATCH_SIZES},
         group_by_length={size: _ratio(tokens, grouped_total(histogram, size)) for size in BATCH_SIZES},
-        packed=_ratio(tokens, packs * max_len),
+        packed=_ratio(tokens, rows * max_len),
     )
 
 

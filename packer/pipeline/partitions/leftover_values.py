@@ -212,7 +212,7 @@ def leftover_values(mapped: MappedDocuments, plan: Plan, row_format: RowFormat) 
     table = mapped.table
     if row_format.index_only or not isinstance(plan, PartitionPlan):
         return None
-    if not plan.totals.pool_packs or not is_remote(table.input_ids):
+    if not plan.totals.pool_rows or not is_remote(table.input_ids):
         return None
     return LeftoverValues(plan=plan, row_format=row_format, labels=table.labels is not None)
 

@@ -86,7 +86,7 @@ class PartitionPlan:
     @property
     def _pool_cuts(self) -> list[int]:
         """First row of each shard of the pool, counted through its notes, and the end of the last."""
-        return even_cuts(self.totals.pool_packs, self.job.most_rows)
+        return even_cuts(self.totals.pool_rows, self.job.most_rows)
 
     def is_of_pool(self, number: int) -> bool:
         """Whether a shard is one of the pool."""

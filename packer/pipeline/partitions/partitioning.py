@@ -184,9 +184,9 @@ class _Planner:
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
         plan = self._plan(job, own, None, self._drawn_pool(job, stage) if count > 1 else [])
-        if far and allowed is not None and count > 1 and plan.totals.packs > allowed:
+        if far and allowed is not None and count > 1 and plan.totals.rows > allowed:
             plan = self._plan(job, own, None, self._drawn_pool(job, stage, proves=True))
-        return None if allowed is not None and plan.totals.packs > allowed else plan
+        return None if allowed is not None and plan.totals.rows > allowed else plan
 
     def _drawn_pool(self, job: PartitionJob, drawn: str, *, proves: bool = False) -> list[PoolStage]:
         """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
@@ -260,8 +260,8 @@ class _Planner:
             self.surveyed.account,
             max_len=self.options.max_len,
             segments=self.surveyed.segments,
-            packs=int(own.sum()) + pool_rows,
-            pool_packs=pool_rows,
+            rows=int(own.sum()) + pool_rows,
+            pool_rows=pool_rows,
             lower_bound=self.lower_bound,
         )
         return PartitionPlan(

@@ -78,8 +78,8 @@ def plan_groups(
         account_of(segments, options),
         max_len=options.max_len,
         segments=len(placed.numbers) * (2 if options.pairs else 1),
-        packs=rows,
-        pool_packs=rows if are_leftovers or rows > rows_per_shard else 0,
+        rows=rows,
+        pool_rows=rows if are_leftovers or rows > rows_per_shard else 0,
         lower_bound=max(proved, least_rows(items, of_items, options)),
         groups=group_totals(groups, patterns.packs),
     )
@@ -108,10 +108,10 @@ def _apart(
     return best
 
 
-def group_totals(groups: NDArray[np.int32], packs_ungrouped: int) -> GroupTotals:
-    """Count groups; `packs_ungrouped` is the number of rows that the documents take if groups are ignored."""
+def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
+    """Count groups; `rows_ungrouped` is the number of rows that the documents take if groups are ignored."""
     return GroupTotals(
         groups=int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
         documents_without=int(np.count_nonzero(groups == NO_GROUP)),
-        packs_ungrouped=packs_ungrouped,
+        rows_ungrouped=rows_ungrouped,
     )

@@ -56,8 +56,8 @@ def plan_under_limits(
         account_of(segments, options),
         max_len=options.max_len,
         segments=len(numbers),
-        packs=len(placed),
-        pool_packs=0,
+        rows=len(placed),
+        pool_rows=0,
         lower_bound=max(
             lower_bound(segments.histogram, options.max_items), int(vector_bounds(demands, capacities).max())
         ),

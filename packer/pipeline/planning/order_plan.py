@@ -167,14 +167,14 @@ class OrderPlan:
     @property
     def shard_rows(self) -> list[int]:
         """Rows of each shard; none is empty."""
-        packs = self.totals.packs
-        rows: list[int] = np.diff([*range(0, packs, self.rows_per_shard), packs]).tolist()
+        count = self.totals.rows
+        rows: list[int] = np.diff([*range(0, count, self.rows_per_shard), count]).tolist()
         return rows
 
     def rows(self, shard: int) -> ShardRows:
         """Return the rows of a shard; they are made when they are looked up."""
         first = shard * self.rows_per_shard
-        return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.totals.packs))
+        return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.totals.rows))
 
     def stretch(self, mark: int) -> LocatedRows:
         """Make the rows from a mark to the next one."""
@@ -275,7 +275,7 @@ def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
     found.append(np.array([[rows], [documents], [0]]))
     bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_items)
     totals = PlanTotals.of(
-        account, max_len=options.max_len, segments=pieces * step, packs=rows, pool_packs=0, lower_bound=bound
+        account, max_len=options.max_len, segments=pieces * step, rows=rows, pool_rows=0, lower_bound=bound
     )
     marks = np.concatenate(found, axis=1)
     return Note(

@@ -79,7 +79,7 @@ def _opening(figures: Figures) -> list[str]:
     else:
         saves = f"no fewer tokens than padding in random batches of {BATCHES[0]}"
     sentences = [
-        f"{count_of(figures.documents, 'document')} {packed} {count_of(figures.packs, 'row')} of {figures.max_len:,} "
+        f"{count_of(figures.documents, 'document')} {packed} {count_of(figures.rows, 'row')} of {figures.max_len:,} "
         f"tokens: {saves}."
     ]
     if figures.row_lengths is not None and figures.row_lengths.asked:
@@ -97,7 +97,7 @@ def _facts(figures: Figures) -> list[tuple[str, float, str, str]]:
     return [
         ("documents", figures.documents, f"{figures.documents:,}", "documents"),
         ("tokens", figures.tokens, f"{figures.tokens:,}", "tokens"),
-        ("packs", figures.packs, f"{figures.packs:,}", f"rows of {figures.max_len:,}"),
+        ("rows", figures.rows, f"{figures.rows:,}", f"rows of {figures.max_len:,}"),
         ("efficiency", figures.efficiency, percent(figures.efficiency), "filled"),
         ("packing_factor", figures.packing_factor, number(figures.packing_factor), "documents a row"),
         ("lower_bound", figures.totals.lower_bound, f"{figures.totals.lower_bound:,}", "rows at least"),

@@ -61,13 +61,13 @@ def rows_section(figures: Figures) -> Section:
     rows, factor = figures.shown_rows, figures.packing_factor
     holds = f"A row holds {number(factor)} documents" if factor >= 1 else f"A document takes {number(1 / factor)} rows"
     count = Counter(row.chosen for row in rows)
-    shown = ["all there are" if len(rows) == figures.packs else f"{count['at random']:,} drawn at random"]
+    shown = ["all there are" if len(rows) == figures.rows else f"{count['at random']:,} drawn at random"]
     if count["least full"]:
         shown.append(f"the {count['least full']:,} least full")
     if count["most segments"]:
         shown.append(f"the {count['most segments']:,} with the most segments")
     verdict = (
-        f"{holds} on average; rows are {share(figures.efficiency)} full. Of {count_of(figures.packs, 'row')}, "
+        f"{holds} on average; rows are {share(figures.efficiency)} full. Of {count_of(figures.rows, 'row')}, "
         f"{', then '.join(shown)}:"
     )
     shows_trained = any(row.trained is not None for row in rows)
