@@ -41,7 +41,7 @@ def make_source(kind: str, seed=0) -> dict[str, list[list[int]]]:
 
 def make_example(folder: Path, source: dict[str, list[list[int]]], **options) -> Example:
     out = folder / "packed"
-    options = {"max_len": MAX_LEN, "emit": ["position_ids"], "sync": False, **options}
+    options = {"max_len": MAX_LEN, "add_column": ["position_ids"], "sync": False, **options}
     manifest = packer.pack(datasets.Dataset.from_dict(source), out, **options)
     pieces = {}
     labels_of = source.get("labels", source["input_ids"])

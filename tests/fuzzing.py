@@ -291,7 +291,9 @@ def pack_small(folder: Path) -> Path:
     import packer
 
     source, _ = write_source("stream", SOURCES["stream"][1](), folder)
-    packer.pack(source, folder / "packed", max_len=16, shard_size=512, emit=["position_ids"], workers=1, sync=False)
+    packer.pack(
+        source, folder / "packed", max_len=16, shard_size=512, add_column=["position_ids"], workers=1, sync=False
+    )
     return folder / "packed"
 
 

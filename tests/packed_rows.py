@@ -39,7 +39,7 @@ def make(folder: Path, lengths=LENGTHS, **options) -> Path:
     """Pack documents of these lengths; return the packed dataset."""
     source = write_source(folder / "source.arrow", lengths, labels=options.pop("source_labels", True))
     out = folder / "packed"
-    packer.pack(source, out, **{"max_len": MAX_LEN, "emit": ["position_ids"], "sync": False, **options})
+    packer.pack(source, out, **{"max_len": MAX_LEN, "add_column": ["position_ids"], "sync": False, **options})
     return out
 
 

@@ -44,7 +44,7 @@ class Packing:
         """Pack the sources; return None if nothing is left to pack, or a document is too long for the options."""
         source = list(zip(paths, self.weights, strict=True)) if self.weights else paths[0]
         try:
-            return packer.pack(source, out, sync=False, workers=1, allow_untrained=True, **self.options)
+            return packer.pack(source, out, sync=False, workers=1, allow_nothing_trained=True, **self.options)
         except SourceError as error:
             reasons = "nothing to pack", "nothing to take", "is null in every", "has a turn", "longer)", "empty dataset"
             if not any(reason in str(error) for reason in reasons):

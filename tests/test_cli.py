@@ -164,7 +164,10 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
             ("pack", "rows.arrow", "--max-len", 64, "--shard-size", "0"),
             "'--shard-size': 0 is not a whole number",
         ),
-        (("pack", "rows.arrow", "--max-len", 64, "--emit", "mask"), "'--emit': 'mask' is not one of position_ids"),
+        (
+            ("pack", "rows.arrow", "--max-len", 64, "--add-column", "mask"),
+            "'--add-column': 'mask' is not one of position_ids",
+        ),
         (("pack", "rows.arrow", "--max-len", 64, "--algorithm", "magic"), "'--algorithm': 'magic'"),
         (("pack", "rows.arrow", "--max-len", 64, "--long", "keep"), "'--long': 'keep'"),
         (("pack", "rows.arrow", "--max-len", 64, "--workers", 0), "'--workers'"),
@@ -319,9 +322,9 @@ def test_without_labels_the_summary_says_that_only_the_loader_is_safe(source):
     assert packer.load("rows-packed-64").column_names == ["input_ids", "seq_lengths", "doc_ids", "doc_starts"]
 
 
-@pytest.mark.parametrize("emit", ["position_ids", "labels,position_ids", "position_ids, labels"])
-def test_emit_adds_position_ids(source, emit):
-    succeeded("pack", source, "--max-len", 64, "--emit", emit)
+@pytest.mark.parametrize("add_column", ["position_ids", "labels,position_ids", "position_ids, labels"])
+def test_an_added_column_holds_position_ids(source, add_column):
+    succeeded("pack", source, "--max-len", 64, "--add-column", add_column)
     dataset = packer.load("rows-packed-64")
     assert dataset.column_names[:3] == ["input_ids", "labels", "position_ids"]
     starts = dataset[0]["seq_lengths"].cumsum()[:-1]

@@ -259,7 +259,7 @@ def test_a_mask_missing_from_the_first_file_is_reported(tmp_path, ending):
     with pytest.raises(PackerError, match=rf"b.{ending}.* has .*'loss_mask'.* first .* none; give it to all"):
         packer.pack(tmp_path / "files", tmp_path / "out", max_len=8)
     (tmp_path / "files" / f"a.{ending}").unlink()
-    packer.pack(tmp_path / "files", tmp_path / "out", max_len=8, allow_untrained=True)
+    packer.pack(tmp_path / "files", tmp_path / "out", max_len=8, allow_nothing_trained=True)
     assert packer.load(tmp_path / "out")[0]["labels"].tolist() == [-100] * 8
 
 

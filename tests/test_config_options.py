@@ -24,7 +24,7 @@ output = "out"
 max_len = 32
 long = "truncate"
 shard-size = "10KB"
-emit = ["position_ids"]
+add_column = ["position_ids"]
 labels = false
 sync = false
 workers = 1
@@ -32,7 +32,7 @@ workers = 1
     )
     succeeded("pack", "--config", "pack.toml", "--seed", 3)
     packer.pack(
-        source, "same", max_len=32, long="truncate", shard_size="10KB", emit="position_ids", labels=False, seed=3
+        source, "same", max_len=32, long="truncate", shard_size="10KB", add_column="position_ids", labels=False, seed=3
     )
     assert hashes(Path("out")) == hashes(Path("same"))
 

@@ -129,7 +129,7 @@ def test_megatron_refuses_labels_that_are_not_the_tokens(tmp_path):
 
 
 def test_megatron_reads_aligned_extents_unchanged(tmp_path):
-    packed = make(tmp_path, max_len=16, align=4, emit=[])
+    packed = make(tmp_path, max_len=16, align=4, add_column=[])
     packer.export(packed, tmp_path / "out", to="megatron")
     packer.export(packed, tmp_path / "all", to="parquet")
     assert read(tmp_path / "all") == rows_on_disk(packed)

@@ -39,7 +39,7 @@ PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "untrained dropped": ("parquet", {"overlap": 8, "untrained": "drop", "algorithm": "bfd"}),
     "truncated": ("arrow", {"long": "truncate", "truncate_side": "left", "algorithm": "sequential"}),
     "dropped, aligned": ("jsonl", {"long": "drop", "align": 4, "max_segments": 2}),
-    "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "emit": ["position_ids"]}),
+    "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "add_column": ["position_ids"]}),
     "pairs": ("parquet", {"pairs": True, "long": "truncate", "algorithm": "ffd"}),
     "together": ("arrow", {"group_by": "source", "keep": ["source"], "shard_size": 300}),
     "apart": ("parquet", {"group_by": "source", "group_mode": "apart"}),
@@ -176,7 +176,7 @@ def test_a_missing_total_is_named(made):
 
 
 # Options that rows contradict even if they have their default, which the manifest does not contain.
-ALWAYS_COMPARED = {"max_len", "max_segments", "long", "pad_id", "labels", "emit", "input_column", "labels_column"}
+ALWAYS_COMPARED = {"max_len", "max_segments", "long", "pad_id", "labels", "add_column", "input_column", "labels_column"}
 
 # Options that only decide between equally valid rows.
 NOT_IN_THE_ROWS = {
@@ -191,10 +191,10 @@ def test_an_option_that_the_rows_contradict_is_named(made):
     content = json.loads((packed / MANIFEST).read_text())
     made_with = PackOptions.from_dict(content["options"])
     options = {name: getattr(made_with, name) for name in options_of(PackOptions)}
-    options["emit"] = list(made_with.emit)
+    options["add_column"] = list(made_with.add_column)
     others = {
         "max_len": [11, 24], "max_segments": [1], "long": ["split", "truncate", "drop"], "pad_id": [7],
-        "labels": [False], "emit": [["position_ids"], []], "input_column": ["tokens"], "labels_column": ["loss"],
+        "labels": [False], "add_column": [["position_ids"], []], "input_column": ["tokens"], "labels_column": ["loss"],
         "overlap": [1, 4], "align": [2], "truncate_side": ["right"], "untrained": ["keep", "drop"],
         "keep": [["weight"]], "group_by": ["weight"], "group_mode": ["together", "apart"], "mix_unit": ["tokens"],
         "weights": [[1.0, 1.5], [1.0]],

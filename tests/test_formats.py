@@ -141,7 +141,7 @@ def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_p
     for name in ("with", "without"):
         (tmp_path / name).mkdir()
     dataset = packer.load(make(tmp_path / "with"))
-    without = packer.load(make(tmp_path / "without", emit=[]))
+    without = packer.load(make(tmp_path / "without", add_column=[]))
     assert without.column_names == [name for name in dataset.column_names if name != "position_ids"]
     for row, same in zip(dataset, without, strict=True):
         batch, same_batch = packer.collate([row], tensors="numpy"), packer.collate([same], tensors="numpy")

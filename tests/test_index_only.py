@@ -89,9 +89,9 @@ def shuffled_dataset(folder):
 
 SOURCES = {
     "plain": (plain, {}),
-    "labels": (lambda folder: plain(folder, labels=masked), {"emit": ["position_ids"]}),
+    "labels": (lambda folder: plain(folder, labels=masked), {"add_column": ["position_ids"]}),
     "no labels column": (plain, {"labels": False}),
-    "aligned": (lambda folder: plain(folder, labels=masked), {"align": 4, "emit": ["position_ids"], "pad_id": 7}),
+    "aligned": (lambda folder: plain(folder, labels=masked), {"align": 4, "add_column": ["position_ids"], "pad_id": 7}),
     "overlap": (lambda folder: plain(folder, labels=masked), {"overlap": 5}),
     "long integers in files": (several_files, {}),
     "fixed lists": (fixed_lists, {"max_len": 40}),

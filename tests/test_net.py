@@ -175,8 +175,8 @@ PACKS = {
     "seed": (parquet, {"seed": 12}),
     "padding": (parquet, {"pad_id": 7}),
     "keep": (parquet, {"keep": ["topic", "images"], "keep_tokens": ["scores"]}),
-    "added columns": (parquet, {"emit": ["position_ids"]}),
-    "no labels": (parquet, {"labels": False, "emit": ["position_ids"]}),
+    "added columns": (parquet, {"add_column": ["position_ids"]}),
+    "no labels": (parquet, {"labels": False, "add_column": ["position_ids"]}),
     "limit": (parquet, {"limit": ["images:6"], "long": "drop"}),
     "grouped": (parquet, {"group_by": "topic"}),
     "grouped apart": (parquet, {"group_by": "topic", "group_mode": "apart"}),
@@ -329,7 +329,12 @@ def test_an_export_keeps_its_columns(tmp_path, net, to):
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("loader")
-    options = {"keep": ["images", "topic"], "keep_tokens": ["scores"], "emit": ["position_ids"], "max_segments": 12}
+    options = {
+        "keep": ["images", "topic"],
+        "keep_tokens": ["scores"],
+        "add_column": ["position_ids"],
+        "max_segments": 12,
+    }
     return packer.load(pack(folder, parquet(folder), **options))
 
 

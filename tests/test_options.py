@@ -27,10 +27,10 @@ SAMPLES = {
     "on_error": "skip",
     "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
-    "gap": 0.25, "time_limit": 2.5, "limit": ("images:16",), "align": 4, "untrained": "drop", "allow_untrained": True,
-    "seed": 7, "pad_id": 9, "long": "truncate", "overlap": 5, "split_at": "turns",
+    "gap": 0.25, "time_limit": 2.5, "limit": ("images:16",), "align": 4, "untrained": "drop",
+    "allow_nothing_trained": True, "seed": 7, "pad_id": 9, "long": "truncate", "overlap": 5, "split_at": "turns",
     "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
-    "group_by": "topic", "group_mode": "apart", "pairs": True, "emit": ("position_ids",), "labels": False,
+    "group_by": "topic", "group_mode": "apart", "pairs": True, "add_column": ("position_ids",), "labels": False,
     "index_only": True, "shard_size": 2 * 10**6,
 }  # fmt: skip
 """A value for every option of the command line that is not its default."""
@@ -220,8 +220,8 @@ def test_unknown_names_are_refused_with_the_names_there_are():
     [
         ({}, ("input_ids", "labels")),
         ({"labels": False}, ("input_ids",)),
-        ({"emit": ("position_ids",)}, ("input_ids", "labels", "position_ids")),
-        ({"labels": False, "emit": ("position_ids",)}, ("input_ids", "position_ids")),
+        ({"add_column": ("position_ids",)}, ("input_ids", "labels", "position_ids")),
+        ({"labels": False, "add_column": ("position_ids",)}, ("input_ids", "position_ids")),
     ],
 )
 def test_token_columns_are_those_asked_for_in_the_order_on_disk(options, columns):

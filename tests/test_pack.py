@@ -220,7 +220,7 @@ def test_the_format_is_written_and_read_unchanged(tmp_path, monkeypatch, name):
     options = {
         "max_len": 32,
         "algorithm": "bfd" if name == "bfd" else "auto",
-        "emit": ["position_ids"],
+        "add_column": ["position_ids"],
         "shard_size": "6KB",
         "pad_id": 3,
     }

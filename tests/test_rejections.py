@@ -513,8 +513,8 @@ def test_records_that_a_template_refuses_are_named_if_nothing_is_trained(tmp_pat
         in message
     )
     assert "(chats.jsonl line 2): the chat template renders what comes before" in message
-    assert message.endswith("; or choose allow_untrained")
-    manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, allow_untrained=True)
+    assert message.endswith("; or choose allow_nothing_trained")
+    manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, allow_nothing_trained=True)
     assert manifest.totals.documents_rejected == {"unlocated_spans": 2}
 
 

@@ -128,7 +128,7 @@ def test_any_packed_documents_are_those_of_the_slow_twin(tmp_path_factory, packi
     assume(manifest is not None)
     kept = [name for name in packing.options.get("keep", ()) if name == "source"]
     options = {"max_len": packing.options["align"] * times if "align" in packing.options else times, "keep": kept}
-    options |= {"seed": data.draw(st.integers(0, 2)), "allow_untrained": True, "shard_size": 100}
+    options |= {"seed": data.draw(st.integers(0, 2)), "allow_nothing_trained": True, "shard_size": 100}
     twin = documents_of(folder / "packed")
     try:
         found = pack(folder / "packed", folder / "found", **options)

@@ -100,12 +100,12 @@ def test_repeated_tokens_and_left_truncation_do_not_count_as_cut() -> None:
 # The table
 
 
-def length_of(max_len: int, cut: int, *, lost: int = 0, split: int = 3, packs: int = 10, full: float = 0.99) -> Figures:
+def length_of(max_len: int, cut: int, *, lost: int = 0, split: int = 3, rows: int = 10, full: float = 0.99) -> Figures:
     """Figures of documents of 1,000 tokens, of which some are without context or lost."""
     totals = {"documents": 100, "tokens": 1000, "tokens_truncated": lost, "documents_split": split}
-    totals["tokens_packed"] = round(full * packs * max_len)
-    rows = replace(rows_of([[4]], max_len), tokens_after_start=cut)
-    return figures_of([1] * 100, max_len=max_len, rows=packs, row_figures=rows, totals=totals)
+    totals["tokens_packed"] = round(full * rows * max_len)
+    row_figures = replace(rows_of([[4]], max_len), tokens_after_start=cut)
+    return figures_of([1] * 100, max_len=max_len, rows=rows, row_figures=row_figures, totals=totals)
 
 
 @pytest.mark.parametrize(

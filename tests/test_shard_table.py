@@ -131,7 +131,18 @@ def test_commands_and_readers_take_a_dataset_with_a_table(folder, tmp_path):
     dataset = packer.load(folder, verify=True)
     assert [row["input_ids"].tolist() for row in dataset] == [row["input_ids"] for row in rows_on_disk(folder)]
     assert datasets.load_from_disk(str(folder))["input_ids"] == [row["input_ids"].tolist() for row in dataset]
-    again = ["pack", source, "-o", str(folder), "--max-len", "12", "--emit", "position_ids", "--shard-size", "400"]
+    again = [
+        "pack",
+        source,
+        "-o",
+        str(folder),
+        "--max-len",
+        "12",
+        "--add-column",
+        "position_ids",
+        "--shard-size",
+        "400",
+    ]
     for command in (
         ["verify", str(folder), "--source", source],
         ["stats", str(folder)],

@@ -174,7 +174,9 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
 @pytest.mark.parametrize(("name", "value"), [("source_ids", -1), ("copy", -1)])
 def test_segments_of_a_mixture_have_a_source_and_a_copy(tmp_path, name, value):
     sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS) for number in range(2)]
-    packer.pack([(source, 1.0) for source in sources], tmp_path / "packed", max_len=MAX_LEN, emit=["position_ids"])
+    packer.pack(
+        [(source, 1.0) for source in sources], tmp_path / "packed", max_len=MAX_LEN, add_column=["position_ids"]
+    )
     (path,) = (tmp_path / "packed").glob("*.arrow")
     rewrite(path, set_at(name, value, is_long))
     reseal(tmp_path / "packed")
@@ -361,7 +363,7 @@ def test_a_source_whose_values_are_no_longer_token_ids_is_named(tmp_path):
 
 def test_unexpected_columns_are_named(tmp_path):
     packed = make(tmp_path, LENGTHS)
-    reseal(packed, lambda content: content["options"].pop("emit"))
+    reseal(packed, lambda content: content["options"].pop("add_column"))
     assert "position_ids, seq_lengths, doc_ids, doc_starts, the options ask for input_ids, labels" in next(
         packer.verify(packed)
     )

@@ -40,7 +40,7 @@ repeated on the command line is a list in Python. These differ:
 |---|---|
 | `--source web:0.7 --source code:0.3` | `source=[("web", 0.7), ("code", 0.3)]` |
 | `--chat-template FILE` | `chat_template`: the content of the file (names are the same) |
-| `--emit position_ids` | `emit="position_ids"`, or a list of columns |
+| `--add-column position_ids` | `add_column="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions return a result and raise errors |
 
 ```{{toctree}}

@@ -54,7 +54,7 @@ class PackArguments(RunArguments, total=False):
     limit: Sequence[str]
     align: int
     untrained: choices.Untrained
-    allow_untrained: bool
+    allow_nothing_trained: bool
     seed: int
     pad_id: int | None
     long: choices.LongPolicy
@@ -66,7 +66,7 @@ class PackArguments(RunArguments, total=False):
     group_by: str | None
     group_mode: choices.GroupMode
     pairs: bool
-    emit: str | Sequence[str]
+    add_column: str | Sequence[str]
     labels: bool
     index_only: bool
     shard_size: int | str

@@ -206,7 +206,7 @@ class PackOptions(JsonRecord):
         Untrained,
         Option("What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True),
     ] = "keep"
-    allow_untrained: Annotated[bool, Option("Pack the dataset even if no token is trained.", ROWS)] = False
+    allow_nothing_trained: Annotated[bool, Option("Pack the dataset even if no token is trained.", ROWS)] = False
     seed: Annotated[int, Option("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
     pad_id: Annotated[
         int | None,
@@ -290,7 +290,7 @@ class PackOptions(JsonRecord):
         ),
     ] = False
 
-    emit: Annotated[
+    add_column: Annotated[
         tuple[TokenColumn, ...],
         Option(
             "Token columns to write in addition to input_ids and labels.",

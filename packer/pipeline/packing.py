@@ -281,7 +281,7 @@ def pack_into(
         tokens_trained=sum(entry.trained for entry in entries),
         segments_untrained=sum(entry.untrained_segments for entry in entries),
     )
-    if documents.identity.labels and options.labels and not (totals.tokens_trained or options.allow_untrained):
+    if documents.identity.labels and options.labels and not (totals.tokens_trained or options.allow_nothing_trained):
         refuse_untrained(mapped.sources, totals.tokens_packed)
     generation = Generation(source=documents.identity, totals=with_texts(totals, mapped), shards=len(entries))
     added = Manifest(

@@ -73,9 +73,12 @@ def refuse_untrained(sources: Mapping[str, Source], tokens: int) -> None:
     """Raise the SourceError for rows without trained tokens, which names rejected records if there are any."""
     what = f"none of the {tokens:,} packed tokens is trained"
     if counts := count_rejected([*sources.values()]):
-        raise SourceError(f"{what}, and of the records, {_described(sources, counts)}; or choose --allow-untrained")
+        raise SourceError(
+            f"{what}, and of the records, {_described(sources, counts)}; or choose --allow-nothing-trained"
+        )
     raise SourceError(
-        f"{what}, so a model would learn nothing from them: check the labels or masks, or choose --allow-untrained"
+        f"{what}, so a model would learn nothing from them: check the labels or masks, or choose "
+        "--allow-nothing-trained"
     )
 
 

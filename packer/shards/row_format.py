@@ -49,7 +49,7 @@ class RowFormat:
     @classmethod
     def of(cls, options: PackOptions) -> RowFormat:
         """Return the format that options ask for, without the columns kept from the source."""
-        written = {"input_ids": True, "labels": options.labels, "position_ids": "position_ids" in options.emit}
+        written = {"input_ids": True, "labels": options.labels, "position_ids": "position_ids" in options.add_column}
         return cls(
             max_len=options.max_len,
             pad_id=options.pad_id or 0,
