@@ -13,10 +13,8 @@ PLACES = {
     "parquet_rows": "packer.sources.readers.parquet.LIST_ROWS",
     "blank_lines": "packer.sources.readers.line_blocks.MOST_BLANK",
     "record": "packer.sources.documents.MOST_RECORD",
-    "mapped_documents": "packer.sources.mapped.mapped_lists._DOCUMENTS",
     "segment_run": "packer.sources.packed.segment_index._RUN",
     "segment_batch": "packer.sources.packed.segment_index._BATCH",
-    "characters": "packer.text.text_encoder._CHARACTERS",
     # planning
     "documents_together": "packer.pipeline.segments.segment_reader.CHUNK",
     "segments_arranged": "packer.pipeline.planning.order_plan.STRETCH",
@@ -30,7 +28,6 @@ PLACES = {
     "shards_in_manifest": "packer.shards.shard_table.MOST_IN_MANIFEST",
     "verified_segments": "packer.pipeline.against_source._TOGETHER",
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
-    "sampled_batches": "packer.pipeline.collect_figures.SAMPLED_BATCHES",
     # ranks and stores
     "heartbeat": "packer.heartbeats.INTERVAL",
     "first_pause": "packer.stores.requests._FIRST_PAUSE",
@@ -44,7 +41,6 @@ PLACES = {
     "room_patience": "packer.loader.cache.shard_cache.ROOM_PATIENCE",
     "fetch_patience": "packer.loader.cache.shard_cache.FETCH_PATIENCE",
     "idle": "packer.loader.cache.cached_dataset._IDLE",
-    "made_together": "packer.loader.index.materialized_shards._TOGETHER",
 }
 
 
