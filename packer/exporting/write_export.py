@@ -28,13 +28,13 @@ from packer.options.choices import Compression
 from packer.output.claim_folder import claim
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Kind
-from packer.paths import local_output
+from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import check_files
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches, open_shard, read_manifest
-from packer.stores import is_remote
+from packer.stores import any_path, is_remote
 from packer.system_errors import system_errors
 
 EXPORT_VERSION = 1
@@ -145,6 +145,7 @@ def export(
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     if is_remote(packed):
         raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
+    read_manifest(any_path(expanded(packed)), intact=True)  # before sizes in it are compared
     dataset = load(packed)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
@@ -153,7 +154,6 @@ def export(
             f"{packed} is an index without tokens: write its rows by `packer materialize`, and export these"
         )
     assert isinstance(dataset.path, Path)
-    read_manifest(dataset.path, intact=True)
     source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
     out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")
     real = Path(os.path.realpath(out))
