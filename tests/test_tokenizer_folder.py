@@ -316,3 +316,10 @@ def test_packing_chats_imports_neither_transformers_nor_torch(tmp_path, place, t
             "pandas",
             *(["huggingface_hub"] * (place == "folder")),
         }
+
+
+@pytest.mark.parametrize("class_name", ["PreTrainedTokenizerFast", "Qwen2Tokenizer"])
+def test_special_tokens_in_texts_are_split_if_the_tokenizer_says_so(tmp_path, class_name):
+    byte_level(tmp_path, class_name, eos_token="</s>", unk_token="<unk>")
+    change(tmp_path, split_special_tokens=True)
+    compare(tmp_path)

@@ -118,6 +118,9 @@ class Tokenizer:
 def of_transformers(pretrained: PreTrainedTokenizerBase) -> Tokenizer:
     """Make a tokenizer of one of transformers."""
     special = pretrained.special_tokens_map.items()
+    if pretrained.is_fast:
+        # transformers sets this with every call
+        pretrained.backend_tokenizer.encode_special_tokens = pretrained.split_special_tokens
     return Tokenizer(
         name=pretrained.name_or_path,
         special_tokens={name: str(token) for name, token in special if not isinstance(token, list)},
@@ -147,7 +150,10 @@ def content_of(backend: RustTokenizer) -> Content:
     at = text.index('"vocab":')
     settings = json.loads(text[:at].rstrip(",") + "}}")
     digest = xxhash.xxh3_128_hexdigest(text[at:].encode())
-    return Content({name: _settled(part) for name, part in settings.items() if name not in _OTHER}, digest)
+    found = {name: _settled(part) for name, part in settings.items() if name not in _OTHER}
+    if backend.encode_special_tokens:
+        found["encode_special_tokens"] = True
+    return Content(found, digest)
 
 
 def _settled(part: Any) -> Any:

@@ -58,6 +58,7 @@ def word_tokens(backend: Tokenizer, settings: Mapping[str, Any]) -> WordTokens |
     plain = {"normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
     is_known = (
         pattern in WORDS.values()
+        and not settings.get("encode_special_tokens")
         and (normalizer is None or normalizer.get("type") in _NORMALIZERS)
         and all(token["content"] and plain.items() <= token.items() for token in added)
         and settings["model"]["type"] == "BPE"
