@@ -26,10 +26,16 @@ def named(monkeypatch: pytest.MonkeyPatch, tell) -> None:
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False, error=Killed) -> None:
-    """Raise an error before or after a file of a name, a regular expression, gets it, and whenever one does later."""
+    """Raise an error before or after a file of a name, a regular expression, gets it, and whenever one does later.
+
+    From then on no shard gets its name either: other threads must not go on where a killed process would not.
+    """
+    is_struck = False
 
     def tell(target, rename):
-        struck = re.search(name, target)
+        nonlocal is_struck
+        struck = re.search(name, target) or (is_struck and re.search(r"data-\d+-of-", target))
+        is_struck = is_struck or bool(struck)
         result = rename() if after or not struck else None
         if struck:
             raise error(target)

@@ -281,7 +281,10 @@ def test_splits_that_are_not_names_are_refused(tmp_path, splits):
 
 
 def packed_in_little_memory(source: Path, out: Path, megabytes: int, *, verified: bool = True) -> None:
-    """Pack and verify in a process that may allocate `megabytes` more than after packing a small source."""
+    """Pack and verify in a process that may allocate `megabytes` more than after packing a small source.
+
+    That source has documents enough for compiled kernels, whose memory is not counted.
+    """
     code = """
 import resource, sys
 from pathlib import Path
@@ -294,7 +297,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
 packer.pack(source, out, max_len=4096, sync=False, workers=1)
 """
     code += "assert not list(packer.verify(out, source))" if verified else ""
-    small = save(out.with_name("small.arrow"), pa.array([[1], [2, 3]], pa.list_(pa.int32())))
+    small = save(out.with_name("small.arrow"), pa.array([[1], [2, 3]] * 400, pa.list_(pa.int32())))
     command = [sys.executable, "-c", code, small, source, out, str(megabytes << 20)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

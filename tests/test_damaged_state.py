@@ -137,7 +137,7 @@ def test_a_damaged_decoded_copy_is_not_called_a_corrupt_source_by_ranks(source, 
     with pytest.MonkeyPatch.context() as striking:
         kill(striking, "data-00005-")
         with pytest.raises(Killed):
-            packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1)
+            packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1, workers=1)
     (stream,) = (out / ".packer/spill").glob("*.arrow")
     if damage == "list offsets":
         content = bytearray(stream.read_bytes())

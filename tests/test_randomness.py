@@ -67,7 +67,7 @@ def shards(request):
     """
     random = np.random.default_rng(3)
     lengths = np.minimum(random.lognormal(5, 1, 6_000).astype(np.int32) + 1, 2048)
-    packs = get_algorithm("bfd").solve(np.bincount(lengths, minlength=2049)).rows
+    packs = get_algorithm("bfd").solve(np.bincount(lengths, minlength=2049)).packs
     shard_size = 8 * 2048 * (packs // 4)
     found = []
     for seed in range(SEEDS):
