@@ -127,7 +127,8 @@ def test_a_pack_resumes_after_system_errors_and_dead_workers(trial_of, name, kin
     instants = trial.spread(2, trial.scenario.stages)
     fates = [trial.strike(Strike(kind=kind, instant=instant)) for instant in instants]
     assert len({fate.stage for fate in fates}) >= len(trial.scenario.stages) - 1
-    assert any(0 < fate.shards < trial.shards for fate in fates)
+    # a full disk has no effect at instants that need no room
+    assert kind == "ENOSPC" or any(0 < fate.shards < trial.shards for fate in fates)
 
 
 def test_a_second_command_on_the_same_output_is_refused(decoded):
