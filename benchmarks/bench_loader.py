@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import packer
-from packer.loader.batching.batch_formats import FORMATS
+from packer.loader.batch_formats import FORMATS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed

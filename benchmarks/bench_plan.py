@@ -38,13 +38,12 @@ from packer.algorithms.patterns import RowExtents
 from packer.engine import Threads
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
-from packer.pipeline.partitions.partitioning import plan_partitions
-from packer.pipeline.planning.surveying import survey
-from packer.pipeline.segments.segment_reader import LengthsReader
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import NO_GROUP, apart_bound
 from packer.plan.rows import place_rows
+from packer.planning.packable_segments import LengthsReader
+from packer.planning.partitioning import plan_partitions, survey
 
 ROW_BYTES = 8  # input_ids and labels
 SHARD_SIZE = 512_000_000

@@ -3,9 +3,9 @@
     python benchmarks/bench_tokenize.py --tokenizer Qwen/Qwen3-0.6B t0.jsonl.zst gsm8k.jsonl peps.jsonl.zst
     python benchmarks/bench_tokenize.py --tokenizer T --chat-template A.jinja --chat-template B.jinja chats.jsonl
 
-packer                         records in memory to Arrow columns of tokens and, unless all is trained, labels; every
-                               round begins without remembered words
-packer, the library's words    the same without the memory of words, as where packer has more than two cores
+packer                         records in memory to Arrow columns of tokens and, unless all is trained, labels; by
+                               gigatoken where it is installed, which is loaded and compared in the first round
+packer, tokenizers             the same by the tokenizers library alone
 transformers, rendering alone  `apply_chat_template` to text, which tokenizes nothing
 transformers, tokens and mask  `apply_chat_template(..., return_assistant_tokens_mask=True)`; templates with tags only
 TRL                            `SFTTrainer._prepare_dataset` of a dataset in memory; `assistant_only_loss` for labels
@@ -33,7 +33,7 @@ import click
 import pyarrow as pa
 
 from packer.text import Encoder, TextError, TextOptions, recognize
-from packer.text.message_ends.message_marks import has_generation_tags
+from packer.text.message_marks import has_generation_tags
 
 _DOCUMENTS = 1 << 10  # of a call to the tokenizer; as packer does
 
@@ -55,13 +55,11 @@ def seconds(work: Work) -> float:
     return time.process_time() - start
 
 
-def by_packer(encoder: Encoder, records: list[dict[str, Any]], *, remembers_words: bool) -> Work:
-    words = encoder._tokens._words
+def by_packer(encoder: Encoder, records: list[dict[str, Any]], *, fast: bool) -> Work:
+    if not fast:
+        encoder.stop_fast()
 
     def work() -> None:
-        encoder._tokens._words = words if remembers_words else None
-        if words is not None:
-            words._known.clear()
         for start in range(0, len(records), _DOCUMENTS):
             encoder.encode(records[start : start + _DOCUMENTS])
 
@@ -132,24 +130,27 @@ def main(files: tuple[Path, ...], name: str, templates: tuple[Path, ...], docume
         for path in templates or (None,) if held.conversational else (None,):
             template = path.read_text() if path else None
             for train_on in ("all", None):
-                encoder = Encoder(TextOptions(tokenizer=name, train_on=train_on, chat_template=template), held)
+                options = TextOptions(tokenizer=name, train_on=train_on, chat_template=template)
+                encoder, slow = (Encoder(options, held) for _ in range(2))
                 if train_on is None and not encoder.has_labels:
                     continue
                 shown = "-" if not held.conversational else path.stem if path else "the tokenizer's"
                 click.echo(f"\n{file.name.split('.')[0]}, template {shown}, trained: {encoder.train_on}")
                 try:
-                    _compare(encoder, tokenizer, template, records, runs)
+                    _compare(encoder, slow, tokenizer, template, records, runs)
                 except TextError:
                     click.echo("  refused: the template rewrites earlier turns")
 
 
-def _compare(encoder: Encoder, tokenizer: Any, template: str | None, records: list[dict[str, Any]], runs: int) -> None:
+def _compare(
+    encoder: Encoder, slow: Encoder, tokenizer: Any, template: str | None, records: list[dict[str, Any]], runs: int
+) -> None:
     """Print the speed of every way that there is for these records."""
     tokens = len(encoder.encode(records).input_ids.values)
     column = encoder.records.columns[0]
     ways = {
-        "packer": by_packer(encoder, records, remembers_words=True),
-        "packer, the library's words": by_packer(encoder, records, remembers_words=False),
+        "packer": by_packer(encoder, records, fast=True),
+        "packer, tokenizers": by_packer(slow, records, fast=False),
     }
     if encoder.records.conversational:
         chats = [record[column] for record in records]

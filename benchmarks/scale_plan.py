@@ -23,14 +23,13 @@ from packer.algorithms.jit import jit
 from packer.engine import Result, Threads, Watched
 from packer.notes import Note, Notes, NotesInMemory, note_of
 from packer.options import PackOptions
-from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.partitions.partition_plan import PartitionPlan
-from packer.pipeline.partitions.partitioning import plan_partitions
-from packer.pipeline.planning.surveying import Survey, survey
-from packer.plan.located_rows import PIECE
+from packer.plan.apply_options import cut_lengths_of
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits
+from packer.plan.rows import PIECE
 from packer.plan.segments import Segments
+from packer.planning.partition_plan import PartitionPlan
+from packer.planning.partitioning import Survey, plan_partitions, survey
 
 MEDIAN, SIGMA, LONGEST = 245, 1.0, 20_000
 """Lengths are log-normal, about 400 tokens on average."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from packer.plots.svg_elements import Plot, element, fill, label, stroke
+from packer.figures.svg_elements import Plot, element, fill, label, stroke
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH = 688

@@ -15,8 +15,8 @@ from PIL import Image
 from selenium import webdriver
 
 import packer
+from packer.figures.page import render_page, render_plot
 from packer.pipeline.collect_figures import packed_figures
-from packer.report.html import render_page, render_plot
 
 CORPORA = {"t0": "t0_train_50k.parquet", "gsm8k": "gsm8k", "peps": "python_peps.arrow"}
 WIDTH = 760

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from packer import attention
     from packer.exporting.write_export import Export
     from packer.functions import append, export, materialize, pack, verify
-    from packer.loader.batching.batch_shape import StaticShape, static_shape
-    from packer.loader.batching.collating import batches, collate, flatten
-    from packer.loader.batching.token_masking import MaskedLM, masked_lm
+    from packer.loader.attention_balance import Imbalance
+    from packer.loader.batch_sampler import BatchSampler
+    from packer.loader.batch_shape import StaticShape, static_shape
+    from packer.loader.collating import batches, collate, flatten
     from packer.loader.dataset import PackedDataset, load
     from packer.loader.document_rows import DocumentRows, rows
     from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
-    from packer.loader.sampling.attention_balance import Imbalance
-    from packer.loader.sampling.batch_sampler import BatchSampler
     from packer.loader.schedule import PackedSchedule, packed_schedule
+    from packer.loader.token_masking import MaskedLM, masked_lm
     from packer.options import PackOptions
     from packer.shards.manifest import Manifest
 
@@ -90,14 +90,14 @@ _HOMES = {
     "attention": (),
     "exporting.write_export": ("Export",),
     "functions": ("append", "export", "materialize", "pack", "verify"),
-    "loader.batching.batch_shape": ("StaticShape", "static_shape"),
-    "loader.batching.collating": ("batches", "collate", "flatten"),
-    "loader.batching.token_masking": ("MaskedLM", "masked_lm"),
+    "loader.batch_shape": ("StaticShape", "static_shape"),
+    "loader.collating": ("batches", "collate", "flatten"),
+    "loader.token_masking": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset", "load"),
     "loader.document_rows": ("DocumentRows", "rows"),
     "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
-    "loader.sampling.attention_balance": ("Imbalance",),
-    "loader.sampling.batch_sampler": ("BatchSampler",),
+    "loader.attention_balance": ("Imbalance",),
+    "loader.batch_sampler": ("BatchSampler",),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),
     "options": ("PackOptions",),
     "shards.manifest": ("Manifest",),

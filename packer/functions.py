@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from packer.exporting.write_export import Export
     from packer.options.arguments import PackArguments, RunArguments
     from packer.options.choices import Compression, EngineName
+    from packer.pipeline.job import Job
     from packer.shards.manifest import Manifest
 
 
@@ -56,12 +57,13 @@ def pack(
     """
     from packer.options import PackOptions
     from packer.pipeline.packing import pack as run
-    from packer.pipeline.read_documents import split_weights
+    from packer.sources.open_sources import split_weights
 
     with python_names():
         sources, weights = split_weights(source)
         shaping, running = _checked("pack", {"output": output, **options}, PackOptions)
-        return run(sources, options=PackOptions(weights=weights, **shaping), **running).manifest
+        out, job = running.pop("output"), _job(running)
+        return run(sources, out, options=PackOptions(weights=weights, **shaping), job=job).manifest
 
 
 def append(
@@ -91,7 +93,7 @@ def append(
     from packer.pipeline.appending import append as run
 
     with python_names():
-        return run(packed, source, tokenizer=tokenizer, **_checked("append", options)[1]).manifest
+        return run(packed, source, tokenizer=tokenizer, job=_job(_checked("append", options)[1])).manifest
 
 
 def materialize(
@@ -119,7 +121,8 @@ def materialize(
     from packer.pipeline.materializing import materialize as run
 
     with python_names():
-        return run(index, source, **_checked("materialize", {"output": output, **options})[1]).manifest
+        _, running = _checked("materialize", {"output": output, **options})
+        return run(index, source, running.pop("output"), job=_job(running)).manifest
 
 
 def verify(
@@ -198,7 +201,6 @@ def export(
 
     with python_names():
         _, running = _checked("export", {"output": output, "workers": workers, "sync": sync, "overwrite": overwrite})
-        del running["engine_options"]
         return run(packed, to=to, compression=compression, progress=progress, **running).export
 
 
@@ -207,7 +209,7 @@ def _checked(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check keyword arguments as the command line does, so that overwrite="no" replaces nothing.
 
-    Return the values of the options that `declaration` declares, and the keyword arguments for the pipeline.
+    Return the values of the options that `declaration` declares, and those of the others.
     A TypeError for an unknown name suggests the nearest one.
     """
     from packer.options import options_of
@@ -228,6 +230,14 @@ def _checked(
     values = {name: known[name].converted(value) if name in known else value for name, value in arguments.items()}
     for name in running.keys() & values.keys():
         running[name].check(values[name])
+    return {name: values.pop(name) for name in shaping if name in values}, values
+
+
+def _job(values: dict[str, Any]) -> Job:
+    """Return how a dataset is written, given the options of `OutputOptions` and `EngineOptions` and the callback."""
+    from packer.options import options_of
+    from packer.options.command_options import EngineOptions
+    from packer.pipeline.job import Job
+
     engine = {name: values.pop(name) for name in options_of(EngineOptions) if name in values}
-    shaped = {name: values.pop(name) for name in shaping if name in values}
-    return shaped, {**values, "engine_options": EngineOptions(**engine)}
+    return Job(engine=EngineOptions(**engine), **values)

@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.engine import Engine, run_once
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.output.unfinished_output import UnfinishedPack
 from packer.progress import Progress, silent
 from packer.stores.requests import AT_ONCE
 

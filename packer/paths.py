@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from packer.errors import PackerError
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
@@ -35,8 +35,7 @@ def expanded(value: Value) -> Value:
         PackerError: a path is empty. `Path` would take it for the current folder.
     """
     if isinstance(value, (list, tuple)):
-        items: Any = type(value)(expanded(item) for item in value)
-        return items  # type: ignore[no-any-return]
+        return type(value)(expanded(item) for item in value)
     if isinstance(value, PathList):
         return type(value)(expanded(value.paths))
     if isinstance(value, str) and not value:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from packer.progress import INTERRUPTED
 
@@ -55,7 +54,7 @@ def raising() -> Iterator[None]:
         INTERRUPTED.set()
         raise Signalled(number)
 
-    def raise_again(unraisable: Any) -> None:
+    def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
         swallowed = unraisable.exc_value
         if not isinstance(swallowed, Signalled):
             usual_hook(unraisable)

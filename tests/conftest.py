@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -42,11 +43,25 @@ def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="also run the tests that CI leaves to the night")
 
 
+LONG = {
+    *("append", "faults", "isolation", "output_folder", "pages", "ranks", "ray", "stored_outputs", "text_corpora"),
+    *("damaged_files", "families", "remote_loading", "text_pairs", "text_real_templates", "verify"),
+}
+"""Modules of tests that take longest. They begin first, so that no process has one left when the others are done."""
+
+
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("nightly"):
-        left = [item for item in items if item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
+    if config.getoption("nightly"):
+        return
+    kept, left, seen = [], [], Counter()
+    for item in items:
+        marker = item.get_closest_marker("nightly")
+        function = item.nodeid.partition("[")[0]
+        (left if marker and seen[function] >= marker.kwargs.get("after", 0) else kept).append(item)
+        seen[function] += marker is not None
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
-import json
 import shutil
 import traceback
 from collections.abc import Callable
@@ -107,15 +106,14 @@ def written_from(packed: Path, source: Path, last: Path) -> dict[str, Callable[[
 def make_manifest_fit(folder: Path, name: str) -> None:
     """Update the size and hash of a file in the manifest, and the checksum of the manifest."""
     from packer.shards.files import hash_file
-    from packer.shards.manifest import checksum
+    from tests.packed_rows import edit_manifest
 
-    content = json.loads((folder / "manifest.json").read_bytes())
-    del content["checksum"]
-    for shard in content["shards"]:
-        if shard["file"] == name:
-            shard.update(bytes=(folder / name).stat().st_size, xxh3_128=hash_file(folder / name))
-    content["checksum"] = checksum(content)
-    (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
+    def fit(content: dict) -> None:
+        for shard in content["shards"]:
+            if shard["file"] == name:
+                shard.update(bytes=(folder / name).stat().st_size, xxh3_128=hash_file(folder / name))
+
+    edit_manifest(folder, fit)
 
 
 def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
@@ -150,9 +148,9 @@ def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
 def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> str | None:
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
+    from packer.cli.row_table import render_row, segments_of
+    from packer.figures.page import render_page
     from packer.pipeline.collect_figures import packed_figures
-    from packer.report.html import render_page
-    from packer.report.row_table import render_row, segments_of
 
     def show(number: int) -> None:
         dataset = packer.load(folder)

@@ -1,9 +1,12 @@
-"""Kills and interrupts that strike when a file gets its name, so that no test knows which function names it."""
+"""Kills and interrupts that strike when a file or object gets its name, so that no test knows what names it."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from packer.heartbeats import Heartbeats
+from packer.stores import RemotePath
 
 
 class Killed(BaseException):
@@ -11,7 +14,7 @@ class Killed(BaseException):
 
 
 def named(monkeypatch: pytest.MonkeyPatch, tell) -> None:
-    """Call `tell(name, rename)` in place of every operation that gives a file its name."""
+    """Call `tell(name, rename)` in place of every operation that gives a file or an object its name."""
 
     def telling(operation):
         usual = getattr(Path, operation)
@@ -21,14 +24,25 @@ def named(monkeypatch: pytest.MonkeyPatch, tell) -> None:
 
         return told
 
+    def storing(operation):
+        usual = getattr(RemotePath, operation)
+
+        def told(path, *arguments, **options):
+            return tell(str(path), lambda: usual(path, *arguments, **options))
+
+        return told
+
     for operation in ("rename", "replace", "hardlink_to"):
         monkeypatch.setattr(Path, operation, telling(operation))
+    for operation in ("upload", "write_bytes"):
+        monkeypatch.setattr(RemotePath, operation, storing(operation))
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False, error=Killed) -> None:
     """Raise an error before or after a file of a name, a regular expression, gets it, and whenever one does later.
 
-    From then on no shard gets its name either: other threads must not go on where a killed process would not.
+    From then on no shard gets its name either: other threads must not go on where a killed process would not. Nor is a
+    last heartbeat written.
     """
     is_struck = False
 
@@ -42,3 +56,4 @@ def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False, err
         return result
 
     named(monkeypatch, tell)
+    monkeypatch.setattr(Heartbeats, "end", lambda self, word: self._ended.set())

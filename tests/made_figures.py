@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from packer.facts import PlanTotals
+from packer.figures.dataset_figures import Figures
+from packer.figures.length_figures import tally
+from packer.figures.row_figures import RowFigures, RowSums
 from packer.options import PackOptions
-from packer.stats.dataset_figures import Figures
-from packer.stats.distribution import tally
-from packer.stats.row_figures import RowFigures, RowSums
 
 
 def rows_of(rows: list[list[int]], max_len: int) -> RowFigures:

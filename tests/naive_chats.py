@@ -1,4 +1,4 @@
-"""Slow, obvious twin of packer/text/message_ends: every beginning of a chat is rendered and compared with the whole."""
+"""Slow, obvious twin of packer/text/chat_template.py, which renders every beginning of a chat and compares it."""
 
 
 def renderer(tokenizer, template=None, tools=None):

@@ -3,12 +3,17 @@
 The token of document d at place p is `1000 * d + p + 1`, so that every token shows where it comes from; 0 is padding.
 """
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 import packer
 from packer.column_names import NO_LOSS
+from packer.shards.file_names import MANIFEST
+from packer.shards.manifest import checksum
 from packer.shards.row_format import PADDING
 
 MAX_LEN = 12
@@ -41,6 +46,19 @@ def make(folder: Path, lengths=LENGTHS, **options) -> Path:
     out = folder / "packed"
     packer.pack(source, out, **{"max_len": MAX_LEN, "add_column": ["position_ids"], "sync": False, **options})
     return out
+
+
+def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Change a manifest, and update its checksum as an attacker would."""
+    content = json.loads((folder / MANIFEST).read_bytes())
+    edit(content)
+    seal(folder, content)
+
+
+def seal(folder: Path, content: dict[str, Any]) -> None:
+    """Write a manifest with this content and a matching checksum."""
+    content = {name: value for name, value in content.items() if name != "checksum"}
+    (folder / MANIFEST).write_text(json.dumps({**content, "checksum": checksum(content)}, indent=1) + "\n")
 
 
 def rows_on_disk(folder: Path) -> list[dict[str, list[int]]]:

@@ -7,40 +7,40 @@ import pytest
 
 PLACES = {
     # reading
-    "piece": "packer.sources.decoding.decoded_pieces._PIECE",
-    "json_block": "packer.sources.readers.json_lines._BLOCK",
-    "record_block": "packer.sources.readers.format_reader.BLOCK",
-    "parquet_rows": "packer.sources.readers.parquet.LIST_ROWS",
-    "blank_lines": "packer.sources.readers.line_blocks.MOST_BLANK",
-    "record": "packer.sources.documents.MOST_RECORD",
-    "segment_run": "packer.sources.packed.segment_index._RUN",
-    "segment_batch": "packer.sources.packed.segment_index._BATCH",
+    "piece": "packer.sources.decoded_pieces._PIECE",
+    "json_block": "packer.inputs.json_files._BLOCK",
+    "record_block": "packer.inputs.format_reader.BLOCK",
+    "parquet_rows": "packer.inputs.parquet.LIST_ROWS",
+    "blank_lines": "packer.inputs.line_blocks.MOST_BLANK",
+    "record": "packer.inputs.document_errors.MOST_RECORD",
+    "segment_run": "packer.sources.segment_index._RUN",
+    "segment_batch": "packer.sources.segment_index._BATCH",
     # planning
-    "documents_together": "packer.pipeline.segments.segment_reader.CHUNK",
-    "segments_arranged": "packer.pipeline.planning.order_plan.STRETCH",
-    "region": "packer.pipeline.partitions.partitioning.REGION",
-    "partition_segments": "packer.pipeline.partitions.partitioning.MOST_SEGMENTS",
-    "blocks_per_partition": "packer.pipeline.planning.surveying.BLOCKS_PER_PARTITION",
+    "documents_together": "packer.planning.packable_segments.CHUNK",
+    "segments_arranged": "packer.planning.order_plan.STRETCH",
+    "region": "packer.planning.partitioning.REGION",
+    "partition_segments": "packer.planning.partitioning.MOST_SEGMENTS",
+    "blocks_per_partition": "packer.planning.partitioning.BLOCKS_PER_PARTITION",
     "solved_groups": "packer.plan.groups.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
     "batches_together": "packer.shards.row_format._BLOCK_BATCHES",
     "shards_in_manifest": "packer.shards.shard_table.MOST_IN_MANIFEST",
-    "verified_segments": "packer.pipeline.against_source._TOGETHER",
+    "verified_segments": "packer.pipeline.verifying._TOGETHER",
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
     # ranks and stores
     "heartbeat": "packer.heartbeats.INTERVAL",
     "first_pause": "packer.stores.requests._FIRST_PAUSE",
-    "retries": "packer.stores.requests._RETRIES",
-    "timeout": "packer.stores.requests._TIMEOUT",
+    "retries": "packer.stores.buckets._RETRIES",
+    "timeout": "packer.stores.requests.TIMEOUT",
     "left_alone": "packer.stores.requests._LEFT_ALONE",
     "chunk": "packer.stores.mirror.CHUNK",
     # loading
     "open_shards": "packer.loader.dataset.MOST_OPEN",
     "check_pause": "packer.loader.open_shards._CHECK_PAUSE",
-    "room_patience": "packer.loader.cache.shard_cache.ROOM_PATIENCE",
-    "fetch_patience": "packer.loader.cache.shard_cache.FETCH_PATIENCE",
-    "idle": "packer.loader.cache.cached_dataset._IDLE",
+    "room_patience": "packer.loader.shard_cache.ROOM_PATIENCE",
+    "fetch_patience": "packer.loader.shard_cache.FETCH_PATIENCE",
+    "idle": "packer.loader.cached_dataset._IDLE",
 }
 
 
@@ -52,9 +52,9 @@ def shrink(patch: pytest.MonkeyPatch, **sizes) -> None:
 
 def forget_mirrors(patch: pytest.MonkeyPatch) -> None:
     """Start without contents of objects, as another process would."""
-    from packer.sources.files import file_access
+    from packer.inputs import mapped_files
     from packer.stores import mirror
 
     patch.setattr(mirror, "_mirrors", mirror._Mirrors())
-    for cache in (file_access._mirrored, file_access._with_headers):
+    for cache in (mapped_files._mirrored, mapped_files._with_headers):
         cache.cache_clear()

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 import packer
 from packer.cli.command import command
 from packer.exporting.targets import TARGETS, Target
-from packer.loader.batching.batch_formats import FORMATS
+from packer.inputs.formats import FORMATS as INPUT_FORMATS
+from packer.inputs.formats import InputFormat
+from packer.loader.batch_formats import FORMATS
 from packer.options import Option
 from packer.options.option import GENERAL
-from packer.sources.formats import FORMATS as INPUT_FORMATS
-from packer.sources.formats import InputFormat
-from packer.stores.address import SCHEMES
+from packer.stores.buckets import SCHEMES
 from tests.chat_templates import save_tokenizer
 from tests.test_sources import DOCUMENTS, write
 from tests.toy_format import NUMBERS
@@ -155,10 +155,9 @@ def with_toy(tmp_path) -> Path:
     """A copy of the package in which `PackOptions` has one field more, and nothing else was changed."""
     copy = tmp_path / "copy" / "packer"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    declared = copy / "options" / "pack_options.py"
+    declared = copy / "options" / "pack_fields.py"
     line = '    toys: Annotated[int, Option("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3\n'
-    before, marker, after = declared.read_text().partition("    def __post_init__")
-    declared.write_text(before + line + "\n" + marker + after)
+    declared.write_text(declared.read_text() + line)
     return copy
 
 
@@ -166,7 +165,7 @@ TOYS = """
 import packer
 from click.testing import CliRunner
 from packer.cli import cli
-from packer.cli.commands_page import arguments_module
+from runpy import run_path
 
 def run(*words):
     print(CliRunner().invoke(cli, words).output)
@@ -180,12 +179,14 @@ for toys in ({{"toys": 5}}, {{"toys": 4}}, {{"toys": 10}}, {{"tois": 5}}):
 run("pack", "--help")
 run("stats", "{source}", "--like", "{out}")
 run("verify", "{out}", "--source", "{source}")
-print(arguments_module())
+print(run_path("{script}")["arguments_module"]())
 """
 
 
 def test_an_option_of_pack_is_a_line(with_toy, source, tmp_path):
-    printed = run_python("-c", TOYS.format(source=source, out=tmp_path / "out"), package=with_toy)
+    script = PACKAGE.parent / "docs/make_commands.py"
+    toys = TOYS.format(source=source, out=tmp_path / "out", script=script)
+    printed = run_python("-c", toys, package=with_toy)
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["options"]["toys"] == 5
     expected = [
         "Packed",

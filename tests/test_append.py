@@ -21,19 +21,20 @@ from packer import heartbeats
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.output.claim_pack import claim_append
-from packer.output.unfinished_pack import UnfinishedPack
-from packer.pipeline import appending
+from packer.output.join_generation import Joining
+from packer.output.unfinished_output import UnfinishedPack
 from packer.pipeline.collect_figures import packed_figures
 from packer.pipeline.write_shards import ShardTask
 from packer.shards import shard_table
-from packer.shards.manifest import checksum
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
 from tests import test_index_only
+from tests.kills import Killed
+from tests.packed_rows import edit_manifest
 from tests.small import shrink
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, hashes, masked, same_rows, write
-from tests.test_replace_folder import Killed, killed_at
+from tests.test_replace_folder import killed_at
 
 OPTIONS = {"max_len": 16, "shard_size": 16 * 4 * 12, "sync": False}
 SMALL = {"dataset_info.json", "manifest.json", "state.json"}
@@ -53,6 +54,17 @@ def files(tmp_path):
 def packed(tmp_path, files):
     packer.pack(files[0], tmp_path / "set", **OPTIONS)
     return tmp_path / "set"
+
+
+@pytest.fixture(params=["folder", "store"])
+def target(request, packed, files, tmp_path, monkeypatch):
+    """The same dataset, on the disk or in object storage, which is appended to in other ways than `packed`."""
+    shrink(monkeypatch, heartbeat=0.05)
+    if request.param == "folder":
+        return shutil.copytree(packed, tmp_path / "target")
+    folder = request.getfixturevalue("bucket") / "set"
+    packer.pack(files[0], folder, **OPTIONS)
+    return folder
 
 
 def columns_in(folder, names=()):
@@ -92,6 +104,7 @@ def test_new_documents_are_in_new_shards_and_nothing_else_changes(packed, files)
     assert not (packed / ".packer").exists()
 
 
+@pytest.mark.nightly(after=10)
 @pytest.mark.parametrize("index_only", [False, True], ids=["copied", "index"])
 @pytest.mark.parametrize(
     "name", [name for name in SOURCES if name not in ("fixed lists", "long integers in files", "shuffled")]
@@ -144,12 +157,6 @@ def test_generations_are_verified_in_order(packed, files):
     assert all(any(re.match(begin, fault) for begin in begins) for fault in faults)
     with pytest.raises(PackerError, match="packed from 3 sources, one after the other, and 1 source"):
         list(packer.verify(packed, files[0]))
-
-
-def test_several_paths_are_one_generation(packed, files):
-    packer.append(packed, files[1:], sync=False)
-    assert list(packer.verify(packed, [files[0], files[1:]])) == []
-    assert len(packer.load(packed).manifest.generations) == 2
 
 
 def test_paths_in_a_plain_list_belong_to_the_generations_that_have_their_files(tmp_path, files):
@@ -379,14 +386,15 @@ def stopped(monkeypatch, packed, source, commits=2):
             packer.append(packed, source, workers=1)
 
 
-def test_other_documents_wait_for_an_interrupted_append_or_discard_it(packed, files, tmp_path, monkeypatch):
-    shutil.copytree(packed, tmp_path / "other")
-    packer.append(tmp_path / "other", files[2])
-    stopped(monkeypatch, packed, files[1])
+def test_other_documents_wait_for_an_interrupted_append_or_discard_it(packed, target, files, monkeypatch):
+    packer.append(packed, files[2])
+    stopped(monkeypatch, target, files[1])
     with pytest.raises(PackerError, match=r"unfinished pack from other source files .*start afresh with overwrite"):
-        packer.append(packed, files[2])
-    packer.append(packed, files[2], overwrite=True)
-    assert hashes(packed) == hashes(tmp_path / "other")
+        packer.append(target, files[2])
+    assert len(packer.pack(files[0], target, **OPTIONS).generations) == 1  # which leaves the append alone
+    packer.append(target, files[2], overwrite=True)
+    assert hashes(target) == hashes(packed)
+    assert list(packer.verify(target, [files[0], files[2]])) == []
 
 
 def test_a_set_that_is_replaced_takes_no_part_of_an_append_along(packed, files, tmp_path, monkeypatch):
@@ -432,9 +440,9 @@ def quickly(monkeypatch):
     shrink(monkeypatch, heartbeat=0.05)
 
 
+@pytest.mark.nightly(after=3)
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_ranks_append_together(packed, files, tmp_path, quickly, monkeypatch, count):
-    shutil.copytree(packed, tmp_path / "other")
+def test_ranks_append_together(packed, target, files, monkeypatch, count):
     written, write = [], ShardTask.__call__
 
     def counted(task, shard, observe=iter):
@@ -442,29 +450,31 @@ def test_ranks_append_together(packed, files, tmp_path, quickly, monkeypatch, co
         return write(task, shard, observe)
 
     for source in files[1:]:
-        expected = packer.append(tmp_path / "other", source)
+        expected = packer.append(packed, source)
         with monkeypatch.context() as patched:
             patched.setattr(ShardTask, "__call__", counted)
-            assert by_ranks(packed, source, count) == [expected] * count
+            assert by_ranks(target, source, count) == [expected] * count
         assert len(written) == expected.generations[-1].shards, "no shard is written twice"
         written.clear()
-        assert hashes(packed) == hashes(tmp_path / "other")
-        assert not (packed / ".packer").exists()
+        assert hashes(target) == hashes(packed)
+        assert not (target / ".packer").exists()
+    packer.append(target, files[2])  # again
+    assert hashes(target) == hashes(packed)
+    assert list(packer.verify(target, files)) == []
 
 
-def test_a_rank_that_never_comes_or_comes_late_is_no_loss(packed, files, tmp_path, quickly):
-    shutil.copytree(packed, tmp_path / "other")
-    expected = packer.append(tmp_path / "other", files[1])
-    assert by_ranks(packed, files[1], 3, only=[1, 2], rank_timeout=0.3) == [expected] * 2
-    assert by_ranks(packed, files[1], 3, only=[0]) == [expected]
-    assert hashes(packed) == hashes(tmp_path / "other")
+def test_a_rank_that_never_comes_or_comes_late_is_no_loss(packed, target, files):
+    expected = packer.append(packed, files[1])
+    assert by_ranks(target, files[1], 3, only=[1, 2], rank_timeout=0.3) == [expected] * 2
+    assert by_ranks(target, files[1], 3, only=[0]) == [expected]
+    assert hashes(target) == hashes(packed)
 
 
 def test_a_finished_generation_with_a_changed_manifest_is_not_put_in_place(packed, files, monkeypatch):
     """Its counts would be sealed with a checksum of their own."""
     before = hashes(packed)
     with monkeypatch.context() as broken:
-        broken.setattr(appending, "join_generation", lambda *_, **__: 1 / 0)
+        broken.setattr(Joining, "join", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             packer.append(packed, files[1], sync=False)
     manifest = packed / ".packer" / "append-00001" / "manifest.json"
@@ -479,17 +489,16 @@ def test_a_finished_generation_with_a_changed_manifest_is_not_put_in_place(packe
     assert list(packer.verify(packed, files[:2])) == []
 
 
-def test_what_ranks_began_one_process_finishes(packed, files, tmp_path, quickly, monkeypatch):
-    shutil.copytree(packed, tmp_path / "other")
-    packer.append(tmp_path / "other", files[1])
+def test_what_ranks_began_one_process_finishes(packed, target, files, monkeypatch):
+    packer.append(packed, files[1])
     with monkeypatch.context() as broken:
         broken.setattr("packer.pipeline.packing.write_shards", lambda *_: 1 / 0)
-        assert {type(result) for result in by_ranks(packed, files[1], 2)} == {ZeroDivisionError}
-    assert (packed / ".packer" / "append-00001").is_dir()
+        assert {type(result) for result in by_ranks(target, files[1], 2)} == {ZeroDivisionError}
+    assert (target / ".packer" / "append-00001").is_dir()
     with pytest.raises(PackerError, match="overwrite cannot be used with ranks: discard what was begun with a single"):
-        packer.append(packed, files[1], rank=0, ranks=2, overwrite=True)
-    packer.append(packed, files[1])
-    assert hashes(packed) == hashes(tmp_path / "other")
+        packer.append(target, files[1], rank=0, ranks=2, overwrite=True)
+    packer.append(target, files[1])
+    assert hashes(target) == hashes(packed)
 
 
 def test_ranks_end_with_the_error_in_the_documents(packed, tmp_path, quickly):
@@ -704,15 +713,6 @@ def test_very_many_shards_are_in_a_table_of_each_generation(packed, files, tmp_p
         packer.load(packed)
 
 
-def rewritten(folder, change):
-    """Change the manifest as somebody might who makes its checksum true."""
-    content = json.loads((folder / "manifest.json").read_bytes())
-    content.pop("checksum")
-    change(content)
-    text = json.dumps({**content, "checksum": checksum(content)}, indent=1) + "\n"
-    (folder / "manifest.json").write_text(text)
-
-
 def grow(content, number, name, by):
     content["generations"][number]["totals"][name] += by
 
@@ -739,7 +739,7 @@ def grow(content, number, name, by):
 )
 def test_damaged_descriptions_of_generations_are_refused(packed, files, change, words):
     packer.append(packed, files[1], sync=False)
-    rewritten(packed, change)
+    edit_manifest(packed, change)
     with pytest.raises(PackerError, match=words):
         packer.load(packed)
 
@@ -747,10 +747,8 @@ def test_damaged_descriptions_of_generations_are_refused(packed, files, change, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda content: grow(content, 1, "lower_bound", 50), "generation 1, .*: lower_bound is"),
         (lambda content: grow(content, 0, "tokens_packed", 1), "generation 0, .* computed from the shards"),
         (lambda content: grow(content, 1, "pool_rows", 10**6), "generation 1, .*: pool_rows is"),
-        (lambda content: grow(content, 1, "segments", 1), "generation 1, .*: segments is"),
         (lambda content: content["generations"][0]["source"].update(documents=100), "document 100 is not of its gener"),
     ],
 )
@@ -762,7 +760,7 @@ def test_wrong_totals_of_a_generation_are_found(packed, files, change, words):
         for totals in (generation["totals"] for generation in content["generations"]):
             totals["efficiency"] = totals["tokens_packed"] / (totals["rows"] * 16)
 
-    rewritten(packed, changed)
+    edit_manifest(packed, changed)
     faults = list(packer.verify(packed))
     assert any(pa.compute.match_substring_regex(pa.array([fault]), words)[0].as_py() for fault in faults), faults
 
@@ -778,7 +776,7 @@ def test_a_shard_with_documents_of_another_generation_is_found(packed, files):
     with pa.ipc.new_stream(str(path), table.schema) as stream:
         stream.write_table(table)
     digest = {"bytes": path.stat().st_size, "xxh3_128": xxhash.xxh3_128_hexdigest(path.read_bytes())}
-    rewritten(packed, lambda content: content["shards"][-1].update(digest))
+    edit_manifest(packed, lambda content: content["shards"][-1].update(digest))
     assert any("is not of its generation, 140 to 199" in fault for fault in packer.verify(packed))
 
 
@@ -810,36 +808,12 @@ def test_the_command_says_what_was_appended(packed, files):
 # object storage
 
 
-def stored(folder):
-    return {path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in folder.files()}
-
-
-def local(folder):
-    return {path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in folder.iterdir()}
-
-
 @pytest.fixture
-def in_store(packed, files, bucket, monkeypatch):
+def in_store(files, bucket, monkeypatch):
     """The same dataset in object storage."""
     shrink(monkeypatch, heartbeat=0.05)
-    packer.pack(files[0], str(bucket / "set"), **OPTIONS)
+    packer.pack(files[0], bucket / "set", **OPTIONS)
     return bucket / "set"
-
-
-def test_a_set_in_a_store_grows_as_a_local_one(packed, in_store, files):
-    for source in files[1:]:
-        packer.append(packed, source, sync=False)
-        packer.append(str(in_store), source)
-        assert stored(in_store) == local(packed)
-    packer.append(str(in_store), files[2])  # again
-    assert stored(in_store) == local(packed)
-    assert list(packer.verify(str(in_store), files)) == []
-
-
-def test_ranks_append_to_a_set_in_a_store(packed, in_store, files):
-    expected = packer.append(packed, files[1])
-    assert by_ranks(str(in_store), files[1], 2) == [expected] * 2
-    assert stored(in_store) == local(packed)
 
 
 def killing(usual, number):
@@ -855,26 +829,25 @@ def killing(usual, number):
     return killed
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("name", ["upload", "write_bytes", "replace_bytes", "copy", "remove_all"])
 def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, files, monkeypatch, name, tmp_path):
     packer.append(packed, files[1], sync=False)
-    before, expected = stored(in_store), local(packed)
+    before, expected = hashes(in_store), hashes(packed)
     for number in (0, 2):
         with monkeypatch.context() as struck:
             struck.setattr(RemotePath, name, killing(getattr(RemotePath, name), number))
             struck.setattr(heartbeats.Heartbeats, "end", lambda self, word: self._ended.set())
             with contextlib.suppress(Killed):
                 packer.append(str(in_store), files[1])
-        found = {
-            path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in in_store.iterdir() if path.is_file()
-        }
+        found = hashes(in_store)
         is_old = found["manifest.json"] == before["manifest.json"]
         assert before.items() <= found.items() if is_old else found["manifest.json"] == expected["manifest.json"]
         dataset = packer.load(str(in_store), cache_dir=tmp_path / "cache")
         assert len(dataset) == sum(entry.rows for entry in dataset.manifest.shards)
         assert list(packer.verify(str(in_store), files[0] if is_old else files[:2])) == []
     packer.append(str(in_store), files[1])
-    assert stored(in_store) == expected
+    assert hashes(in_store) == expected
 
 
 def test_of_two_appends_to_a_set_in_a_store_one_fails(packed, in_store, files, monkeypatch):
@@ -891,17 +864,5 @@ def test_of_two_appends_to_a_set_in_a_store_one_fails(packed, in_store, files, m
     monkeypatch.setattr(RemotePath, "replace_bytes", other_first)
     with pytest.raises(PackerError, match="set was changed by another packer just now: repeat the command"):
         packer.append(str(in_store), files[1])
-    assert stored(in_store) == local(packed)
+    assert hashes(in_store) == hashes(packed)
     assert list(packer.verify(str(in_store), files)) == []
-
-
-def test_another_append_to_a_set_in_a_store_is_refused_while_one_is_unfinished(in_store, files, monkeypatch):
-    with monkeypatch.context() as struck:
-        struck.setattr(RemotePath, "upload", lambda self, file: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            packer.append(str(in_store), files[1])
-    with pytest.raises(PackerError, match="unfinished pack from other source files"):
-        packer.append(str(in_store), files[2])
-    assert len(packer.pack(files[0], str(in_store), **OPTIONS).generations) == 1  # which leaves the append alone
-    packer.append(str(in_store), files[2], overwrite=True)
-    assert list(packer.verify(str(in_store), [files[0], files[2]])) == []

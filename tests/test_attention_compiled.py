@@ -62,6 +62,7 @@ WAYS = {
 ONE_LAYER = {"num_hidden_layers": 1}
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("way", "family", "changes"),
     [
@@ -75,6 +76,7 @@ def test_the_first_pass_of_a_compiled_model_is_as_alone(way, family, changes):
         torch.testing.assert_close(model(**batch_of()).logits[0], alone(family, **changes), rtol=0, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_second_model_runs_on_what_was_compiled_for_the_first():
     """Both by `torch.compile(model)`, in their first passes."""
     for graphs in (True, False):
@@ -84,6 +86,7 @@ def test_a_second_model_runs_on_what_was_compiled_for_the_first():
         assert (counters["stats"]["unique_graphs"] > 0) == graphs
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("way", ["torch.compile", "in place", "forward"])
 def test_a_compiled_model_that_never_calls_it_is_refused_at_its_first_pass(way):
     packer.attention.use(tiny_model("llama3"))(**batch_of())  # what other models call is no excuse
@@ -102,6 +105,7 @@ def in_one_graph(query, key, value, cu_seqlens, longest, *, causal, window, scal
     return torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=sees, scale=scale).transpose(0, 1)
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_pass_is_one_graph_that_is_compiled_once(monkeypatch, checkpointing):
     monkeypatch.setattr(transformers_hook, "segment_attention", in_one_graph)
@@ -115,6 +119,7 @@ def test_a_pass_is_one_graph_that_is_compiled_once(monkeypatch, checkpointing):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_algorithms import assert_valid, jit_only, packs_of
-from test_optimal import hard_histogram
+from test_optimal import hard_histogram, solve_optimal
 
 from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import best_fit_decreasing
-from packer.algorithms.optimal import Limits, auto, solve_optimal
+from packer.algorithms.optimal import auto
 from tests.histograms import histogram_of, histograms, limits
 
 
@@ -47,7 +47,7 @@ def test_exact_fill_takes_the_fullest_pack_where_none_is_full():
 def test_auto_closes_a_gap_that_is_worth_it(max_segments):
     histogram = hard_histogram()
     patterns = auto(histogram, max_segments)
-    bound = solve_optimal(histogram, max_segments, limits=Limits()).lower_bound
+    bound = solve_optimal(histogram, max_segments).bound
     assert patterns.packs <= bound * 1.001 + 1 < best_fit_decreasing(histogram, max_segments).packs
 
 

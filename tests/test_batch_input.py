@@ -9,7 +9,7 @@ import pytest
 import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS
-from packer.loader.batching.batch_formats import FORMATS
+from packer.loader.batch_formats import FORMATS
 from tests.packed_rows import LENGTHS, tokens_of
 from tests.test_formats import lists
 

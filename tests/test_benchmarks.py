@@ -50,6 +50,7 @@ def test_bench_convergence_trains_padded_and_flattened_alike(tmp_path):
     assert (tmp_path / "convergence.csv").read_text().startswith("way,seed,curve,documents,loss\n")
 
 
+@pytest.mark.nightly
 def test_bench_scale_plan_marks_what_was_extrapolated():
     output = run("bench_scale_plan", "plan", 1e3, 1e7, "--surveyed", 1e6, "--tasks", 3, "--shard-size", "128MB")
     columns = {line[:26].strip(): line[26:].split("  ") for line in output.splitlines()[3:]}
@@ -62,6 +63,7 @@ def test_bench_scale_plan_marks_what_was_extrapolated():
     assert int(cells["blocks of a partition"][1]) > 150
 
 
+@pytest.mark.nightly
 def test_bench_scale_plan_counts_requests_and_prices_them():
     one, other = (
         run("bench_scale_plan", "costs", 1e9, "--surveyed", 1e6, "--shard-size", "64MB", "--get-price", price)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from packer.errors import PackerError
-from packer.sources.tokenized_source import open_source
+from tests.opening import open_source
 from tests.small import shrink
 from tests.test_splits import refused, run
 

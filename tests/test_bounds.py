@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.algorithms.bounds import l2_bound, lower_bound, segments_bound, token_bound
-from packer.algorithms.open_packs import best_fit_decreasing
 from tests import naive
 from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 
@@ -24,11 +23,6 @@ def test_no_bound_is_above_the_optimum(histogram, max_segments):
     assert l2_bound(histogram) <= optimum
     assert segments_bound(histogram, max_segments) <= optimum
     assert lower_bound(histogram, max_segments) <= optimum
-
-
-@given(histogram=histograms(), max_segments=limits)
-def test_best_fit_is_never_below_a_bound(histogram, max_segments):
-    assert best_fit_decreasing(histogram, max_segments).packs >= lower_bound(histogram, max_segments)
 
 
 @given(histogram=histograms(st.integers(1, 60)))

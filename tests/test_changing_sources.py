@@ -13,10 +13,9 @@ import pytest
 import packer
 from packer.cli.one_line_errors import shrunken_files
 from packer.errors import SourceError
-from packer.pipeline import shard_maker
+from packer.inputs.mapped_files import map_file
+from packer.pipeline import packing, write_shards
 from packer.pipeline import tokenizing as tokenizing_module
-from packer.sources.files.file_access import map_file
-from packer.sources.source import Source
 from tests.chat_templates import save_tokenizer
 from tests.test_kept import write
 from tests.test_pack import made_documents
@@ -52,14 +51,14 @@ CHANGES = {
 @pytest.mark.parametrize("shard", [0, 2])
 def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypatch, change, shard):
     source = write(tmp_path, "arrow", {"input_ids": made_documents(300)})
-    batches = shard_maker.ShardMaker.batches
+    batches = write_shards.ShardMaker.batches
 
     def changing(maker, number):
         if number == shard:
             change(source)
         return batches(maker, number)
 
-    monkeypatch.setattr(shard_maker.ShardMaker, "batches", changing)
+    monkeypatch.setattr(write_shards.ShardMaker, "batches", changing)
     with pytest.raises(SourceError, match=rf"^{source.name}: {CHANGES[change]}"):
         packer.pack(source, tmp_path / "out", max_len=64, shard_size=30_000, workers=1)
     assert not (tmp_path / "out").exists()
@@ -68,8 +67,8 @@ def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypa
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
     source = write(tmp_path, kind, {"input_ids": made_documents(100)})
-    batches, spill = shard_maker.ShardMaker.batches, Source.spill
-    monkeypatch.setattr(shard_maker.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
+    batches, spill = write_shards.ShardMaker.batches, packing.spill_corpus
+    monkeypatch.setattr(write_shards.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
     packer.pack(source, tmp_path / "out", max_len=64)
 
     def changing(opened, *args, **options):
@@ -77,7 +76,7 @@ def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkey
         appended(source)
         return spilled
 
-    monkeypatch.setattr(Source, "spill", changing)
+    monkeypatch.setattr(packing, "spill_corpus", changing)
     with pytest.raises(SourceError, match="changed from"):
         packer.pack(source, tmp_path / "out2", max_len=64)
     assert not (tmp_path / "out2").exists()
@@ -88,8 +87,8 @@ def test_a_changing_source_of_a_mixture_is_named(tmp_path, monkeypatch):
     for folder in folders:
         folder.mkdir()
     sources = [write(folder, "arrow", {"input_ids": made_documents(50)}) for folder in folders]
-    batches = shard_maker.ShardMaker.batches
-    monkeypatch.setattr(shard_maker.ShardMaker, "batches", lambda *args: appended(sources[1]) or batches(*args))
+    batches = write_shards.ShardMaker.batches
+    monkeypatch.setattr(write_shards.ShardMaker, "batches", lambda *args: appended(sources[1]) or batches(*args))
     with pytest.raises(SourceError, match="changed from"):
         packer.pack([(source, 1) for source in sources], tmp_path / "out", max_len=64)
 
@@ -125,9 +124,9 @@ def test_a_source_truncated_while_it_is_read_gives_a_one_line_error(tmp_path, wh
     source = write(tmp_path, "arrow", {"input_ids": documents})
     code = f"""
         import os, sys
-        from packer.pipeline import packing, shard_maker
+        from packer.pipeline import packing, write_shards
         from packer.cli import main
-        owner, name = (shard_maker.ShardMaker, "block") if {where!r} != "plan" else (packing, "read_documents")
+        owner, name = (write_shards.ShardMaker, "block") if {where!r} != "plan" else (packing, "read_documents")
         whole = getattr(owner, name)
         def cut(*args, **options):
             os.truncate({str(source)!r}, 8192)

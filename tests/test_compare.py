@@ -12,15 +12,14 @@ from click.testing import CliRunner, Result
 
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.jit import jit
-from packer.algorithms.prepare_numba import compile_seconds
+from packer.algorithms.jit import compile_seconds, jit
 from packer.cli import cli
 from packer.errors import PackerError
+from packer.figures.algorithm_comparison import Comparison, Failure, Outcome
+from packer.figures.figure_tables import render_comparison
 from packer.options import PackOptions
 from packer.pipeline import comparing
-from packer.report.figure_tables import render_comparison
 from packer.sources.lengths_alone import read_length_counts
-from packer.stats.algorithm_comparison import Comparison, Failure, Outcome
 from tests import naive
 from tests.histograms import histogram_of
 from tests.made_figures import figures_of, rows_of

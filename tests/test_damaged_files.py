@@ -16,10 +16,11 @@ from packer import PackerError
 from packer.facts.rejection import REMEDY
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
-from packer.sources.tokenized_source import open_source
+from packer.sources.survey import survey_source
 from tests import fuzzing
 from tests.effort import FUZZ
 from tests.fuzzing_kept import SETS, make_set, written_from
+from tests.opening import open_source
 
 MUTATIONS = 40 * FUZZ  # per file
 
@@ -29,19 +30,20 @@ SETS_DAMAGED = [f"set-{name}" for name in SETS]
 
 @pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "index-shard"])
 def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, name):
-    assert fuzzing.run(name, 0, 60, tmp_path) == []
+    assert fuzzing.run(name, 0, 30, tmp_path) == []
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT, *SETS_DAMAGED, fuzzing.INDEX])
 def test_thousands_of_damaged_files_are_refused_or_read_correctly(tmp_path, name):
-    assert fuzzing.run(name, 60, MUTATIONS, tmp_path) == []
+    assert fuzzing.run(name, 30, MUTATIONS, tmp_path) == []
 
 
 # Packed datasets: every byte
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("name", fuzzing.PACKED)
 def test_verify_finds_every_changed_byte(tmp_path, name):
     packed = fuzzing.pack_small(tmp_path)
@@ -187,7 +189,7 @@ def save(path: Path, *columns: pa.Array, names=("input_ids", "labels")) -> Path:
 
 def refusal(source: Path) -> str:
     with pytest.raises(PackerError) as caught:
-        open_source(source).survey()
+        survey_source(open_source(source))
     with pytest.raises(PackerError, match=r"[^\n]+"):
         packer.pack(source, source.with_suffix(".packed"), max_len=4, sync=False)
     assert not source.with_suffix(".packed").exists()
@@ -245,7 +247,7 @@ def test_a_document_above_the_longest_is_named(tmp_path):
         with SparseFile(path) as file, pa.ipc.new_stream(pa.PythonFile(file), batch.schema, options=options) as writer:
             writer.write_batch(batch)
         if length is None:
-            assert open_source(path).survey().lengths().tolist() == [2, 2**31 - 2]
+            assert survey_source(open_source(path)).lengths().tolist() == [2, 2**31 - 2]
         else:
             expected = f"{length} tokens, more than the limit of {length - 1} for a document; split it"
             assert refusal(path) == f"document 1 (a.arrow row 1): {expected}; {REMEDY}"
@@ -303,6 +305,7 @@ packer.pack(source, out, max_len=4096, sync=False, workers=1)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["arrow", "jsonl", "parquet"])
 def test_a_million_documents_of_one_token(tmp_path, kind):
@@ -334,6 +337,7 @@ def test_packing_holds_no_more_for_ten_million_documents(tmp_path):
     packed_in_little_memory(tmp_path / "a.arrow", tmp_path / "out", 200, verified=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [pa.int32(), pa.uint16()])
 def test_one_document_of_fifty_million_tokens(tmp_path, kind):

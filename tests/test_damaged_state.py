@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import packer
+from benchmarks.faults import shards_in
 from tests.kills import Killed, kill
-from tests.test_output_folder import shards_in
 from tests.test_pack import hashes, made_documents
 
 FILES = [
@@ -102,6 +102,7 @@ def unfinished(source) -> Path:
     return out
 
 
+@pytest.mark.nightly(after=80)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(

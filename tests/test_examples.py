@@ -112,6 +112,7 @@ def test_lightning(example, model, alone, tmp_path):
     assert_first_step(float(first["loss"]), float(first["grad_norm"]), alone)
 
 
+@pytest.mark.nightly
 def test_two_processes_of_torchrun(example, model, alone):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(ROOT / "examples" / "ddp.py"), str(example.packed), str(model)]

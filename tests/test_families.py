@@ -199,6 +199,9 @@ def test_packed_documents_train_as_alone(family, name, dataset, alone):
             assert handed - one_document <= seen <= handed
 
 
+@pytest.mark.nightly(
+    after=len(set(POST) - FLOAT32_INSIDE) - 1
+)  # families of the post come first, falcon not among them
 @pytest.mark.parametrize(
     "family", [family for family, name in SAFE if name == IMPLEMENTATION and family not in FLOAT32_INSIDE]
 )
@@ -210,6 +213,7 @@ def test_packed_documents_train_as_alone_in_float64(family, dataset, alone):
 # ---- what is not, and has to be said ----
 
 
+@pytest.mark.nightly(after=len(POST) + 5)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_probe_says_safe_where_packed_is_as_alone_and_only_there(family, dataset, alone, verdicts):
     """Against a measurement of its own: rows of a packed dataset, another loss, other lengths."""
@@ -257,6 +261,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.nightly(after=12)
 @pytest.mark.parametrize("family", KNOWN)
 def test_known_leaks_are_named(family, verdicts):
     found = {verdict.implementation: verdict.answer for verdict in verdicts(family)}

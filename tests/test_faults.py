@@ -83,6 +83,7 @@ def test_a_kill_from_outside_at_a_random_moment_loses_nothing(decoded):
     assert sum(fate.stage == "outside" for fate in fates) >= 3
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_pack_killed_again_as_it_resumes_loses_nothing(decoded, seed):
     instants = decoded.spread(4)
@@ -115,6 +116,7 @@ def test_a_second_interrupt_ends_at_once_and_loses_nothing(decoded):
         decoded.strike(Strike(kind="SIGINT", instant=instant, repeats=True))
 
 
+@pytest.mark.nightly(after=5)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

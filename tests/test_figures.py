@@ -14,8 +14,8 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 from packer.shards.file_names import MANIFEST
-from packer.shards.manifest import checksum
 from tests.chat_templates import EXACT, save_tokenizer
+from tests.packed_rows import seal
 from tests.packings import write
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3, 11, 12, 2, 26, 1, 9, 8, 13, 6]
@@ -62,12 +62,6 @@ def made(request, tmp_path) -> tuple[Path, Any]:
     source = [(paths[0], 1.5), (paths[1], 1.0)] if len(paths) > 1 else paths[0]
     packer.pack(source, tmp_path / "out", max_len=12, sync=False, **options)
     return tmp_path / "out", paths if len(paths) > 1 else paths[0]
-
-
-def seal(packed: Path, content: dict[str, Any]) -> None:
-    """Write a manifest with this content and a matching checksum."""
-    content = {name: value for name, value in content.items() if name != "checksum"}
-    (packed / MANIFEST).write_text(json.dumps({**content, "checksum": checksum(content)}, indent=1) + "\n")
 
 
 def complaints(packed: Path, source: Any) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.sources.tokenized_source import open_source
+from tests.opening import open_source
 from tests.test_splits import refused, run, save, tokens_of
 
 

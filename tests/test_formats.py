@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS
-from packer.loader.batching.batch_formats import FORMATS
+from packer.loader.batch_formats import FORMATS
 from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, labels_of, make, segments_of, tokens_of

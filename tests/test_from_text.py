@@ -22,12 +22,13 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.shards import read_manifest
+from packer.shards.reader import read_manifest
 from packer.sources.text_decoder import TextDecoder
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
 from tests.small import shrink
 from tests.test_spill import with_free
+from tests.writing import write_ipc, write_lines
 
 zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -77,11 +78,6 @@ def pairs(count=50):
 
 
 KINDS = {"texts": texts, "chats": chats, "pairs": pairs}
-
-
-def write_lines(path: Path, records) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 def shards(manifest):
@@ -193,19 +189,14 @@ def write_formats(folder: Path, records) -> dict[str, object]:
     made["gz"].write_bytes(gzip.compress(lines.read_bytes()))
     made["zst"].write_bytes(zstandard.compress(lines.read_bytes()))
     pq.write_table(table, folder / "rows.parquet", row_group_size=7)
-    for name, compression in (("stream", None), ("lz4", "lz4")):
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        with pa.ipc.new_stream(str(folder / f"{name}.arrow"), table.schema, options=options) as stream:
-            stream.write_table(table, max_chunksize=11)
-        made[name] = folder / f"{name}.arrow"
-    with pa.ipc.new_file(str(folder / "file.arrow"), table.schema) as file:
-        file.write_table(table, max_chunksize=11)
+    made["stream"] = write_ipc(folder / "stream.arrow", table, rows=11)
+    made["lz4"] = write_ipc(folder / "lz4.arrow", table, compression="lz4", rows=11)
+    made["file"] = write_ipc(folder / "file.arrow", table, stream=False, rows=11)
     dataset = datasets.Dataset.from_list(records)
     dataset.save_to_disk(folder / "saved", num_shards=3)
     return {
         **made,
         "parquet": folder / "rows.parquet",
-        "file": folder / "file.arrow",
         "saved": folder / "saved",
         "object": dataset,
         "indices": datasets.Dataset.from_list(records[::-1]).select(range(len(records) - 1, -1, -1)),

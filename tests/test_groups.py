@@ -17,13 +17,14 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.choices import GroupMode
-from packer.pipeline.planning.group_plan import plan_groups
-from packer.pipeline.planning.make_plan import plan_lengths
-from packer.pipeline.segments.packable_segments import cut_by_policy
 from packer.plan.apart import keep_apart
+from packer.plan.apply_options import cut_lengths_of
 from packer.plan.cutting import cut_documents, cut_pairs
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
 from packer.plan.segments import extents_of
+from packer.planning.make_plan import plan_lengths
+from packer.planning.packable_segments import cut_by_policy
+from packer.planning.whole_plan import plan_groups
 from tests import naive
 from tests.small import shrink
 from tests.test_kept import write
@@ -136,6 +137,7 @@ def few_groups(kind):
     return random.choice(len(sizes), 40_000, p=sizes / sizes.sum()).astype(np.int32)
 
 
+@pytest.mark.nightly(after=3)
 @pytest.mark.parametrize(
     ("kind", "max_len", "most"),
     [
@@ -212,7 +214,7 @@ def groups_on_disk(out):
     return found
 
 
-@pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
+@pytest.mark.parametrize("kind", ["shuffled", "parquet", "jsonl"])
 @pytest.mark.parametrize("mode", get_args(GroupMode))
 def test_documents_are_grouped_by_a_column(kind, mode, tmp_path):
     columns = grouped_source()
@@ -378,7 +380,7 @@ def test_options_that_would_separate_pairs_are_refused(options, message):
 def test_long_pairs_are_refused_by_name(long):
     message = r"pair 1 takes 9 tokens and max_len is 8 \(1 pairs are longer\), and pairs are never split: choose --long"
     with pytest.raises(PackerError, match=message):
-        cut_pairs(int32s([4, 4, 5, 4]), 8, long)
+        cut_lengths_of(PackOptions(max_len=8, pairs=True, long=long), int32s([4, 4, 5, 4]))
 
 
 def test_pairs_need_no_policy_for_long_ones_if_there_are_none(tmp_path):
@@ -404,7 +406,7 @@ def paired_source(pairs=150, seed=0):
     return columns
 
 
-@pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
+@pytest.mark.parametrize("kind", ["shuffled", "parquet", "jsonl"])
 @pytest.mark.parametrize("mode", [None, *get_args(GroupMode)])
 def test_pairs_of_a_source_are_side_by_side(kind, mode, tmp_path):
     columns = paired_source()

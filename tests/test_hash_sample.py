@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.plan.hash_sample import BLOCK, HashSample
+from packer.plan.mixture_shares import BLOCK, HashSample
 from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
 from tests import naive

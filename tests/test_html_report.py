@@ -17,12 +17,12 @@ import pytest
 
 import packer
 from packer.cli import cli
+from packer.figures.page import render_page
+from packer.figures.page_sections import SECTIONS
 from packer.options import PackOptions
 from packer.options.choices import ReportPlot
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
-from packer.report.html import render_page
-from packer.report.html.sections import SECTIONS
 
 PLOTS = ReportPlot.__args__
 MARKUP = "<script>alert(1)</script>&\"'"

@@ -4,10 +4,12 @@ import hashlib
 import types
 
 import pytest
+from click.testing import CliRunner
 
 import packer
+from packer.cli import cli
 from packer.errors import PackerError
-from packer.stores import any_path, hub_path
+from packer.stores import any_path, buckets
 from tests.small import forget_mirrors, shrink
 from tests.test_remote_sources import write_lines, write_stream
 
@@ -56,7 +58,7 @@ def hub(tmp_path, monkeypatch):
 
     files = Files(tmp_path / "hub")
     (files.folder / "data").mkdir(parents=True)
-    monkeypatch.setattr(hub_path, "_files", lambda: files)
+    monkeypatch.setattr(buckets, "_files", lambda: files)
     shrink(monkeypatch, chunk=1 << 12)
     forget_mirrors(monkeypatch)
     info = types.SimpleNamespace(sha=COMMIT)
@@ -77,6 +79,8 @@ def test_a_folder_on_the_hub_is_packed_to_the_bytes_of_a_local_one(ending, place
     packer.pack(hub.folder / "data", tmp_path / "one", max_len=64)
     packer.pack(f"hf://datasets/org/name{place}", tmp_path / "two", max_len=64)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
+    command = ["verify", str(tmp_path / "two"), "--source", f"hf://datasets/org/name{place}"]
+    assert CliRunner().invoke(cli, command).exit_code == 0
     assert set(hub.revisions) == {COMMIT}
 
 

@@ -83,6 +83,7 @@ def test_a_model_that_makes_nan_is_not_safe():
     assert not any(verdict.safe for verdict in probe(model))
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_every_dtype_tells_safe_from_leaking(dtype):
     assert set(answers(probe(tiny_model("qwen3", dtype=dtype))).values()) == {"safe"}
@@ -90,6 +91,7 @@ def test_every_dtype_tells_safe_from_leaking(dtype):
     assert answers(probe(tiny_model("opt", dtype=dtype)))["sdpa"] == "leaks"
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("family", ["phimoe", "dots1", "gemma4_text", "granite_swa"])
 def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
     """Tokens that go to another expert, and sums that nearly cancel, differ by more than many a leak."""
@@ -119,6 +121,7 @@ def test_a_small_difference_that_rounding_does_not_explain_is_not_safe(family):
         assert 1e-5 < max(verdict.logits, verdict.loss, verdict.gradients) < 1e-3
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("family", ["axk2", "deepseek_v32", "glm_moe_dsa"])
 def test_tokens_selected_by_ties_are_not_safe_in_bfloat16(monkeypatch, family):
     """Which of many scores of 0 are the largest depends on the length of the row."""
@@ -324,6 +327,7 @@ def test_words_as_long_as_the_model_is_deep_are_left_whole(tmp_path, family, dep
     assert opened.model.config.hidden_act == activation["hidden_act"]
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(
     ("family", "shared", "layers"),
     [("gemma3n_text", 15, 10), ("gemma3n_text", 5, 10), ("gemma3n_text", 0, 5), ("gemma4_text", 10, 10)],
@@ -444,6 +448,7 @@ def test_check_says_a_line_for_each_bad_verdict_and_exits_with_3_when_none_is_sa
     assert result.stderr == ""
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize(("name", "code"), [(IMPLEMENTATION, 0), ("sdpa", 3), ("eager", 3), ("flash_attention_2", 3)])
 def test_check_exits_with_3_unless_the_implementation_asked_for_is_safe(tmp_path, name, code):
     result = check(save_config(tmp_path, "bert"), "--attn", name)
@@ -478,6 +483,7 @@ def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
     assert all(verdict["answer"] == "safe" and verdict["moved"] == 0 for verdict in verdicts)
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize(("family", "code"), [("qwen3", 0), ("minicpm3", 0), ("deepseek_v32", 3)])
 def test_check_of_a_model_in_bfloat16_as_on_a_gpu_probes_float32_as_well(monkeypatch, family, code):
     sizes = {**EXPERTS, **LATENT, **MIXED_MLP, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 16}

@@ -20,7 +20,8 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.pipeline import against_source
-from packer.sources.tokenized_source import open_source
+from tests.opening import open_source
+from tests.writing import write_as, write_lines
 
 WORDS = ["news", "code", None, "books", ""]
 
@@ -57,25 +58,14 @@ TYPES = {
 def write(folder: Path, kind: str, columns: dict[str, list]):
     """Save columns as a source of some kind, in several small chunks."""
     table = pa.table({name: pa.array(values, TYPES[name]) for name, values in columns.items()})
-    if kind == "memory":
-        return datasets.Dataset(table)
     if kind == "shuffled":
         order = np.random.default_rng(5).permutation(table.num_rows)
         kept = datasets.Dataset(table.take(np.argsort(order)))
         return kept.select(order)
-    if kind == "saved":
-        datasets.Dataset(table).save_to_disk(folder / "saved")
-        return folder / "saved"
-    path = folder / f"source.{kind}"
     if kind == "jsonl":
-        lines = [json.dumps({name: values[row] for name, values in columns.items()}) for row in range(table.num_rows)]
-        path.write_text("\n".join(lines))
-    elif kind == "parquet":
-        pq.write_table(table, path, row_group_size=37)
-    else:
-        with pa.ipc.new_stream(str(path), table.schema) as stream:
-            stream.write_table(table, max_chunksize=23)
-    return path
+        names, rows = columns.keys(), zip(*columns.values(), strict=True)
+        return write_lines(folder / "source.jsonl", [dict(zip(names, values, strict=True)) for values in rows])
+    return write_as(folder / {"memory": "table", "saved": "dataset"}.get(kind, f"source.{kind}"), table, rows=37)
 
 
 KINDS = ["arrow", "parquet", "jsonl", "saved", "memory", "shuffled"]

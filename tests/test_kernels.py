@@ -82,6 +82,7 @@ def test_a_shared_cache_keeps_kernels_of_different_sources_apart(tmp_path):
     assert {Path(folder).parent for folder in folders} == {tmp_path / "cache"}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_doctor_compiles_all_that_a_pack_needs_also_while_another_process_compiles(tmp_path):
     environment = {"PACKER_CACHE_DIR": str(tmp_path / "kernels")}

@@ -1,9 +1,6 @@
-"""Order of the rows by lanes: compared with a slow twin, on any number of ranks, resumed, and how well it is mixed."""
+"""Order of the rows by lanes: compared with a slow twin, and how well it is mixed; ranks and states: test_order."""
 
-import json
 import tracemalloc
-from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -12,50 +9,24 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.sampling.lanes import LaneOrder
+from packer.loader.lanes import LaneOrder
 from tests import naive
+from tests.test_order import Rows
 
 seeds = st.one_of(st.none(), st.integers(0, 2**64 - 1))
 shard_lists = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 
 
-@dataclass(frozen=True)
-class Shards:
-    """What a sampler sees of a dataset."""
-
-    shard_rows: list[int]
-    fingerprint: str = "0123456789abcdef"
-    is_remote: bool = False
-
-    def __len__(self):
-        return sum(self.shard_rows)
+def rows_in(shard_rows, **options):
+    """What a sampler sees of a dataset of shards with so many rows."""
+    return Rows([1] * sum(shard_rows), tuple(shard_rows[:-1]), **options)
 
 
 @st.composite
 def layouts(draw):
-    """(global_batch, lanes, world_size, rows): everything that divides what it has to."""
-    world_size, lanes, taken = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    global_batch = world_size * lanes * taken
-    per_rank = global_batch // world_size
-    rows = draw(st.sampled_from([number for number in range(1, per_rank + 1) if per_rank % number == 0]))
-    return global_batch, world_size * lanes, world_size, rows
-
-
-def samplers(shard_rows, layout, **options):
-    """One sampler per rank."""
-    global_batch, lanes, world_size, rows = layout
-    options = {"global_batch": global_batch, "lanes": lanes, "world_size": world_size, "rows": rows, **options}
-    return [packer.BatchSampler(Shards(shard_rows), rank=rank, **options) for rank in range(world_size)]
-
-
-def steps_of(ranks):
-    """Rows of every step over all ranks, ascending."""
-    batches = [list(rank) for rank in ranks]
-    found = []
-    for first in range(0, len(batches[0]), ranks[0].accumulation):
-        step = [batch for rank in batches for batch in rank[first : first + ranks[0].accumulation]]
-        found.append(sorted(chain.from_iterable(step)))
-    return found
+    """(global_batch, lanes, world_size)."""
+    world_size, lanes, taken = (draw(st.integers(1, most)) for most in (4, 3, 4))
+    return world_size * lanes * taken, world_size * lanes, world_size
 
 
 # ---- the order ----
@@ -63,7 +34,7 @@ def steps_of(ranks):
 
 @given(shard_lists, layouts(), st.integers(1, 4), seeds, st.integers(0, 2**64 - 1))
 def test_steps_equal_those_of_the_slow_twin(shard_rows, layout, window, seed, epoch):
-    global_batch, lanes, world_size, _ = layout
+    global_batch, lanes, world_size = layout
     expected = naive.lane_steps(
         shard_rows, lanes=lanes, window=window, seed=seed, epoch=epoch, global_batch=global_batch
     )
@@ -79,7 +50,7 @@ def test_steps_equal_those_of_the_slow_twin(shard_rows, layout, window, seed, ep
 
 @given(shard_lists, layouts(), st.integers(1, 4), seeds, st.integers(0, 3))
 def test_shards_are_announced_before_their_rows_are_read(shard_rows, layout, window, seed, epoch):
-    global_batch, lanes, world_size, _ = layout
+    global_batch, lanes, world_size = layout
     options = {"lanes": lanes, "window": window, "seed": seed}
     windows = naive.lane_windows(shard_rows, epoch=epoch, **options)
     following = naive.lane_windows(shard_rows, epoch=epoch + 1, **options)
@@ -105,23 +76,14 @@ def test_shards_are_announced_before_their_rows_are_read(shard_rows, layout, win
 
 def test_the_order_of_lanes_is_the_same_for_ever():
     """A run that is resumed with newer versions of everything goes on with the rows it has not seen."""
-    order = list(packer.BatchSampler(Shards([4, 3, 5]), global_batch=4, lanes=2, seed=7, epoch=3))
+    order = list(packer.BatchSampler(rows_in([4, 3, 5]), global_batch=4, lanes=2, seed=7, epoch=3))
     assert order == [[8, 6, 7, 5], [0, 1, 10, 2], [11, 4, 9, 3]]
 
 
 def test_without_a_seed_lanes_are_parts_of_the_dataset_in_order():
-    assert list(packer.BatchSampler(Shards([3, 5]), global_batch=2, lanes=1, seed=None)) == [
-        [0, 1],
-        [2, 3],
-        [4, 5],
-        [6, 7],
-    ]
-    assert list(packer.BatchSampler(Shards([3, 5]), global_batch=2, lanes=2, seed=None)) == [
-        [0, 4],
-        [1, 5],
-        [2, 6],
-        [3, 7],
-    ]
+    one, two = (packer.BatchSampler(rows_in([3, 5]), global_batch=2, lanes=lanes, seed=None) for lanes in (1, 2))
+    assert list(one) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert list(two) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 def test_a_rank_reads_the_same_shards_in_every_epoch_and_few_that_others_read():
@@ -152,88 +114,7 @@ def test_memory_grows_with_the_rows_of_a_window_and_not_with_those_of_the_datase
         tracemalloc.stop()
 
 
-# ---- ranks ----
-
-
-@given(shard_lists, layouts(), st.integers(1, 4), st.booleans(), st.integers(0, 3))
-def test_an_epoch_in_lanes_shows_each_row_once_in_batches_of_equal_size(shard_rows, layout, window, drop_last, epoch):
-    ranks = samplers(shard_rows, layout, window=window, drop_last=drop_last, epoch=epoch)
-    global_batch, _, _, rows = layout
-    total = sum(shard_rows)
-    batches = [list(rank) for rank in ranks]
-    shown = sorted(chain.from_iterable(chain.from_iterable(batches)))
-    assert len(set(shown)) == len(shown) == total - (total % global_batch if drop_last else 0)
-    assert {len(rank) for rank in batches} == {ranks[0].steps * ranks[0].accumulation}
-    full = total // global_batch * ranks[0].accumulation
-    assert all(len(batch) == rows for rank in batches for batch in rank[:full])
-    last = [len(batch) for rank in batches for batch in rank[full:]]
-    assert max(last, default=0) - min(last, default=0) <= 1
-
-
-@pytest.mark.parametrize("total", [64, 61])
-def test_a_step_sees_the_same_rows_on_1_2_and_4_ranks(total):
-    shard_rows = [10, 1, 20, 3, total - 34]
-    expected = steps_of(samplers(shard_rows, (8, 4, 1, 8), seed=3))
-    assert len(expected) == 8
-    for world_size, rows in [(2, 4), (2, 1), (4, 2), (4, 1)]:
-        assert steps_of(samplers(shard_rows, (8, 4, world_size, rows), seed=3)) == expected
-    assert steps_of(samplers(shard_rows, (8, 2, 2, 4), seed=3)) != expected
-
-
 # ---- state ----
-
-
-@given(shard_lists, layouts(), st.integers(1, 3), st.data())
-def test_a_resumed_epoch_in_lanes_equals_an_uninterrupted_one(shard_rows, layout, window, data):
-    expected = [list(rank) for rank in samplers(shard_rows, layout, window=window, epoch=4)]
-    stop = data.draw(st.integers(0, len(expected[0])))
-    for rank, sampler in enumerate(samplers(shard_rows, layout, window=window, epoch=4)):
-        batches = iter(sampler)
-        before = [next(batches) for _ in range(stop)]
-        resumed = samplers(shard_rows, layout, window=window)[rank]
-        resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
-        if stop < len(expected[rank]):
-            assert before + list(resumed) == expected[rank]
-        elif expected[rank]:
-            assert list(resumed) == list(sampler), "a state from the end of an epoch begins the next"
-
-
-def test_in_the_middle_of_an_epoch_other_ranks_resume():
-    old = samplers([20, 30, 14], (8, 4, 4, 1))
-    expected = steps_of(samplers([20, 30, 14], (8, 4, 4, 1)))
-    iterators = [iter(rank) for rank in old]
-    for batches in iterators:
-        for _ in range(3 * 2):
-            next(batches)
-    states = [rank.state_dict() for rank in old]
-    assert all(state == states[0] for state in states)
-    assert states[0]["version"] == 2
-    for world_size in (1, 2):
-        new = samplers([20, 30, 14], (8, 4, world_size, 4))
-        for rank in new:
-            rank.load_state_dict(states[0])
-        assert steps_of(new) == expected[3:]
-
-
-def test_in_the_middle_of_a_step_other_ranks_go_on_where_every_lane_gave_as_many_rows():
-    shard_rows = [20, 30, 14]
-    (old,) = samplers(shard_rows, (16, 4, 1, 2))
-    batches = iter(old)
-    shown = [next(batches) for _ in range(4)]
-    state = old.state_dict()
-    assert state["rows_done"] == 8  # two of each lane
-    new = samplers(shard_rows, (16, 4, 2, 4))
-    for rank in new:
-        rank.load_state_dict(state)
-    rest = [row for rank in new for batch in rank for row in batch]
-    assert sorted(chain.from_iterable([*shown, rest])) == list(range(64))
-    message = "ends 8 rows into a global batch of 16, where no batch ends with 1 ranks and batches of 16 rows"
-    (other,) = samplers(shard_rows, (16, 4, 1, 16))
-    with pytest.raises(PackerError, match=message):
-        other.load_state_dict(state)
-    next(batches)
-    with pytest.raises(PackerError, match="ends 10 rows into a global batch of 16"):
-        samplers(shard_rows, (16, 4, 2, 1))[0].load_state_dict(old.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -246,13 +127,13 @@ def test_in_the_middle_of_a_step_other_ranks_go_on_where_every_lane_gave_as_many
 )
 def test_a_state_of_other_lanes_is_refused(options, message):
     one, other = ({"global_batch": 8, "lanes": 4} | more for more in ({}, options))
-    state = packer.BatchSampler(Shards([20, 30]), **one).state_dict()
+    state = packer.BatchSampler(rows_in([20, 30]), **one).state_dict()
     with pytest.raises(PackerError, match=message):
-        packer.BatchSampler(Shards([20, 30]), **other).load_state_dict(state)
-    plain = packer.BatchSampler(Shards([20, 30]), global_batch=8).state_dict()
+        packer.BatchSampler(rows_in([20, 30]), **other).load_state_dict(state)
+    plain = packer.BatchSampler(rows_in([20, 30]), global_batch=8).state_dict()
     assert "lanes" not in plain
     with pytest.raises(PackerError, match="has lanes None, this sampler 4"):
-        packer.BatchSampler(Shards([20, 30]), **one).load_state_dict(plain)
+        packer.BatchSampler(rows_in([20, 30]), **one).load_state_dict(plain)
 
 
 # ---- options ----
@@ -273,19 +154,19 @@ def test_a_state_of_other_lanes_is_refused(options, message):
 )
 def test_options_of_lanes_that_contradict_each_other_are_refused(options, message):
     with pytest.raises(PackerError, match=message):
-        packer.BatchSampler(Shards([20, 30]), global_batch=8, **options)
+        packer.BatchSampler(rows_in([20, 30]), global_batch=8, **options)
 
 
 @pytest.mark.parametrize(("global_batch", "lanes"), [(512, 16), (8, 8), (20, 10), (17, 1), (1, 1), (36, 12)])
 def test_a_dataset_in_object_storage_is_read_in_lanes(global_batch, lanes):
-    sampler = packer.BatchSampler(Shards([20, 30], is_remote=True), global_batch=global_batch)
+    sampler = packer.BatchSampler(rows_in([20, 30], is_remote=True), global_batch=global_batch)
     assert sampler.lanes == lanes
-    assert packer.BatchSampler(Shards([20, 30]), global_batch=global_batch).lanes is None
+    assert packer.BatchSampler(rows_in([20, 30]), global_batch=global_batch).lanes is None
 
 
 def test_imbalance_is_not_measured_in_lanes():
     with pytest.raises(PackerError, match="lanes is 2: work is compared for rows that are shuffled as a whole only"):
-        packer.BatchSampler(Shards([20, 30]), global_batch=8, lanes=2).imbalance()
+        packer.BatchSampler(rows_in([20, 30]), global_batch=8, lanes=2).imbalance()
 
 
 # ---- how well rows are mixed ----

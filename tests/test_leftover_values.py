@@ -1,5 +1,6 @@
 """Shards of what partitions leave over have the bytes of a local source, and read almost nothing of a remote one."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 
 import packer
 from packer.errors import PackerError, SourceError
+from tests.kills import Killed, kill
 from tests.small import forget_mirrors, shrink
 from tests.test_ranks import run_ranks
 from tests.test_remote_sources import hashes, small_chunks, upload  # noqa: F401 (a fixture)
-from tests.test_stored_outputs import Killed, kill, stored
 
 OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd"}
 
@@ -20,6 +21,11 @@ OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd
 def few_partitions_in_a_region(monkeypatch):
     """Regions of four partitions, so that a small corpus has several levels."""
     shrink(monkeypatch, region=4, heartbeat=0.05)
+
+
+def stored(folder):
+    """Hashes of all objects of a dataset, by name; comparable to `hashes` of a local one."""
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.files()}
 
 
 def lists_of(count, longest, seed=0):
@@ -71,6 +77,7 @@ CASES = {
 }
 
 
+@pytest.mark.nightly(after=3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_remote_source_gives_the_bytes_of_a_local_one(name, bucket, tmp_path):
     tables, options = CASES[name]
@@ -115,6 +122,7 @@ def remote(bucket, tmp_path):
     return str(upload(local, bucket / "data")), hashes(tmp_path / "expected")
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize(
     ("stage", "after"),
     [("-values/2", True), ("set/data-00002", False), ("level1-values/", True), ("set/data-00002", True)],

@@ -15,7 +15,7 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures
-from packer.shards.manifest import checksum
+from tests.packed_rows import seal
 from tests.test_index_only import hashes
 
 LENGTHS = np.random.default_rng(0).integers(0, 40, 400)
@@ -357,11 +357,9 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
     options = {"max_len": 64, "long": "drop", "lengths_column": "num_tokens", "keep": ["images"]}
     packer.pack(path, tmp_path / "packed", **options)
     manifest = json.loads((tmp_path / "packed" / "manifest.json").read_bytes())
-    del manifest["checksum"], manifest["options"]["keep"]
+    del manifest["options"]["keep"]
     manifest["options"]["limit"] = ["images:5"]
-    (tmp_path / "packed" / "manifest.json").write_bytes(
-        (json.dumps({**manifest, "checksum": checksum(manifest)}, indent=1) + "\n").encode()
-    )
+    seal(tmp_path / "packed", manifest)
     assert any("packed with limit images:5" in fault for fault in packer.verify(tmp_path / "packed"))
 
 

@@ -188,6 +188,7 @@ def test_the_example_of_the_weights_holds():
 # ---- two ranks ----
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("per", ["token", "sequence"])
 def test_two_ranks_with_different_numbers_of_tokens_make_the_step_of_one(two_ranks, documents, packed, per):
     found = [torch.load(two_ranks / f"{per}-{rank}.pt") for rank in range(2)]

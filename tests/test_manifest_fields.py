@@ -138,6 +138,7 @@ def try_values(made, tmp_path: Path, values: list[Any], *, every: int = 1) -> li
     return wrong
 
 
+@pytest.mark.nightly(after=2)
 def test_wrong_or_missing_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=23) == []
 

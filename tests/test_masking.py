@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS
-from packer.loader.batching.token_masking import mask_tokens
+from packer.loader.token_masking import mask_tokens
 from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import make, segments_of, tokens_of

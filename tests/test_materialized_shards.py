@@ -13,7 +13,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.loader.index import materialized_shards
+from packer.loader import materialized_shards
 from packer.stores import RemotePath
 from tests.small import forget_mirrors, shrink
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write

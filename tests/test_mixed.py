@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.mixed import NEAR, draw_rows
-from packer.stats.row_figures import RowSums, shuffled
+from packer.figures.row_figures import RowSums, shuffled
 from tests import naive
 
 orders = st.integers(1, 40).flatmap(
@@ -29,21 +29,17 @@ def drawn(order, max_len, max_segments=None, reserve=0, ahead=NEAR, *, far=False
 
 
 @given(orders, st.none() | st.integers(1, 8), st.integers(0, 100), ahead, st.booleans())
-def test_rows_are_exactly_full_and_the_rest_is_handed_back(made, max_segments, reserve, ahead, far):
+def test_rows_are_those_of_the_slow_twin_exactly_full_and_the_rest_is_handed_back(
+    made, max_segments, reserve, ahead, far
+):
     max_len, order = made
     rows, left = drawn(order, max_len, max_segments, reserve, ahead, far=far)
+    assert (rows, left) == naive.draw_rows(order, max_len, max_segments, reserve, ahead, far=far)
     assert all(sum(row) == max_len for row in rows)
     assert all(len(row) <= (max_segments or max_len) for row in rows)
     assert Counter(left) + Counter(extent for row in rows for extent in row) == Counter(order)
     if order:
         assert sum(left) >= min(reserve, sum(order)) - max_len  # the last row may take what it needs of it
-
-
-@given(orders, st.none() | st.integers(1, 8), st.integers(0, 100), ahead, st.booleans())
-def test_rows_are_those_of_the_slow_twin(made, max_segments, reserve, ahead, far):
-    max_len, order = made
-    twin = naive.draw_rows(order, max_len, max_segments, reserve, ahead, far=far)
-    assert drawn(order, max_len, max_segments, reserve, ahead, far=far) == twin
 
 
 def test_rows_of_real_like_lengths_are_those_of_the_slow_twin():

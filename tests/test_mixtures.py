@@ -18,8 +18,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.packing import pack
-from packer.plan.hash_sample import WeightCounter
-from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
+from packer.plan.mixture_shares import WeightCounter, interleave, mixture_targets, take_documents
 from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
 from tests import naive

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from test_algorithms import assert_valid, packs_of
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.nnls import ennlshp, nnlshp, nnlshp_published
-from packer.algorithms.nnls.active_set import Columns, Target, improve, no_columns
-from packer.algorithms.nnls.remainder import fill
-from packer.algorithms.nnls.strategies import NEVER, best_strategies, count_strategies, every_strategy
+from packer.algorithms.active_set import Columns, Target, improve, no_columns
+from packer.algorithms.nnls import Strategies, ennlshp, fill, nnlshp, nnlshp_published
 from packer.algorithms.open_packs import best_fit_decreasing
+from packer.algorithms.strategies import NEVER, best_strategies, count_strategies, every_strategy
 from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
 from tests import naive
@@ -120,18 +119,18 @@ def test_amounts_are_the_least_squares_at_the_size_of_the_paper():
 def test_places_without_a_segment_take_shorter_ones_then_padding():
     # 2 packs of [6, 4] are asked for and there is one 4; the 3 goes where the other would
     histogram = histogram_of(10, {6: 2, 4: 1, 3: 1})
-    strategy = {"offsets": np.array([0, 2]), "lengths": np.array([4, 6], np.int32)}
-    assert packs_of(fill(histogram, 2, **strategy, counts=np.array([2]))) == {(6, 4): 1, (6, 3): 1}
-    assert packs_of(fill(histogram, 2, **strategy, counts=np.array([9]))) == {(6, 4): 1, (6, 3): 1}
-    assert packs_of(fill(histogram, 1, **strategy, counts=np.array([0]))) == {(6,): 2, (4,): 1, (3,): 1}
+    strategy = Strategies(np.array([0, 2]), np.array([4, 6], np.int32), np.empty(1))
+    assert packs_of(fill(histogram, 2, strategy, np.array([2]))) == {(6, 4): 1, (6, 3): 1}
+    assert packs_of(fill(histogram, 2, strategy, np.array([9]))) == {(6, 4): 1, (6, 3): 1}
+    assert packs_of(fill(histogram, 1, strategy, np.array([0]))) == {(6,): 2, (4,): 1, (3,): 1}
 
 
 @given(data=st.data(), histogram=histograms(st.integers(1, 12)), limit=st.integers(1, 8))
 def test_any_counts_give_packs_of_all_there_is(data, histogram, limit):
-    offsets, lengths = every_strategy(len(histogram) - 1, limit)
-    size = len(offsets) - 1
+    strategies = Strategies(*every_strategy(len(histogram) - 1, limit), np.empty(0))
+    size = len(strategies.offsets) - 1
     counts = np.array(data.draw(st.lists(st.integers(0, 6), min_size=size, max_size=size)), np.int64)
-    patterns = fill(histogram, limit, offsets=offsets, lengths=lengths, counts=counts)
+    patterns = fill(histogram, limit, strategies, counts)
     assert_valid(patterns, histogram, limit)
     if not counts.any():
         assert packs_of(patterns) == packs_of(best_fit_decreasing(histogram, limit))

@@ -11,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_algorithms import assert_valid, heavy_tailed, jit_only
 
+from packer.algorithms import optimal
 from packer.algorithms.bounds import lower_bound
+from packer.algorithms.column_generation import certified_bound
 from packer.algorithms.open_packs import best_fit_decreasing
-from packer.algorithms.optimal import Limits, auto, search, solve, solve_optimal
-from packer.algorithms.optimal.pricing import certified_bound
+from packer.algorithms.optimal import Limits, Search, auto, solve
 from packer.algorithms.spread import deepest, spread
 from tests import naive
 from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 
 SETS = ["gsm8k", "nltk_docs", "python_code", "python_peps", "sgd_multiturn", "t0_train_50k"]
+
+
+def solve_optimal(histogram, max_segments=None, **limits):
+    """Return the search after its end: its best packing, and the bound that it proved."""
+    search = Search(histogram, max_segments, Limits(**limits))
+    assert search.run().lower_bound == search.bound
+    return search
 
 
 # ---- pricing ----
@@ -58,6 +66,7 @@ def test_the_optima_are_those_of_trying_every_way(max_segments):
         assert packs == naive.optimal_packs(list(lengths), 6, max_segments)
 
 
+@pytest.mark.nightly(after=1)
 @jit_only
 @pytest.mark.slow
 @pytest.mark.parametrize(("max_segments", "largest"), [(None, 11), (2, 9), (4, 8)])
@@ -67,11 +76,11 @@ def test_every_small_multiset_is_packed_to_its_optimum_and_the_bound_is_no_more(
     for capacity in range(1, largest + 1):
         for lengths, optimum in optima(capacity, max_segments or capacity, 6).items():
             histogram = np.bincount(np.array(lengths, np.int64), minlength=capacity + 1)
-            solution = solve_optimal(histogram, max_segments, limits=Limits())
-            assert (solution.patterns.histogram(capacity) == histogram).all()
-            assert solution.patterns.max_segments <= (max_segments or capacity)
-            assert solution.lower_bound <= optimum <= solution.patterns.packs
-            if solution.patterns.packs > optimum:
+            solution = solve_optimal(histogram, max_segments)
+            assert (solution.best.histogram(capacity) == histogram).all()
+            assert solution.best.max_segments <= (max_segments or capacity)
+            assert solution.bound <= optimum <= solution.best.packs
+            if solution.best.packs > optimum:
                 off.append((capacity, lengths))
     assert off == []
 
@@ -86,8 +95,8 @@ def test_every_small_multiset_is_packed_to_its_optimum_and_the_bound_is_no_more(
 )
 def test_no_bound_is_above_the_optimum(histogram, max_segments):
     optimum = naive.optimal_packs(lengths_of(histogram), len(histogram) - 1, max_segments)
-    solution = solve_optimal(histogram, max_segments, limits=Limits())
-    assert solution.lower_bound <= optimum <= solution.patterns.packs
+    solution = solve_optimal(histogram, max_segments)
+    assert solution.bound <= optimum <= solution.best.packs
 
 
 # ---- any instance ----
@@ -95,15 +104,11 @@ def test_no_bound_is_above_the_optimum(histogram, max_segments):
 
 @given(histogram=histograms(), max_segments=limits)
 def test_packs_are_never_more_than_those_of_best_fit_nor_less_than_the_bound(histogram, max_segments):
-    solution = solve_optimal(histogram, max_segments, limits=Limits(rounds=20))
-    assert_valid(solution.patterns, histogram, max_segments)
-    packs = solution.patterns.packs
-    assert lower_bound(histogram, max_segments) <= solution.lower_bound <= packs
+    solution = solve_optimal(histogram, max_segments, rounds=20)
+    assert_valid(solution.best, histogram, max_segments)
+    packs = solution.best.packs
+    assert lower_bound(histogram, max_segments) <= solution.bound <= packs
     assert packs <= best_fit_decreasing(histogram, max_segments).packs
-    assert solution.gap == pytest.approx((packs - solution.lower_bound) / max(1, solution.lower_bound))
-
-
-# ---- where it begins ----
 
 
 # ---- limits ----
@@ -117,35 +122,36 @@ def hard_histogram():
 @jit_only
 def test_it_stops_at_each_limit_with_the_best_so_far():
     histogram = hard_histogram()
-    whole = solve_optimal(histogram, 7, limits=Limits())
+    whole = solve_optimal(histogram, 7)
     assert whole.rounds > 2
-    few = solve_optimal(histogram, 7, limits=Limits(rounds=2))
+    few = solve_optimal(histogram, 7, rounds=2)
     assert few.rounds == 2
-    none = solve_optimal(histogram, 7, limits=Limits(seconds=0))
+    none = solve_optimal(histogram, 7, seconds=0)
     assert (none.rounds, none.columns) == (0, 0)
-    narrow = solve_optimal(histogram, 7, limits=Limits(columns=1))
+    narrow = solve_optimal(histogram, 7, columns=1)
     assert narrow.rounds == 0
-    wide = solve_optimal(histogram, 7, limits=Limits(gap=1.0))
+    wide = solve_optimal(histogram, 7, gap=1.0)
     assert wide.rounds == 0
-    no_work = solve_optimal(histogram, 7, limits=Limits(work=1))
+    no_work = solve_optimal(histogram, 7, work=1)
     assert no_work.rounds == 0
-    early = solve_optimal(histogram, 7, limits=Limits(work=1_000_000))
+    early = solve_optimal(histogram, 7, work=1_000_000)
     assert 0 < early.rounds < whole.rounds
     for solution in (few, none, narrow, wide, no_work, early):
-        assert whole.patterns.packs <= solution.patterns.packs
-        assert solution.lower_bound <= whole.lower_bound
-        assert_valid(solution.patterns, histogram, 7)
+        assert whole.best.packs <= solution.best.packs
+        assert solution.bound <= whole.bound
+        assert_valid(solution.best, histogram, 7)
 
 
 @jit_only
 def test_compiling_takes_no_time_from_the_limit(monkeypatch):
-    histogram, limits = hard_histogram(), Limits(seconds=0.001)
-    whole = solve_optimal(histogram, 7, limits=Limits())
-    assert solve_optimal(histogram, 7, limits=limits).rounds == 0
-    monkeypatch.setattr(search, "compile_seconds", time.perf_counter)  # as if all time were spent on compiling
-    assert solve_optimal(histogram, 7, limits=limits).lower_bound == whole.lower_bound > 0
+    histogram = hard_histogram()
+    whole = solve_optimal(histogram, 7)
+    assert solve_optimal(histogram, 7, seconds=0.001).rounds == 0
+    monkeypatch.setattr(optimal, "compile_seconds", time.perf_counter)  # as if all time were spent on compiling
+    assert solve_optimal(histogram, 7, seconds=0.001).bound == whole.bound > 0
 
 
+@pytest.mark.nightly(after=1)
 @jit_only
 @pytest.mark.slow
 @pytest.mark.parametrize("max_segments", [None, 7])
@@ -213,11 +219,11 @@ def split(shared_data, name, max_len):
 )
 def test_wikipedia_is_packed_to_its_bound(shared_data, max_segments, packs):
     histogram = read_histogram(shared_data / "histograms" / "wikipedia_bert_512.csv")
-    solution = solve_optimal(histogram, max_segments, limits=Limits())
-    assert_valid(solution.patterns, histogram, max_segments)
-    assert solution.patterns.packs <= packs
+    solution = solve_optimal(histogram, max_segments)
+    assert_valid(solution.best, histogram, max_segments)
+    assert solution.best.packs <= packs
     # the optimum of the linear program, rounded up
-    assert solution.lower_bound == (8_143_829 if max_segments == 3 else 8_135_727)
+    assert solution.bound == (8_143_829 if max_segments == 3 else 8_135_727)
 
 
 @jit_only
@@ -225,9 +231,9 @@ def test_wikipedia_is_packed_to_its_bound(shared_data, max_segments, packs):
 @pytest.mark.parametrize("name", SETS)
 def test_real_lengths_are_packed_within_one_pack_of_a_proven_bound(shared_data, name, max_len):
     histogram = split(shared_data, name, max_len)
-    solution = solve_optimal(histogram, limits=Limits())
-    assert_valid(solution.patterns, histogram, None)
-    assert solution.patterns.packs <= solution.lower_bound + 1
+    solution = solve_optimal(histogram)
+    assert_valid(solution.best, histogram, None)
+    assert solution.best.packs <= solution.bound + 1
 
 
 @jit_only
@@ -249,9 +255,9 @@ def test_real_lengths_are_packed_within_a_thousandth_of_a_bound_where_a_limit_bi
     shared_data, name, max_len, max_segments
 ):
     histogram = split(shared_data, name, max_len)
-    solution = solve_optimal(histogram, max_segments, limits=Limits())
-    assert_valid(solution.patterns, histogram, max_segments)
-    assert solution.patterns.packs <= max(solution.lower_bound + 1, 1.001 * solution.lower_bound)
+    solution = solve_optimal(histogram, max_segments)
+    assert_valid(solution.best, histogram, max_segments)
+    assert solution.best.packs <= max(solution.bound + 1, 1.001 * solution.bound)
     # auto has limits of its own, which it reaches in about a second
     patterns = auto(histogram, max_segments)
     assert_valid(patterns, histogram, max_segments)

@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from runpy import run_path
 
 import click
 import pytest
@@ -16,11 +18,11 @@ from hypothesis import strategies as st
 import packer
 from packer.cli import COMMANDS, cli, command_named
 from packer.cli.command import DeclaredOption
-from packer.cli.commands_page import arguments_module
 from packer.options import PackOptions, arguments, options_of, parse_size
 from packer.options.option import HEADINGS
-from packer.pipeline.apply_options import row_format_of
 from packer.progress import silent
+from packer.shards.row_format import row_format_of
+from tests.conftest import ROOT
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
@@ -48,11 +50,9 @@ def asked(monkeypatch) -> list[tuple[object, object, PackOptions]]:
     """(source, output, options) of every call of `packer.pipeline.packing.pack`, which does nothing."""
     calls = []
 
-    def fake(source, output=None, *, options, engine_options, progress=silent, **others):
-        assert callable(progress)
-        calls.append(
-            (source, output, options, engine_options, {"workers": None, "sync": True, "overwrite": False, **others})
-        )
+    def fake(source, output=None, *, options, job):
+        assert callable(job.progress)
+        calls.append((source, output, options, replace(job, progress=silent)))
         raise packer.PackerError("not packed")
 
     monkeypatch.setattr("packer.pipeline.packing.pack", fake)
@@ -111,8 +111,8 @@ def test_an_option_is_the_same_in_the_command_the_function_and_the_manifest(aske
 
 
 def test_the_types_of_keyword_arguments_are_made_from_the_declarations():
-    text = "write them anew: python -m packer.cli.commands_page docs/reference"
-    assert Path(arguments.__file__).read_text() == arguments_module(), text
+    made = run_path(ROOT / "docs" / "make_commands.py")["arguments_module"]()
+    assert Path(arguments.__file__).read_text() == made, "write them anew: python docs/make_commands.py"
 
 
 @pytest.mark.parametrize(
@@ -202,12 +202,6 @@ def test_limits_of_the_solver_are_numbers_and_for_optimal_alone(name, good, bad)
             PackOptions(max_len=8, algorithm=algorithm, **{name: good[1]})
 
 
-def test_limits_of_the_solver_are_in_the_manifest_where_they_were_given():
-    assert not {"gap", "time_limit"} & set(PackOptions(max_len=8).to_dict())
-    given = PackOptions(max_len=8, algorithm="optimal", gap=0.1, time_limit=3.0).to_dict()
-    assert (given["gap"], given["time_limit"]) == (0.1, 3.0)
-
-
 def test_unknown_names_are_refused_with_the_names_there_are():
     with pytest.raises(packer.PackerError, match=r"--long is 'keep': choose one of split, truncate, drop, error"):
         PackOptions(max_len=8, long="keep")
@@ -244,31 +238,10 @@ def test_python_checks_the_options_of_outputs_and_engines_as_the_command_line_do
     assert str(raised.value).startswith(message)
 
 
-def test_the_manifest_gets_every_option_and_the_name_behind_an_alias():
-    options = PackOptions(max_len=8, algorithm="lpfhp", split="train")
-    content = json.loads(json.dumps(options.to_dict()))
-    assert content["algorithm"] == "bfd"
-    assert PackOptions(**content) == PackOptions(max_len=8, algorithm="bfd", split="train")
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("1000000", 1_000_000),
-        ("7B", 7),
-        ("64KB", 64_000),
-        ("64kib", 65_536),
-        ("512MB", 512_000_000),
-        ("512M", 512_000_000),
-        ("2GiB", 2**31),
-        ("2gi", 2**31),
-        ("1TB", 10**12),
-        (" 1.5 GB ", 1_500_000_000),
-        ("9007199254740993", 2**53 + 1),
-    ],
-)
-def test_sizes_are_read_as_written(text, size):
-    assert parse_size(text) == size
+def test_sizes_are_read_as_written():
+    sizes = {"1000000": 10**6, "7B": 7, "64KB": 64_000, "64kib": 65_536, "512MB": 512 * 10**6, "512M": 512 * 10**6}
+    sizes |= {"2GiB": 2**31, "2gi": 2**31, "1TB": 10**12, " 1.5 GB ": 1_500_000_000, "9007199254740993": 2**53 + 1}
+    assert {text: parse_size(text) for text in sizes} == sizes
 
 
 @pytest.mark.parametrize(

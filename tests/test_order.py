@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.sampling.attention_balance import attention_costs, deal_by_cost
-from packer.loader.sampling.batch_sampler import row_order, slot_sizes
+from packer.loader.attention_balance import attention_costs, deal_by_cost
+from packer.loader.batch_sampler import row_order, slot_sizes
 from tests import naive
 from tests.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
 
@@ -107,11 +107,16 @@ def joined(lists) -> list:
 
 @dataclass(frozen=True)
 class Rows:
-    """What a sampler sees of a dataset: rows of one segment each."""
+    """What a sampler sees of a dataset: rows of one segment each, in shards of so many rows."""
 
     lengths: list[int]
+    shards: tuple[int, ...] = ()
     fingerprint: str = "0123456789abcdef"
     is_remote: bool = False
+
+    @property
+    def shard_rows(self):
+        return [*self.shards, len(self) - sum(self.shards)]
 
     def __len__(self):
         return len(self.lengths)
@@ -121,23 +126,31 @@ class Rows:
 
 
 @st.composite
-def layouts(draw):
-    """(world_size, rows, accumulation)."""
-    return draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+def datasets(draw):
+    """Rows of some lengths, in some shards."""
+    shards = draw(st.lists(st.integers(0, 12), max_size=5))
+    total = sum(shards)
+    return Rows(draw(st.lists(st.integers(1, 50), min_size=total, max_size=total + 12)), tuple(shards))
 
 
-row_lengths = st.lists(st.integers(1, 50), max_size=60)
-balances = st.sampled_from([None, "attention"])
+@st.composite
+def layouts(draw, order=None):
+    """Options of the samplers of a job. With those of another one, both have the same order of rows."""
+    world_size, rows, accumulation = (draw(st.integers(1, most)) for most in (4, 3, 3))
+    options = {"world_size": world_size, "rows": rows, "global_batch": world_size * rows * accumulation}
+    if order is not None:
+        options["global_batch"] = int(np.lcm(options["global_batch"], order["global_batch"]))
+    own = options["global_batch"] // world_size
+    if draw(st.booleans()) and order is None:
+        lanes = world_size * draw(st.sampled_from([number for number in range(1, own + 1) if own % number == 0]))
+        return {**options, "lanes": lanes, "window": draw(st.integers(1, 3))}
+    return {**options, "balance": draw(st.sampled_from([None, "attention"]))}
 
 
-def samplers(lengths, layout, **options):
+def samplers(dataset, layout, **options):
     """One sampler per rank."""
-    world_size, rows, accumulation = layout
-    options = {"global_batch": world_size * rows * accumulation, **options}
-    return [
-        packer.BatchSampler(Rows(lengths), rows=rows, rank=rank, world_size=world_size, **options)
-        for rank in range(world_size)
-    ]
+    options = {**layout, **options}
+    return [packer.BatchSampler(dataset, rank=rank, **options) for rank in range(options["world_size"])]
 
 
 def turns_of(ranks):
@@ -152,34 +165,47 @@ def steps_of(ranks):
     return [sorted(joined(step)) for step in steps]
 
 
-@given(row_lengths, layouts(), balances, st.booleans(), st.integers(0, 5))
-def test_an_epoch_shows_each_row_once_over_all_ranks(lengths, layout, balance, drop_last, epoch):
-    ranks = samplers(lengths, layout, balance=balance, drop_last=drop_last, epoch=epoch)
-    _, rows, accumulation = layout
-    turns = turns_of(ranks)
-    shown = sorted(number for turn in turns for batch in turn for number in batch)
-    left_out = len(lengths) % ranks[0].global_batch if drop_last else 0
-    assert len(shown) == len(set(shown)) == len(lengths) - left_out
+@given(datasets(), layouts(), st.booleans(), st.integers(0, 5))
+def test_an_epoch_shows_each_row_once_over_all_ranks(dataset, layout, drop_last, epoch):
+    ranks = samplers(dataset, layout, drop_last=drop_last, epoch=epoch)
+    turns, accumulation = turns_of(ranks), ranks[0].accumulation
+    shown = joined(joined(turns))
+    left_out = len(dataset) % layout["global_batch"] if drop_last else 0
+    assert len(shown) == len(set(shown)) == len(dataset) - left_out
     assert {len(rank) for rank in ranks} == {len(turns)} == {ranks[0].steps * accumulation}
-    full = turns if drop_last else turns[: len(lengths) // ranks[0].global_batch * accumulation]
-    assert all(len(batch) == rows for turn in full for batch in turn)
+    full = turns if drop_last else turns[: len(dataset) // layout["global_batch"] * accumulation]
+    assert all(len(batch) == layout["rows"] for turn in full for batch in turn)
     last = [len(batch) for turn in turns[len(full) :] for batch in turn]
     assert max(last, default=0) - min(last, default=0) <= 1
 
 
-@given(row_lengths, layouts(), layouts(), balances, balances)
-def test_a_step_sees_the_same_rows_on_any_number_of_ranks(lengths, one, other, balance, other_balance):
-    global_batch = int(np.lcm(np.prod(one), np.prod(other)))
-    first = steps_of(samplers(lengths, one, global_batch=global_batch, balance=balance))
-    assert first == steps_of(samplers(lengths, other, global_batch=global_batch, balance=other_balance))
-    order = row_order(len(lengths), seed=0, epoch=0).tolist()
+@given(datasets(), st.data())
+def test_a_step_sees_the_same_rows_on_any_number_of_ranks(dataset, data):
+    one = data.draw(layouts().filter(lambda layout: "lanes" not in layout))
+    other = data.draw(layouts(one))
+    first = steps_of(samplers(dataset, {**one, "global_batch": other["global_batch"]}))
+    assert first == steps_of(samplers(dataset, other))
+    order = row_order(len(dataset), seed=0, epoch=0).tolist()
+    global_batch = other["global_batch"]
     assert first == [sorted(order[at : at + global_batch]) for at in range(0, len(order), global_batch)]
+
+
+@pytest.mark.parametrize("total", [64, 61])
+def test_a_step_in_lanes_sees_the_same_rows_on_1_2_and_4_ranks(total):
+    dataset = Rows([1] * total, (10, 1, 20, 3))
+    layout = {"global_batch": 8, "lanes": 4, "seed": 3}
+    expected = steps_of(samplers(dataset, {**layout, "world_size": 1}))
+    assert len(expected) == 8
+    for world_size, rows in [(2, 4), (2, 1), (4, 2), (4, 1)]:
+        assert steps_of(samplers(dataset, {**layout, "world_size": world_size, "rows": rows})) == expected
+    assert steps_of(samplers(dataset, {**layout, "world_size": 2, "lanes": 2})) != expected
 
 
 def test_one_rank_for_all_deals_batches_as_accelerate_shares_them_out():
     lengths = list(range(1, 49))
     alone = list(packer.BatchSampler(Rows(lengths), global_batch=12, rows=2))
-    for rank, sampler in enumerate(samplers(lengths, (3, 2, 2))):
+    layout = {"global_batch": 12, "rows": 2, "world_size": 3}
+    for rank, sampler in enumerate(samplers(Rows(lengths), layout)):
         assert list(sampler) == alone[rank::3]
 
 
@@ -212,14 +238,14 @@ def test_a_pass_that_was_broken_off_begins_again():
 # ---- the sampler: state ----
 
 
-@given(row_lengths, layouts(), balances, st.data())
-def test_a_resumed_epoch_equals_an_uninterrupted_one(lengths, layout, balance, data):
-    expected = [list(rank) for rank in samplers(lengths, layout, balance=balance, epoch=4)]
+@given(datasets(), layouts(), st.data())
+def test_a_resumed_epoch_equals_an_uninterrupted_one(dataset, layout, data):
+    expected = [list(rank) for rank in samplers(dataset, layout, epoch=4)]
     stop = data.draw(st.integers(0, len(expected[0])))
-    for rank, sampler in enumerate(samplers(lengths, layout, balance=balance, epoch=4)):
+    for rank, sampler in enumerate(samplers(dataset, layout, epoch=4)):
         batches = iter(sampler)
         before = [next(batches) for _ in range(stop)]
-        resumed = samplers(lengths, layout, balance=balance)[rank]
+        resumed = samplers(dataset, layout)[rank]
         resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
         assert resumed.state_dict() == sampler.state_dict()
         if stop < len(expected[rank]):
@@ -230,43 +256,65 @@ def test_a_resumed_epoch_equals_an_uninterrupted_one(lengths, layout, balance, d
             assert resumed.epoch == sampler.epoch == 5
 
 
-@given(row_lengths, layouts(), layouts(), balances, balances, st.data())
-def test_resumed_on_other_ranks_each_row_is_seen_once(lengths, one, other, balance, other_balance, data):
-    global_batch = int(np.lcm(np.prod(one), np.prod(other)))
-    old = samplers(lengths, one, global_batch=global_batch, balance=balance, epoch=1)
-    stop = data.draw(st.integers(0, old[0].steps))
-    iterators = [iter(rank) for rank in old]
-    before = [[next(batches) for _ in range(stop * old[0].accumulation)] for batches in iterators]
-    states = [rank.state_dict() for rank in old]
+def stopped(ranks, steps):
+    """The rows that the ranks have shown after so many steps, and their state, which is the same on all."""
+    iterators = [iter(rank) for rank in ranks]
+    shown = [number for batches in iterators for _ in range(steps * ranks[0].accumulation) for number in next(batches)]
+    states = [rank.state_dict() for rank in ranks]
     assert all(state == states[0] for state in states)
-    new = samplers(lengths, other, global_batch=global_batch, balance=other_balance, epoch=1)
-    for rank in new:
-        rank.load_state_dict(states[0])
-    if stop < old[0].steps:
-        shown = [number for batches in before for batch in batches for number in batch]
-        expected = steps_of(samplers(lengths, one, global_batch=global_batch, epoch=1))
-        assert steps_of(new) == expected[stop:]
-        assert sorted(shown) == sorted(joined(expected[:stop]))
+    return sorted(shown), states[0]
 
 
-def test_in_the_middle_of_a_step_other_ranks_go_on_where_they_can():
-    lengths = [1] * 64
-    (old,) = samplers(lengths, (1, 2, 8))
+def resumed_steps(ranks, state):
+    for rank in ranks:
+        rank.load_state_dict(state)
+    return steps_of(ranks)
+
+
+@given(datasets(), st.data())
+def test_resumed_on_other_ranks_each_row_is_seen_once(dataset, data):
+    one = data.draw(layouts().filter(lambda layout: "lanes" not in layout))
+    other = data.draw(layouts(one))
+    old = samplers(dataset, {**one, "global_batch": other["global_batch"]}, epoch=1)
+    expected = steps_of(samplers(dataset, other, epoch=1))
+    steps = data.draw(st.integers(0, max(old[0].steps - 1, 0)))
+    if expected:
+        shown, state = stopped(old, steps)
+        assert shown == sorted(joined(expected[:steps]))
+        assert resumed_steps(samplers(dataset, other, epoch=1), state) == expected[steps:]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_in_lanes_other_ranks_resume(world_size):
+    dataset, layout = Rows([1] * 64, (20, 30)), {"global_batch": 8, "lanes": 4}
+    four = {**layout, "world_size": 4, "rows": 1}
+    _, state = stopped(samplers(dataset, four), 3)
+    assert state["version"] == 2
+    found = resumed_steps(samplers(dataset, {**layout, "world_size": world_size, "rows": 4}), state)
+    assert found == steps_of(samplers(dataset, four))[3:]
+
+
+@pytest.mark.parametrize("lanes", [{}, {"lanes": 4}])
+def test_in_the_middle_of_a_step_other_ranks_go_on_where_they_can(lanes):
+    """In lanes: where every lane gave as many rows."""
+    dataset, layout = Rows([1] * 64, (20, 30)), {"global_batch": 16, **lanes}
+    old = packer.BatchSampler(dataset, rows=2, **layout)
     batches = iter(old)
     shown = [number for _ in range(4) for number in next(batches)]
     state = old.state_dict()
     assert state["rows_done"] == 8
-    rest = [samplers(lengths, (2, 4, 2), global_batch=16)[rank] for rank in range(2)]
-    for rank in rest:
-        rank.load_state_dict(state)
-    assert sorted(shown + joined(joined(turns_of(rest)))) == list(range(64))
-    (other,) = samplers(lengths, (1, 16, 1))
+    new = samplers(dataset, {**layout, "world_size": 2, "rows": 4})
+    assert sorted(shown + joined(resumed_steps(new, state))) == list(range(64))
     message = "ends 8 rows into a global batch of 16, where no batch ends with 1 ranks and batches of 16 rows: save the"
     with pytest.raises(PackerError, match=message):
-        other.load_state_dict(state)
-    (balanced,) = samplers(lengths, (1, 2, 8), balance="attention")
-    with pytest.raises(PackerError, match="ends 8 rows into a global batch of 16"):
-        balanced.load_state_dict(state)
+        packer.BatchSampler(dataset, rows=16, **layout).load_state_dict(state)
+    if lanes:
+        next(batches)
+        with pytest.raises(PackerError, match="ends 10 rows into a global batch of 16"):
+            samplers(dataset, {**layout, "world_size": 2, "rows": 1})[0].load_state_dict(old.state_dict())
+    else:
+        with pytest.raises(PackerError, match="ends 8 rows into a global batch of 16"):
+            packer.BatchSampler(dataset, rows=2, balance="attention", **layout).load_state_dict(state)
 
 
 @pytest.mark.parametrize("batches", [5, 6])
@@ -398,16 +446,16 @@ def test_costs_are_the_squared_lengths_without_padding(dataset):
 
 def test_the_imbalance_is_that_of_the_batches_that_are_handed_out():
     lengths = np.random.default_rng(1).integers(1000, 4096, 1000).tolist()
-    layout = (8, 2, 2)
+    layout = {"world_size": 8, "rows": 2, "global_batch": 32}
     costs = np.array(lengths) ** 2
 
     def imbalance(balance):
-        turns = turns_of(samplers(lengths, layout, balance=balance))
+        turns = turns_of(samplers(Rows(lengths), layout, balance=balance))
         work = np.array([[costs[batch].sum() for batch in turn] for turn in turns])
         return work.max(axis=1).sum() / work.mean(axis=1).sum(), work.sum(axis=0)
 
     for balance in (None, "attention"):
-        found = samplers(lengths, layout, balance=balance)[0].imbalance()
+        found = samplers(Rows(lengths), layout, balance=balance)[0].imbalance()
         assert found.in_order == pytest.approx(imbalance(None)[0])
         assert found.by_attention == pytest.approx(imbalance("attention")[0])
     assert found.in_order > 1.6

@@ -15,8 +15,10 @@ from pyarrow import parquet
 
 import packer
 from packer.plan.cutting import cut_documents
-from packer.sources.tokenized_source import open_source
+from packer.sources.survey import survey_source
+from packer.stores import AnyPath
 from tests import naive
+from tests.opening import open_source
 from tests.small import shrink
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,7 +39,7 @@ def made_documents(count: int, longest: int = 60, seed: int = 0) -> list[list[in
     return [random.integers(1, 1000, length).tolist() for length in random.integers(0, longest, count)]
 
 
-def hashes(folder: Path) -> dict[str, str]:
+def hashes(folder: AnyPath) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
@@ -69,7 +71,7 @@ def test_real_corpora_pack_like_naive_best_fit_and_verify(shared_data, tmp_path,
     assert manifest.totals.documents == documents
     assert list(packer.verify(out, source)) == []
 
-    lengths = open_source(source, split=None).survey(packer.progress.silent).lengths()
+    lengths = survey_source(open_source(source, split=None)).lengths()
     assert manifest.rows == naive_packs(lengths, max_len)
     one_shard = packer.pack(source, tmp_path / "one", max_len=max_len, algorithm="bfd", shard_size="4GB")
     assert len(one_shard.shards) == 1 < len(manifest.shards)

@@ -4,21 +4,22 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.patterns import RowExtents
 from packer.errors import PackerError
+from packer.options import PackOptions
 from packer.plan import permute as permutations
+from packer.plan.apply_options import cut_lengths_of
 from packer.plan.cutting import cut_documents
 from packer.plan.permute import key_of as key
 from packer.plan.permute import permute
 from packer.plan.rows import PlacedRows, place_rows
-from packer.plan.segments import Segments, extents_of
+from packer.plan.segments import Segments
 from tests import naive
-from tests.compiled import compiled
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
 policies = st.sampled_from(["split", "truncate", "drop"])
@@ -86,23 +87,8 @@ def test_segments_can_be_left_out(lengths, pieces, long, align, data):
 
 def test_error_policy_names_the_document_its_length_and_the_limit():
     with pytest.raises(PackerError, match=r"document 1 has 9 tokens and max_len is 8 .*--long split, truncate or drop"):
-        cut_documents(int32s([8, 9, 3]), 8, "error")
+        cut_lengths_of(PackOptions(max_len=8, long="error"), int32s([8, 9, 3]))
     assert cut_documents(int32s([8, 3]), 8, "error").histogram[8] == 1
-
-
-@settings(deadline=None)
-@given(
-    some_lengths.filter(any), st.integers(1, 12), policies, st.integers(0, 3), st.integers(0, 5), st.integers(1, 3)
-)  # fmt: skip
-def test_every_segment_is_dealt_once_into_rows_that_hold_it(lengths, pieces, long, seed, overlap, align):
-    max_len = pieces * align
-    if long == "drop" and not any(0 < length <= max_len for length in lengths):
-        return
-    overlap = min(overlap, max_len - 1) if long == "split" else 0
-    segments, plan = make_plan(lengths, max_len, long, seed, overlap=overlap, align=align)
-    assert sorted(located(segments, plan.numbers)) == naive.cut_documents(lengths, max_len, long, overlap)
-    for row in rows_of(plan):
-        assert 0 < extents_of(segments.locate(np.array(row))[2], align).sum() <= max_len
 
 
 def real_like_lengths(documents: int) -> NDArray[np.int32]:
@@ -144,7 +130,7 @@ def rank_correlation(one: NDArray[np.generic], other: NDArray[np.generic]) -> fl
     return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
 
 
-permuted, draw_below = map(compiled, (permutations.permuted, permutations.draw_below))
+permuted, draw_below = permutations.permuted, permutations.draw_below
 
 
 def test_permutations_are_part_of_the_format():

@@ -16,6 +16,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
 from packer.pipeline.comparing import compare
+from packer.pipeline.job import Job
 from packer.pipeline.packing import pack as run_pack
 from tests import test_kept
 from tests.chat_templates import save_tokenizer
@@ -28,7 +29,7 @@ GROUPED = [("together", "bfd"), ("apart", "bfd"), ("apart", "ffd")]
 
 def predicted_and_packed(source, out, options):
     found = dataset_figures(source, options=options)
-    made = run_pack(source, out, options=options, sync=False).manifest
+    made = run_pack(source, out, options=options, job=Job(sync=False)).manifest
     return found, made
 
 
@@ -140,7 +141,8 @@ def test_stats_predict_the_rows_of_pairs(tmp_path, kind, long, options, monkeypa
 @pytest.mark.parametrize("grouped", [False, True])
 def test_stats_predict_the_rows_of_a_mixture_of_text(tmp_path, grouped):
     pytest.importorskip("transformers")
-    from tests.test_from_text import chats, texts, write_lines
+    from tests.test_from_text import chats, texts
+    from tests.writing import write_lines
 
     tokenizer = save_tokenizer(tmp_path / "tokenizer", template="{% for m in messages %}{{ m.content }}\n{% endfor %}")
     named = [{**record, "source": f"s{number % 4}"} for number, record in enumerate(texts())]

@@ -323,15 +323,11 @@ def test_a_rank_killed_at_any_stage_is_replaced_and_the_bytes_are_those_of_one_p
     source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
     packer.pack(source, tmp_path / "expected", **options)
     killer = f"""
-import os, signal, sys
-from pathlib import Path
+import os, signal
+from pytest import MonkeyPatch
 from packer.__main__ import main
-for name in ("rename", "replace", "hardlink_to"):
-    def strike(path, target, usual=getattr(Path, name)):
-        if {stage!r} in f"{{path}} {{target}}":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return usual(path, target)
-    setattr(Path, name, strike)
+from tests.kills import named
+named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if {stage!r} in name else write())
 main()
 """
     more = ("--shard-size", "6KB", "--algorithm", "mixed")

@@ -86,7 +86,7 @@ LINES = {
     '{"input_ids": null}': "'input_ids' is null; drop the row or give it a list (it may be empty)",
     '{"input_ids": "abc"}': "'input_ids' holds \"abc\" where a list of integers is expected",
     '{"input_ids": 5}': "'input_ids' holds 5 where a list",
-    '{"input_ids": [1, null]}': "'input_ids' holds null at position 1 where an integer",
+    '{"input_ids": [1, null]}': "'input_ids' holds a null at position 1 of 2; remove it or give it a value",
     '{"input_ids": [1.5]}': "'input_ids' holds 1.5 at position 0 where an integer",
     '{"input_ids": [1.0]}': "'input_ids' holds 1.0 at position 0",
     '{"input_ids": ["a"]}': "'input_ids' holds \"a\" at position 0",
@@ -339,9 +339,9 @@ TEXTS = {
         (b"", "empty dataset: 0 documents"),
     ],
     "rows.json": [
-        ('[{"text": "a"}, {"text": "b"]', "document 1 (rows.json row 1): not valid JSON"),
+        ('[{"text": "a"}, {"text": "b"]', "document 1 (rows.json row 1): not a valid JSON array: the end of the file"),
         ('[{"text": "a"}, {"text": "b"}', "the end of the file where one of ,] is expected"),
-        ('[{"text": "a"}, "b"]', "document 1 (rows.json row 1): not a valid JSON array: '\"' where one of { is exp"),
+        ('[{"text": "a"}, "b"]', "document 1 (rows.json row 1): a string where an object is expected"),
         ('[{"text": "a"},]', "']' where one of { is expected"),
         ('[{"text": "a"}] x', "'x' follows the end of the array"),
         ('[{"text": "a", "text": "b"}]', "a field is given twice: 'text'"),
@@ -354,7 +354,10 @@ IN_TEXT += [
     pack({"rows.csv": "text\na\n"}, "rows.csv: no column 'topic' (found: text)", "--keep topic", text=True),
     pack({"rows.csv": "text\nword\n"}, "set --tokenizer"),
     pack({"rows.txt": "word\n"}, "set --tokenizer"),
-    pack({"rows.json": '[{"input_ids": [1, 2]}]'}, "write one object per line"),
+    pack(
+        {"rows.json": '[{"input_ids": [1, 2]}, {"input_ids": [-1]}]'},
+        "document 1 (rows.json row 1): 'input_ids' holds -1",
+    ),
     pack(
         {"data/a.txt": "word", "data/b.txt": b"word \xff"},
         "document 1 (b.txt row 0): invalid UTF-8 at byte 5",

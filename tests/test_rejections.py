@@ -26,6 +26,7 @@ from tests.kills import Killed, kill
 from tests.small import shrink
 from tests.test_from_text import documents_of
 from tests.test_pack import hashes
+from tests.writing import write_as, write_lines
 
 SECRET = "a secret that must never be listed"
 GOOD = [{"input_ids": list(range(1, 2 + n % 7)), "labels": [-100, *range(2, 2 + n % 7)]} for n in range(40)]
@@ -39,13 +40,6 @@ def pack(source, out: Path, **options) -> Manifest:
 
 def listed(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
-
-
-def write_lines(path: Path, records) -> Path:
-    """Write records as JSON lines; strings are lines as they are."""
-    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
-    path.write_text("".join(line + "\n" for line in lines))
-    return path
 
 
 def shards(out: Path) -> list[str]:
@@ -115,20 +109,11 @@ def small(monkeypatch):
 def test_lists_that_cannot_be_used_are_left_out_of_every_format(tmp_path, name):
     records, at = mixed_up([record for record, _ in BAD_LISTS.values()])
     columns = {column: pa.array([record[column] for record in records], kind) for column, kind in LISTS.items()}
-    source, table = tmp_path / name, pa.table(columns)
-    if name == "rows.parquet":
-        pq.write_table(table, source, row_group_size=11)
-    elif name.endswith("arrow"):
-        options = pa.ipc.IpcWriteOptions(compression="zstd" if ".z." in name else None)
-        with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema, options=options) as writer:
-            writer.write_table(table, max_chunksize=7)
-    elif name == "rows.jsonl.gz":
+    if name == "rows.jsonl.gz":
+        source = tmp_path / name
         source.write_bytes(gzip.compress(b"".join(json.dumps(record).encode() + b"\n" for record in records)))
     else:
-        source = datasets.Dataset(table)
-        if name == "dataset":
-            source.save_to_disk(tmp_path / name)
-            source = tmp_path / name
+        source = write_as(tmp_path / name, pa.table(columns))
     reasons = dict(zip(at, (reason for _, reason in BAD_LISTS.values()), strict=True))
     assert_left_out(source, tmp_path / "out", reasons)
     place = {"line": 4} if name == "rows.jsonl.gz" else {"row": 3}
@@ -173,14 +158,7 @@ def test_masks_that_cannot_be_used_are_left_out(tmp_path):
     ]
     records, at = mixed_up(bad, good)
     for name in ("rows.jsonl", "rows.parquet", "table"):
-        table = pa.Table.from_pylist(records)
-        source = tmp_path / name
-        if name == "table":
-            source = datasets.Dataset(table)
-        elif name == "rows.parquet":
-            pq.write_table(table, source)
-        else:
-            write_lines(source, records)
+        source = write_as(tmp_path / name, records)
         manifest = assert_left_out(source, tmp_path / f"out {name}", dict.fromkeys(at, "invalid_labels"))
         assert manifest.totals.tokens == 2 * len(good)
 
@@ -189,7 +167,7 @@ def test_elements_of_a_json_array_that_are_no_objects_are_left_out(tmp_path, tok
     elements = ["5", '{"text": "a", "text": "b"}', '{"text": "fox"}', '["x", {}]', "null", '{"id": 7}']
     elements.insert(0, f'{{"text": "dogs", "id": 1{"0" * 5000}}}')  # more digits than Python takes
     (tmp_path / "rows.json").write_text(f"[{', '.join(elements)}]")
-    bad = dict.fromkeys((0, 2), "unreadable") | dict.fromkeys((1, 4, 5), "wrong_type") | {6: "missing_value"}
+    bad = dict.fromkeys((0, 1, 2, 4, 5), "unreadable") | {6: "missing_value"}
     assert_left_out(tmp_path / "rows.json", tmp_path / "out", bad, tokenizer=tokenizer)
 
 
@@ -208,15 +186,10 @@ def test_what_is_no_number_for_a_limit_is_left_out(tmp_path, tokenizer, name):
     options = {"tokenizer": tokenizer} if name == "texts.jsonl" else {}
     records = [{"text": "a b"}] * len(GOOD) if options else GOOD
     records = [{**record, "images": value} for record, value in zip(records, images, strict=True)]
-    source, table = tmp_path / name, pa.Table.from_pylist(records)
-    if name == "rows.parquet":
-        pq.write_table(table, source, row_group_size=11)
-    elif name == "rows.arrow":
-        with pa.ipc.new_stream(str(source), table.schema) as writer:
-            writer.write_table(table, max_chunksize=7)
-    else:
-        write_lines(source, [*records[:10], "nonsense", *records[10:]])
+    if name.endswith("jsonl"):
+        records.insert(10, "nonsense")
         wrong |= {10: None}
+    source = write_as(tmp_path / name, records)
     reasons = {number: "unreadable" if number == 10 else "invalid_value" for number in wrong}
     assert_left_out(source, tmp_path / "out", reasons, limit=["images:6"], **options)
     assert listed(tmp_path / "out")[0]["message"] == "'images' is missing; give it a number"
@@ -227,12 +200,9 @@ def test_values_that_cannot_be_kept_are_left_out(tmp_path):
     records, at = mixed_up(bad, [{"input_ids": [1, 2], "id": n} for n in range(9)])
     source = write_lines(tmp_path / "rows.jsonl", records)
     # a list and a string are fine as values, but not among numbers: that is an error about the column
+    misfit = write_lines(tmp_path / "misfit.jsonl", [*records, {"input_ids": [1], "id": "x"}])
     with pytest.raises(SourceError, match="use one type"):
-        pack(
-            write_lines(tmp_path / "misfit.jsonl", [*records, {"input_ids": [1], "id": "x"}]),
-            tmp_path / "no",
-            keep=["id"],
-        )
+        pack(misfit, tmp_path / "no", keep=["id"])
     assert_left_out(source, tmp_path / "out", dict.fromkeys(at, "invalid_value"), keep=["id"])
 
 
@@ -273,7 +243,7 @@ BAD_CHAT_LINES = {
 }
 
 
-@pytest.mark.parametrize("name", ["chats.jsonl", "chats.json", "chats.parquet", "chats.arrow", "dataset"])
+@pytest.mark.parametrize("name", ["chats.jsonl", "chats.json", "chats.parquet", "chats.arrow", "table"])
 def test_chats_that_cannot_be_used_are_left_out(tmp_path, tokenizer, name, small):
     table_of = BAD_CHAT_LINES if ".json" in name else BAD_CHATS
     good = [{"messages": [say("user", f"dogs {n}"), say("assistant", "fox " * n)]} for n in range(1, 20)]
@@ -288,17 +258,10 @@ def test_chats_that_cannot_be_used_are_left_out(tmp_path, tokenizer, name, small
         write_lines(source, records)
     elif name == "chats.json":
         source.write_text("[\n" + ",\n".join(map(json.dumps, [*records, 5, [1]])) + "]")
-        reasons |= {len(records): "wrong_type", len(records) + 1: "wrong_type"}
+        reasons |= {len(records): "unreadable", len(records) + 1: "unreadable"}
     else:
-        table = pa.Table.from_pylist(records)
-        if name == "dataset":
-            source = datasets.Dataset(table)
-        elif name == "chats.arrow":
-            with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-                writer.write_table(table)
-        else:
-            pq.write_table(table, source, row_group_size=5)
-    assert_left_out(source, tmp_path / "out", reasons, tokenizer=tokenizer, keep=[])
+        source = write_as(source, records, rows=5)
+    assert_left_out(source, tmp_path / "out", reasons, tokenizer=tokenizer)
     # The documents that are left are those of the same source without the others, under their own numbers.
     usable = [record for n, record in enumerate(records) if n not in reasons]
     pack(write_lines(tmp_path / "usable.jsonl", usable), tmp_path / "usable", tokenizer=tokenizer, on_error="error")
@@ -566,15 +529,12 @@ def test_a_rejected_side_of_a_pair_leaves_the_other_unpaired(tmp_path, name):
     records = [{"chosen_input_ids": [n + 1, 2], "rejected_input_ids": [n + 1, 3, 4]} for n in range(8)]
     records[2]["chosen_input_ids"] = [1, -5]
     records[5]["rejected_input_ids"] = None
-    source = tmp_path / name
-    if name == "table":
-        source = datasets.Dataset.from_list(records)
-    elif name == "pairs.parquet":
-        pq.write_table(pa.Table.from_pylist(records), source)
-    else:
-        write_lines(source, records)
+    source = write_as(tmp_path / name, records)
     bad = {4: "invalid_tokens", 11: "missing_value"}
     options = {"pairs": True, "long": "truncate"}
+    unlike = write_as(tmp_path / f"other {name}", [{**records[0], "rejected_input_ids": [7, -5]}])
+    with pytest.raises(SourceError, match=r"document 1 \(.*: 'rejected_input_ids' holds -5 at position 1"):
+        pack(unlike, tmp_path / "no", on_error="error", **options)
     if name == "table":  # its documents are interleaved by an order of lists
         manifest = pack(source, tmp_path / "out", **options)
         assert {one["document"]: one["reason"] for one in listed(tmp_path / "out")} == bad

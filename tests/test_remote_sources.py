@@ -21,7 +21,7 @@ from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.pipeline import job, packing
 from packer.pipeline.measure_source import measure
-from packer.sources.tokenized_source import find_source
+from packer.sources.find_source import find_source
 from packer.stores import RemotePath, mirror
 from packer.stores.requests import traffic
 from tests.chat_templates import WORDS, save_tokenizer
@@ -190,6 +190,7 @@ class Elsewhere(Threads):
             yield result
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("kind", ["stream", "kept", "compressed", "lines"])
 def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, monkeypatch):
     write, options = SOURCES[kind]

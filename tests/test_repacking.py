@@ -16,8 +16,8 @@ from test_ranks import run_ranks
 import packer
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
-from packer.sources.source import Source
-from packer.sources.tokenized_source import open_source
+from packer.pipeline import packing
+from tests.opening import open_source
 from tests.packings import packings
 from tests.small import shrink
 from tests.test_untrusted_datasets import edit_manifest
@@ -362,14 +362,14 @@ def test_a_damaged_dataset_is_refused_in_one_line(packed, tmp_path, message):
 def test_a_dataset_that_changes_while_it_is_read_is_named(packed, tmp_path, monkeypatch, kind):
     folder = Path(shutil.copytree(packed, tmp_path / "changing"))
     changed = folder / "manifest.json" if kind == "manifest" else sorted(folder.glob("data-*"))[-1]
-    spill = Source.spill
+    spill = packing.spill_corpus
 
     def changing(opened, *arguments, **options):
         spilled = spill(opened, *arguments, **options)
         os.utime(changed, ns=(1, 1))
         return spilled
 
-    monkeypatch.setattr(Source, "spill", changing)
+    monkeypatch.setattr(packing, "spill_corpus", changing)
     with pytest.raises(SourceError, match=f"^{changed.name}: the file changed or was replaced"):
         pack(folder, tmp_path / "out", max_len=64)
     assert not (tmp_path / "out").exists()

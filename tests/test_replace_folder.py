@@ -13,15 +13,11 @@ import packer
 from packer.exporting.write_export import EXPORT
 from packer.options import PackOptions
 from packer.output import replace_folder
-from packer.output.unfinished_output import Kind
-from packer.output.unfinished_pack import PACKED
+from packer.output.unfinished_output import PACKED, Kind
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
+from tests.kills import Killed
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_pack import made_documents, save_arrow
-
-
-class Killed(BaseException):
-    """Simulates a kill."""
 
 
 @dataclass(frozen=True, kw_only=True)

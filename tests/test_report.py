@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packer.report.figure_tables import render_figures
-from packer.report.run_summary import render_manifest_summary
+from packer.cli.run_summary import render_manifest_summary
+from packer.figures.dataset_figures import Figures
+from packer.figures.figure_tables import render_figures
+from packer.figures.row_figures import RowFigures
 from packer.shards.manifest import Manifest
-from packer.stats.dataset_figures import Figures
-from packer.stats.row_figures import RowFigures
 from tests.made_figures import figures_of, rows_of
 
 

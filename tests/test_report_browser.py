@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -86,6 +87,11 @@ class Browser:
         for log in ("browser", "performance"):
             self.driver.get_log(log)
         self.driver.get(address)
+        while not scripts:  # then the driver does not wait for the end of the page
+            entries = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+            if any(entry["method"] == "Page.loadEventFired" for entry in entries):
+                break
+            time.sleep(0.02)
 
     def js(self, code: str, *arguments: object) -> Any:
         return self.driver.execute_script(f"return {code}", *arguments)
@@ -219,8 +225,8 @@ def test_gpu_time_follows_the_fields(browser, address) -> None:
     after = browser.js(cells)
     assert [tokens for tokens, _ in before] == [tokens for tokens, _ in after]
     units = {"s": 1, "min": 60, "h": 3600}
-    for tokens, time in after:
-        words = time.replace(",", "").split()
+    for tokens, hours in after:
+        words = hours.replace(",", "").split()
         seconds = sum(float(value) * units[unit] for value, unit in zip(words[::2], words[1::2], strict=True))
         assert seconds == pytest.approx(int(tokens) * 3 / 0.5, rel=0.02)
     assert before != after

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.cli import cli
+from packer.figures.dataset_figures import Figures, RowLengths
+from packer.figures.figure_tables import render_row_lengths
+from packer.figures.row_figures import KEYS_OF_MATRICES
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import row_lengths
-from packer.report.figure_tables import render_row_lengths
-from packer.stats.dataset_figures import Figures, RowLengths
-from packer.stats.row_figures import KEYS_OF_MATRICES
 from tests import naive
 from tests.made_figures import figures_of, rows_of
 

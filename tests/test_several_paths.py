@@ -15,8 +15,8 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.paths import PathList
-from packer.sources.tokenized_source import open_source
 from tests.chat_templates import save_tokenizer
+from tests.opening import open_source
 from tests.test_pack import hashes, made_documents, save_arrow
 
 DOCUMENTS = made_documents(200)
@@ -91,12 +91,9 @@ def test_documents_follow_the_order_of_the_paths(folder):
 
 def test_a_glob_gives_the_same_dataset_quoted_and_expanded_by_a_shell(folder):
     for number, pattern in enumerate(("data/*.jsonl", "data/sub/*", "data/*/*.jsonl", "data/**/*.jsonl")):
+        if pattern == "data/*/*.jsonl":  # with one folder, a shell hides that there was a wildcard
+            write_lines(folder / "other" / "e.jsonl", [[1, 2]])
         expanded = sorted(map(str, Path().glob(pattern)), key=os.fsencode)
-        if pattern == "data/*/*.jsonl":
-            write_lines(
-                folder / "other" / "e.jsonl", [[1, 2]]
-            )  # with one folder, a shell hides that there was a wildcard
-            expanded = sorted(map(str, Path().glob(pattern)), key=os.fsencode)
         succeeded("pack", pattern, *OPTIONS, "-o", f"quoted-{number}")
         succeeded("pack", *expanded, *OPTIONS, "-o", f"expanded-{number}")
         one, other = (Path(f"{way}-{number}/manifest.json").read_bytes() for way in ("quoted", "expanded"))
@@ -182,10 +179,6 @@ def test_texts_at_several_paths_are_one_source(tmp_path, monkeypatch):
     Path("d.jsonl").write_text('{"text": null}\n')
     message = refused("pack", "a.jsonl", "d.jsonl", *OPTIONS, "--tokenizer", tokenizer, "-o", "wrong")
     assert "document 30 (d.jsonl line 1): 'text' is null" in message
-    both = (
-        packer.pack(["tokens", "once.jsonl"], "both", max_len=64, sync=False) if Path("once.jsonl").exists() else None
-    )
-    assert both is None
     write_lines(Path("more.jsonl"), [[1, 2]])
     assert packer.pack(["more.jsonl", "tokens"], "more", max_len=64, sync=False).options.pad_id == direct.options.pad_id
 

@@ -21,10 +21,10 @@ from packer.cli import cli
 from packer.facts import ShardEntry
 from packer.shards import shard_table
 from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names
-from packer.shards.manifest import checksum
+from packer.shards.files import hash_file
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable, column_of, kept_shards
-from tests.packed_rows import make, rows_on_disk
+from tests.packed_rows import edit_manifest, make, rows_on_disk
 from tests.small import shrink
 from tests.test_pack import hashes
 
@@ -54,11 +54,7 @@ def change_table(folder: Path, change) -> None:
             stream.write_table(changed)
     else:
         path.write_bytes(changed)
-    content = json.loads((folder / MANIFEST).read_bytes())
-    del content["checksum"]
-    content["files"][SHARDS] = xxhash.xxh3_128_hexdigest(path.read_bytes())
-    content["checksum"] = checksum(content)
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+    edit_manifest(folder, lambda content: content["files"].update({SHARDS: hash_file(path)}))
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:

@@ -15,12 +15,12 @@ import pytest
 
 import packer
 from packer.algorithms.jit import jit
+from packer.inputs import arrow_files
 from packer.options import PackOptions
 from packer.output.unfinished_output import Output
 from packer.pipeline.tokenizing import tokenize
-from packer.sources.mapped import ipc
 from packer.system_errors import shortage, shortage_behind
-from packer.text.tokens import _is_refusal
+from packer.text.fast_tokens import is_refusal
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -102,7 +102,7 @@ def test_what_is_missing_is_not_called_corrupt_and_what_was_begun_stays(tmp_path
     error, message = SHORT[kind]
     source, out = write_lines(tmp_path / "source.jsonl"), tmp_path / "out"
     with monkeypatch.context() as limited:
-        limited.setattr(ipc, "map_file", lambda path: (_ for _ in ()).throw(error))
+        limited.setattr(arrow_files, "map_file", lambda path: (_ for _ in ()).throw(error))
         with pytest.raises(packer.PackerError, match=message) as told:
             pack(source, out)
     assert "corrupt" not in str(told.value)
@@ -142,8 +142,8 @@ def test_a_tokenizer_without_threads_does_not_blame_the_text():
     class PanicException(BaseException):
         pass
 
-    assert not _is_refusal(PanicException(f"ThreadPoolBuildError {{ kind: IOError({os.strerror(errno.EAGAIN)}) }}"))
-    assert _is_refusal(PanicException("index out of bounds"))
+    assert not is_refusal(PanicException(f"ThreadPoolBuildError {{ kind: IOError({os.strerror(errno.EAGAIN)}) }}"))
+    assert is_refusal(PanicException("index out of bounds"))
 
 
 def test_other_errors_are_not_taken_for_a_shortage():
@@ -171,6 +171,7 @@ def test_a_kernel_is_not_loaded_into_the_last_of_the_address_space(monkeypatch):
     assert kernel(1) == 2
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [700, 1000, 1700])
 def test_under_a_limit_of_address_space_the_command_says_a_line_and_is_resumed(tmp_path, megabytes):

@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer.options import PackOptions
-from packer.pipeline.name_output import default_output
+from packer.pipeline.output_place import name_after
 from packer.pipeline.tokenizing import tokenize
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.test_cli import run
@@ -153,7 +153,7 @@ def test_tokens_without_labels_may_be_too_short_to_be_trained(tmp_path):
 
 
 def output_of(source: object) -> str:
-    return str(default_output(source, PackOptions(max_len=64)))
+    return str(name_after(source, "packed-64", None))
 
 
 def test_the_name_of_an_output_does_not_depend_on_neighbours(tmp_path, monkeypatch):

@@ -19,10 +19,13 @@ from hypothesis import strategies as st
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
-from packer.sources.documents import TokenTable
+from packer.inputs.token_tables import TokenTable
 from packer.sources.source import Source
-from packer.sources.tokenized_source import open_source
+from packer.sources.spill import spill_source
+from packer.sources.survey import survey_source
+from tests.opening import open_source
 from tests.small import shrink
+from tests.writing import write_ipc
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]
 LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]
@@ -50,7 +53,7 @@ def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None
 
 def read_whole(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
     """Return all documents and labels, read through `Source.table`."""
-    table = source.table(source.survey().lengths())
+    table = source.table(survey_source(source).lengths())
     labels = lists_of(table.labels, table) if table.labels is not None else None
     return lists_of(table.input_ids, table), labels
 
@@ -61,13 +64,6 @@ def arrow_table(documents, labels=None, list_type=None) -> pa.Table:
     if labels is not None:
         columns["labels"] = pa.array(labels, pa.list_(pa.int64()))
     return pa.table(columns)
-
-
-def write_ipc(path: Path, table: pa.Table, *, stream=True, compression=None, rows=2) -> None:
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    new = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with pa.OSFile(str(path), "wb") as file, new(file, table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=rows)
 
 
 def json_text(documents, labels=None) -> bytes:
@@ -81,13 +77,13 @@ def write(path: Path, kind: str, documents, labels=None) -> Path:
     table = arrow_table(documents, labels)
     match kind:
         case "stream":
-            write_ipc(path := path.with_suffix(".arrow"), table)
+            write_ipc(path := path.with_suffix(".arrow"), table, rows=2)
         case "file":
-            write_ipc(path := path.with_suffix(".arrow"), table, stream=False)
+            write_ipc(path := path.with_suffix(".arrow"), table, rows=2, stream=False)
         case "stream-zstd":
-            write_ipc(path := path.with_suffix(".arrow"), table, compression="zstd")
+            write_ipc(path := path.with_suffix(".arrow"), table, rows=2, compression="zstd")
         case "file-lz4":
-            write_ipc(path := path.with_suffix(".feather"), table, stream=False, compression="lz4")
+            write_ipc(path := path.with_suffix(".feather"), table, rows=2, stream=False, compression="lz4")
         case "parquet":
             pq.write_table(table, path := path.with_suffix(".parquet"), row_group_size=3)
         case "jsonl":
@@ -114,18 +110,18 @@ def test_every_format_gives_the_same_documents(tmp_path, kind, labels):
     assert source.mapped == (kind in MAPPED)
     assert source.has_labels == (labels is not None)
     assert read_tables(source) == (DOCUMENTS, labels)
-    spilled = source.spill(tmp_path / "spill")
+    spilled = spill_source(source, tmp_path / "spill")
     assert spilled.mapped
     assert spilled.files == source.files
     assert read_whole(spilled) == (DOCUMENTS, labels)
-    assert spilled.survey().identity == open_source(path).survey().identity
+    assert survey_source(spilled).identity == survey_source(open_source(path)).identity
 
 
 def test_identity_depends_on_the_content_of_the_source(tmp_path):
     (tmp_path / "d" / "b").mkdir(parents=True)
     write(tmp_path / "d" / "b" / "two", "jsonl", DOCUMENTS[3:])
     write(tmp_path / "d" / "a", "stream", DOCUMENTS[:3])
-    found = open_source(tmp_path / "d").survey()
+    found = survey_source(open_source(tmp_path / "d"))
     lengths = np.array([len(d) for d in DOCUMENTS], np.int32)
     assert found.lengths().dtype == np.int32
     assert found.lengths().tolist() == lengths.tolist()
@@ -160,7 +156,7 @@ def test_integer_widths_and_list_kinds_mix(tmp_path):
             expected += [[i, j], [j, 100]]
     source = open_source(tmp_path)
     assert read_tables(source)[0] == expected
-    assert read_whole(source.spill(tmp_path / "spill"))[0] == expected
+    assert read_whole(spill_source(source, tmp_path / "spill"))[0] == expected
 
 
 def test_folder_order_is_bytewise_and_hidden_and_foreign_files_are_ignored(tmp_path):
@@ -223,7 +219,7 @@ def test_datasets_in_memory_and_on_disk(tmp_path, how, where):
     source = open_source(dataset)
     assert read_tables(source)[0] == expected
     assert read_whole(source)[0] == expected
-    assert source.spill(tmp_path / "unused").table(source.survey().lengths()).lists is source.indices
+    assert spill_source(source, tmp_path / "unused").table(survey_source(source).lengths()).lists is source.indices
     dataset.save_to_disk(tmp_path / "saved")
     assert read_whole(open_source(tmp_path / "saved"))[0] == expected
 
@@ -242,8 +238,8 @@ def test_a_dataset_whose_rows_are_transformed_as_they_are_read_is_refused():
 def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> None:
     """Save a shuffled dataset as `datasets` 1.x did: unchanged data, with an indices mapping beside it."""
     folder.mkdir()
-    write_ipc(folder / "data.arrow", arrow_table(documents[:2]))
-    write_ipc(folder / "more.arrow", arrow_table(documents[2:]))
+    write_ipc(folder / "data.arrow", arrow_table(documents[:2]), rows=2)
+    write_ipc(folder / "more.arrow", arrow_table(documents[2:]), rows=2)
     write_ipc(folder / "indices.arrow", pa.table({"indices": pa.array(indices, pa.uint64())}), rows=3)
     state = {"_data_files": [{"filename": "data.arrow"}, {"filename": "more.arrow"}]}
     (folder / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "indices.arrow"}]}))
@@ -255,7 +251,7 @@ def test_a_saved_indices_mapping_is_applied(tmp_path, monkeypatch):
     source = open_source(tmp_path / "d")
     assert read_tables(source)[0] == [DOCUMENTS[i] for i in indices]
     assert read_whole(source)[0] == [DOCUMENTS[i] for i in indices]
-    identity = source.survey().identity
+    identity = survey_source(source).identity
     assert [(file.rows, file.tokens) for file in identity.files] == [(2, 3), (3, 102)]
     assert source.describe(2) == "document 2 (more.arrow row 2)"
 
@@ -268,8 +264,8 @@ def test_describe_gives_the_location_in_each_format(tmp_path):
     write(tmp_path / "b", "jsonl", [[3], [4]])
     write(tmp_path / "c", "stream", [[5], [6]])
     source = open_source(tmp_path)
-    source.survey()
-    for opened in (source, source.spill(tmp_path / ".spill")):
+    survey_source(source)
+    for opened in (source, spill_source(source, tmp_path / ".spill")):
         assert opened.describe(1) == "document 1 (a.parquet row 1)"
         assert opened.describe(3) == "document 3 (b.jsonl line 2)"
         assert opened.describe(4) == "document 4 (c.arrow row 0)"
@@ -297,15 +293,16 @@ def test_any_documents_round_trip_through_any_formats(tmp_path_factory, document
         shrink(patch, json_block=block)
         source = open_source(folder)
         assert read_tables(source) == (documents, labels)
-        assert read_whole(source.spill(folder / ".spill")) == (documents, labels)
+        assert read_whole(spill_source(source, folder / ".spill")) == (documents, labels)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "rows"), [("t0_train_50k.parquet", 55_185), ("gsm8k", 8_792), ("python_peps.arrow", 740)]
 )
 def test_real_data(shared_data, tmp_path, name, rows):
-    source = open_source(shared_data / "tokenized" / name).spill(tmp_path / "spill")
-    found = source.survey()
+    source = spill_source(open_source(shared_data / "tokenized" / name), tmp_path / "spill")
+    found = survey_source(source)
     assert len(found.lengths()) == rows
     table = source.table(found.lengths())
     path = shared_data / "tokenized" / name

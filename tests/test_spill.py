@@ -18,13 +18,16 @@ from click.testing import CliRunner
 from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
+from packer.inputs import parquet
+from packer.inputs.documents import Columns
 from packer.options import PackOptions
-from packer.pipeline import disk_space
+from packer.pipeline import output_place
+from packer.pipeline.job import Job
 from packer.pipeline.packing import pack
-from packer.sources.documents import Columns
-from packer.sources.readers import parquet
-from packer.sources.tokenized_source import open_source
+from packer.sources.spill import spill_source
+from packer.sources.survey import survey_source
 from tests.kills import kill
+from tests.opening import open_source
 from tests.small import shrink
 from tests.test_sources import KINDS, MAPPED, read_whole, write
 
@@ -44,7 +47,7 @@ def made_documents(count: int) -> list[list[int]]:
 
 
 def spilled(source, folder: Path, workers: int) -> dict[str, bytes]:
-    open_source(source).spill(folder, engine=Threads(workers=workers))
+    spill_source(open_source(source), folder, engine=Threads(workers=workers))
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -61,8 +64,8 @@ def test_the_streams_are_the_same_for_any_number_of_workers(tmp_path, kind):
     if kind in ("parquet", "jsonl"):
         assert len(found[0]) > 10
     source = open_source(path)
-    assert read_whole(source.spill(tmp_path / "7", engine=Threads(workers=2))) == (documents, documents)
-    assert source.spill(tmp_path / "7").survey().identity == open_source(path).survey().identity
+    assert read_whole(spill_source(source, tmp_path / "7", engine=Threads(workers=2))) == (documents, documents)
+    assert survey_source(spill_source(source, tmp_path / "7")).identity == survey_source(open_source(path)).identity
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -73,7 +76,7 @@ def test_many_files_of_all_kinds_come_back_in_order(tmp_path):
         write(tmp_path / "d" / f"{number:02}", KINDS[number % 8], documents[30 * number : 30 * number + 30])
     found = [spilled(tmp_path / "d", tmp_path / str(workers), workers) for workers in WORKERS]
     assert found[0] == found[1] == found[2]
-    source = open_source(tmp_path / "d").spill(tmp_path / "2")
+    source = spill_source(open_source(tmp_path / "d"), tmp_path / "2")
     assert read_whole(source)[0] == documents
     assert source.files == open_source(tmp_path / "d").files
 
@@ -86,7 +89,7 @@ def test_compressed_tokens_are_decoded_although_a_kept_column_has_no_bytes_to_co
         file.write_table(table)
     source = open_source(tmp_path / "a.arrow", keep=["note"])
     assert not source.mapped
-    assert read_whole(source.spill(tmp_path / "spill"))[0] == table["input_ids"].to_pylist()
+    assert read_whole(spill_source(source, tmp_path / "spill"))[0] == table["input_ids"].to_pylist()
 
 
 # the errors
@@ -118,9 +121,9 @@ def test_the_first_invalid_line_is_named_for_any_number_of_workers(tmp_path, kin
     path.write_bytes(compress("\n".join(lines).encode()))
     for workers in WORKERS:
         with pytest.raises(SourceError, match=rf"^document 118 \(a\.{kind} line 121\): ") as caught:
-            open_source(path).spill(tmp_path / str(workers), engine=Threads(workers=workers))
+            spill_source(open_source(path), tmp_path / str(workers), engine=Threads(workers=workers))
         with pytest.raises(SourceError) as streamed:
-            open_source(path).survey()
+            survey_source(open_source(path))
         assert str(caught.value) == str(streamed.value)
         assert not list((tmp_path / str(workers)).glob(".*"))
 
@@ -136,7 +139,7 @@ def test_the_first_invalid_row_is_named_for_any_number_of_workers(tmp_path):
     pq.write_table(table, tmp_path / "b.parquet", row_group_size=9)
     for workers in WORKERS:
         with pytest.raises(SourceError) as caught:
-            open_source(tmp_path / "*.parquet").spill(tmp_path / str(workers), engine=Threads(workers=workers))
+            spill_source(open_source(tmp_path / "*.parquet"), tmp_path / str(workers), engine=Threads(workers=workers))
         assert str(caught.value).startswith("document 151 (b.parquet row 51): 'input_ids' holds 1099511627776 at")
 
 
@@ -147,7 +150,7 @@ def test_an_error_stops_the_pieces_after_it(tmp_path, workers):
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     pieces = len(open_source(tmp_path / "a.jsonl").inputs[0].cut(1000))
     with pytest.raises(SourceError, match="line 1"):
-        open_source(tmp_path / "a.jsonl").spill(tmp_path / "spill", engine=Threads(workers=workers))
+        spill_source(open_source(tmp_path / "a.jsonl"), tmp_path / "spill", engine=Threads(workers=workers))
     made = len(list((tmp_path / "spill").glob("*.arrow")))
     assert made == 0 if workers == 1 else made < pieces / 2
 
@@ -209,7 +212,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def with_free(monkeypatch, free: int) -> None:
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
+    monkeypatch.setattr(output_place.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -217,13 +220,14 @@ def test_a_source_that_cannot_fit_on_the_disk_is_refused_before_decoding(tmp_pat
     path = write(tmp_path / "a", kind, made_documents(2000))
     with_free(monkeypatch, 200_000)
     calls = []
+    job = Job(progress=lambda *call: calls.append(call))
     size = r"\d+\.\d kB"
     message = (
         f"/out: the decoded source needs (about|up to) {size} and the rows about {size}, 200.0 kB are free: "
         "free some space, or choose an --output with more$"
     )
     with pytest.raises(PackerError, match=message):
-        pack(path, tmp_path / "out", options=PackOptions(max_len=64), progress=lambda *call: calls.append(call))
+        pack(path, tmp_path / "out", options=PackOptions(max_len=64), job=job)
     assert not calls
     with_free(monkeypatch, 10**9)
     assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals.documents == 2000
@@ -247,7 +251,7 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
         kill(patch, "data-00006-", error=KeyboardInterrupt)
         with_free(patch, 51_200)
         with pytest.raises(KeyboardInterrupt):
-            pack(path, tmp_path / "out", options=options, workers=1)
+            pack(path, tmp_path / "out", options=options, job=Job(workers=1))
     with_free(monkeypatch, 4 * 10 * 64 * 8)  # rows that are written need no space again
     assert pack(path, tmp_path / "out", options=options).manifest.totals.rows == 100
 

@@ -10,9 +10,9 @@ from datasets.data_files import get_data_patterns, resolve_pattern
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.sources.files.file_search import splits_of
-from packer.sources.tokenized_source import open_source
+from packer.inputs.file_search import splits_of
 from tests.chat_templates import save_tokenizer
+from tests.opening import open_source
 
 
 def save(folder, names, column="input_ids"):

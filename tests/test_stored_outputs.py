@@ -1,7 +1,6 @@
 """Packing into object storage: the bytes of a local pack, whoever writes them and whatever goes wrong."""
 
 import errno
-import hashlib
 import json
 import os
 import signal
@@ -20,11 +19,11 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.heartbeats import Heartbeats
 from packer.output import claim_pack
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.output.unfinished_output import UnfinishedPack
 from packer.shards.files import HashingFile
-from packer.stores import RemotePath
 from packer.stores.store import store_at
 from packer.stores.temporary_files import temporary_folder
+from tests.kills import Killed, kill
 from tests.small import shrink
 
 OPTIONS = {"max_len": 64, "shard_size": "12KB", "algorithm": "mixed"}
@@ -53,81 +52,15 @@ def expected(source, tmp_path):
     return hashes(tmp_path / "expected")
 
 
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """Function after which this process is like one of another machine: it has no local file of the one before."""
-
-    def move():
-        monkeypatch.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir=tmp_path))
-
-    return move
-
-
-def stored(folder):
-    """Hashes of all objects of a dataset, by name; comparable to `hashes` of a local one."""
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.files()}
-
-
-class Killed(BaseException):
-    """In place of a kill."""
-
-
-def kill(monkeypatch, stage, *, after=False):
-    """Make this process end when it writes an object of a stage; nothing is tidied up, and no last word said."""
-
-    def killing(write):
-        def wrapped(path, *arguments, **options):
-            if stage in str(path) and not after:
-                raise Killed
-            write(path, *arguments, **options)
-            if stage in str(path):
-                raise Killed
-
-        return wrapped
-
-    for name in ("upload", "write_bytes"):
-        monkeypatch.setattr(RemotePath, name, killing(getattr(RemotePath, name)))
-    monkeypatch.setattr(Heartbeats, "end", lambda self, word: self._ended.set())
-
-
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("name", ["decoded", "by patterns", "in order", "mixture", "groups"])
 def test_a_store_gets_the_bytes_of_a_local_pack(tmp_path, bucket, name):
     make, extra = CASES[name]
     source, options = make(tmp_path), {**options_of(extra), "shard_size": "20KB"}
     expected = packer.pack(source, tmp_path / "expected", **options)
     assert packer.pack(source, str(bucket / "set"), workers=2, **options) == expected
-    assert stored(bucket / "set") == hashes(tmp_path / "expected")
+    assert hashes(bucket / "set") == hashes(tmp_path / "expected")
     assert [path.name for path in temporary_folder().iterdir()] == ["lock"]
-
-
-INSTANTS = {
-    "after the request": ("request.json", True),
-    "with a stream without its note": ("00001-00000.json", False),
-    "before the mark of all streams": (".unified", False),
-    "after a note": ("/drawn-", True),
-    "with an entry without its shard": ("set/data-00002", False),
-    "before the manifest": ("manifest.json", False),
-    "after the manifest": ("manifest.json", True),
-}
-
-
-@pytest.mark.parametrize("instant", INSTANTS)
-def test_a_killed_process_is_replaced_by_one_on_another_machine(
-    source, bucket, expected, elsewhere, monkeypatch, instant
-):
-    stage, after = INSTANTS[instant]
-    out = bucket / "set"
-    with monkeypatch.context() as struck:
-        kill(struck, stage, after=after)
-        with pytest.raises(Killed):
-            packer.pack(source, str(out), **OPTIONS)
-    shards = {path.name for path in out.iterdir() if path.name.startswith("data-")}
-    elsewhere()
-    written, upload = set(), RemotePath.upload
-    monkeypatch.setattr(RemotePath, "upload", lambda self, file: (written.add(self.name), upload(self, file)))
-    packer.pack(source, str(out), **OPTIONS)
-    assert stored(out) == expected
-    assert not shards & written  # what is there is not written again
 
 
 def test_a_shard_takes_two_writes_and_one_read(bucket, tmp_path, store_server, monkeypatch):
@@ -148,24 +81,25 @@ def test_every_second_request_may_fail(bucket, tmp_path, store_server):
     store_server.faults(status=503, every=2)
     packer.pack(source, str(bucket / "set"), **OPTIONS)
     store_server.faults()
-    assert stored(bucket / "set") == hashes(tmp_path / "expected")
+    assert hashes(bucket / "set") == hashes(tmp_path / "expected")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("faults", [{"cut": True, "every": 3}, {"seconds": 0.02}], ids=["cut", "slow"])
 def test_a_store_that_cuts_answers_or_is_slow_changes_nothing(source, bucket, expected, store_server, faults):
     """Decoded streams, notes and entries are read back from the store."""
     store_server.faults(**faults)
     packer.pack(source, str(bucket / "set"), **OPTIONS)
     store_server.faults()
-    assert stored(bucket / "set") == expected
+    assert hashes(bucket / "set") == expected
 
 
 def test_ranks_share_the_work_and_replace_those_that_never_come(source, bucket, expected):
     results = run_ranks(source, str(bucket / "all"), 3, options=OPTIONS, timeout=5)
     assert results[0] == results[1] == results[2]
-    assert stored(bucket / "all") == expected
+    assert hashes(bucket / "all") == expected
     run_ranks(source, str(bucket / "some"), 4, only=[1, 3], options=OPTIONS, timeout=0.4)
-    assert stored(bucket / "some") == expected
+    assert hashes(bucket / "some") == expected
 
 
 def test_ranks_that_a_slow_store_makes_look_dead_do_no_harm(source, bucket, expected, store_server):
@@ -173,7 +107,7 @@ def test_ranks_that_a_slow_store_makes_look_dead_do_no_harm(source, bucket, expe
     results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS, timeout=0.2)
     store_server.faults()
     assert results[0] == results[1]
-    assert stored(bucket / "set") == expected
+    assert hashes(bucket / "set") == expected
 
 
 @pytest.mark.slow
@@ -182,16 +116,11 @@ def test_ranks_killed_at_any_stage_are_replaced_and_leave_no_local_files(source,
 import os, signal, sys
 from pytest import MonkeyPatch
 from packer.__main__ import main
-from packer.stores import RemotePath
+from tests.kills import named
 from tests.small import shrink
 shrink(MonkeyPatch(), heartbeat=0.2)
 stage = sys.argv.pop(1)
-for name in ("upload", "write_bytes"):
-    def strike(path, *arguments, usual=getattr(RemotePath, name), **options):
-        if stage in str(path):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return usual(path, *arguments, **options)
-    setattr(RemotePath, name, strike)
+named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if stage in name else write())
 main()
 """
     out, local = bucket / "set", tmp_path / "local"
@@ -205,7 +134,7 @@ main()
     assert len(list(local.iterdir())) == 1  # each removes what the one before has left
     command = [sys.executable, "-c", killer, "no stage", *words, "--rank", "1"]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    assert stored(out) == expected
+    assert hashes(out) == expected
     assert not list(local.iterdir())
 
 
@@ -220,7 +149,7 @@ def test_two_processes_that_know_nothing_of_each_other_do_no_harm_and_are_told(s
     for thread in threads:
         thread.join()
     assert found[0] == found[1]
-    assert stored(bucket / "set") == expected
+    assert hashes(bucket / "set") == expected
     assert any(
         "another process works on the same output, too, and does the same work" in line for line in caplog.messages
     )
@@ -278,7 +207,7 @@ def test_a_dataset_that_is_finished_while_heartbeats_are_looked_for_is_not_remov
     assert refusal(source, str(out), seed=5, overwrite=True) == (
         f"{out} was finished by another packer just now: repeat the command to compare"
     )
-    assert stored(out) == expected
+    assert hashes(out) == expected
 
 
 def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_path, monkeypatch):
@@ -299,7 +228,7 @@ def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_pat
     removed = f"{out} was finished, removed or started again by another packer"
     assert told == f"{removed}: repeat the command, or choose another output"
     assert begun == [True, expected]
-    assert stored(out) == hashes(tmp_path / "expected")
+    assert hashes(out) == hashes(tmp_path / "expected")
     assert not list(packer.verify(str(out)))
 
 
@@ -323,7 +252,7 @@ def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source
     assert told == f"{removed}: repeat the command, or choose another output"
     assert begun == [True, expected]
     (out / ".packer").remove_all()
-    assert stored(out) == hashes(tmp_path / "expected")
+    assert hashes(out) == hashes(tmp_path / "expected")
 
 
 def test_a_complete_dataset_is_found_and_never_replaced(source, bucket, expected, monkeypatch):
@@ -331,7 +260,7 @@ def test_a_complete_dataset_is_found_and_never_replaced(source, bucket, expected
     packer.pack(source, str(out), **OPTIONS)
     (out / ".packer" / "ranks" / "1").write_bytes(b"a sign of one that came late")
     packer.pack(source, str(out), **OPTIONS)
-    assert stored(out) == expected
+    assert hashes(out) == expected
     assert refusal(source, str(out), seed=5) == (
         f"{out} is complete, packed with seed 0, not 5: choose another output, or remove it first "
         f"(`aws s3 rm --recursive {out}/`)"
@@ -340,7 +269,7 @@ def test_a_complete_dataset_is_found_and_never_replaced(source, bucket, expected
         f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
         f"mixture of both: choose another output, or remove it first (`aws s3 rm --recursive {out}/`)"
     )
-    assert stored(out) == expected
+    assert hashes(out) == expected
 
 
 def test_what_is_no_dataset_is_left_alone(source, bucket):
@@ -367,7 +296,7 @@ def test_a_full_disk_for_temporary_files_is_one_line_and_the_pack_resumes(source
         "there; free some space, or name another folder with TMPDIR, and repeat the same command"
     )
     packer.pack(source, str(bucket / "set"), **OPTIONS)
-    assert stored(bucket / "set") == expected
+    assert hashes(bucket / "set") == expected
 
 
 ENDED = {
@@ -378,6 +307,7 @@ ENDED = {
 }
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("told_as", ENDED)
 def test_credentials_that_end_in_the_middle_are_one_line_and_the_pack_resumes(
     source, bucket, expected, store_server, told_as
@@ -390,7 +320,7 @@ def test_credentials_that_end_in_the_middle_are_one_line_and_the_pack_resumes(
     assert told_as in told
     assert told.endswith("repeat the same command: it resumes where it stopped") or "that is fixed: it resumes" in told
     packer.pack(source, str(bucket / "set"), **OPTIONS)
-    assert stored(bucket / "set") == expected
+    assert hashes(bucket / "set") == expected
 
 
 def test_a_bucket_that_is_missing_is_one_line(source, bucket):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, recognize
 from packer.text.conversations import Chat, messages_of
-from packer.text.message_ends.message_marks import tags_stand_alone, without_generation_marks
+from packer.text.message_marks import tags_stand_alone, without_generation_marks
 from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
@@ -361,6 +361,7 @@ WITHOUT_END = {
 }
 
 
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("template", WITHOUT_END.values(), ids=WITHOUT_END)
 def test_a_template_that_would_not_end_or_fill_the_memory_is_refused(encoders, template):
     with pytest.raises(TextError, match=r"does not render it: TemplateError its? (loops|writes).* more than 1[\d,]+ "):

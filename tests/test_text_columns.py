@@ -17,7 +17,7 @@ from packer.pipeline.tokenizing import tokenize
 from packer.text import END_OF_TEXT
 from packer.text.tokens import _PROBES
 from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer, save_tokenizer
-from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats, write_lines
+from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -26,6 +26,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from tests.small import shrink
+from tests.writing import write_lines
 
 CHATML = EXACT["chatml"]
 NAMES = ["news", None, "code", "books", ""]

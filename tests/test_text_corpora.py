@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.text.chat_template import ChatTemplate
 from packer.text.conversations import Chat
-from packer.text.message_ends import ChatTemplate
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, auto_tokenizer, lists, trained_at
@@ -51,6 +51,7 @@ def ending(tokenizer):
     return [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
 
 
+@pytest.mark.nightly(after=1)
 def test_peps_have_the_tokens_of_each_alone(shared_data, tokenizer):
     records = read(shared_data, "python_peps")[::10]
     _, found, labels = encode(tokenizer, records)
@@ -72,6 +73,7 @@ def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, token
         assert row == [-100] * prompt + ids[prompt:]
 
 
+@pytest.mark.nightly(after=6)
 @pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
 @pytest.mark.parametrize("template", [EXACT["chatml"], EXACT["no special tokens"], MARKED["marked"]])
 def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, template):
@@ -142,6 +144,7 @@ def qwen3(shared_data):
     return auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
 def test_trl_trains_on_the_same_tokens_of_chats(shared_data, qwen3, corpus, tmp_path):
     """TRL needs marks, which its copy of Qwen3's template has; it renders a single turn as the original does."""

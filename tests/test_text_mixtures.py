@@ -9,14 +9,15 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
+from packer.cli.run_summary import render_manifest_summary
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.report.run_summary import render_manifest_summary
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.small import shrink
-from tests.test_from_text import chats, pack, pairs, shards, texts, write_lines
+from tests.test_from_text import chats, pack, pairs, shards, texts
 from tests.test_kept import write
+from tests.writing import write_lines
 
 pytest.importorskip("transformers")
 
@@ -55,6 +56,7 @@ def tokenized(source, tokenizer, **options):
 # ---- rows ----
 
 
+@pytest.mark.nightly(after=2)
 @pytest.mark.parametrize(
     "options",
     [

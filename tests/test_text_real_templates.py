@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packer.text import Encoder, TextError, TextOptions, recognize
-from packer.text.message_ends import chat_template as chat_template_module
+from packer.text import chat_template as chat_template_module
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, trained_at
@@ -91,6 +91,7 @@ def attempt(encoder, record):
         return None, error.message
 
 
+@pytest.mark.nightly(after=25)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, name):
     template = TEMPLATES[name]

@@ -30,7 +30,7 @@ from packer.attention.thresholds import (  # noqa: E402
     shorten_thresholds,
     thresholds_above,
 )
-from packer.report.run_summary import render_verdicts  # noqa: E402
+from packer.cli.run_summary import render_verdicts  # noqa: E402
 from tests.families import tiny_model  # noqa: E402
 from tests.test_isolation import NARROW, answers, save_config  # noqa: E402
 
@@ -73,6 +73,7 @@ def number_like(value):
 # ---- no field is missed ----
 
 
+@pytest.mark.nightly
 def test_every_field_of_a_config_that_reads_like_a_threshold_is_known():
     """A new version of transformers with a new one: look at what it does, and add it to one of the two lists."""
     unknown = {}
@@ -129,6 +130,7 @@ HANDED_ANYWHERE = {
 """Arguments that this attention takes, or that do not change what is computed."""
 
 
+@pytest.mark.nightly
 def test_every_argument_that_a_model_hands_to_attention_is_taken_or_refused():
     folder = Path(importlib.util.find_spec("transformers").origin).parent / "models"
     unknown = {}

@@ -156,6 +156,7 @@ def folders(tmp_path_factory):
     return copy
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("name", ["qwen3", "bert_uncased"])
 def test_text_has_the_tokens_of_real_tokenizers(shared_data, tmp_path, name):
     shutil.copytree(shared_data / "tokenizers" / name, tmp_path, dirs_exist_ok=True)
@@ -286,6 +287,7 @@ def test_unusual_settings_are_read_as_transformers_does(folders, tmp_path, kind,
 # ---- where it is opened from, and what is imported ----
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("template", [EXACT["chatml"], MARKED["marked"]])
 @pytest.mark.parametrize("place", ["folder", "hub"])
 def test_packing_chats_imports_neither_transformers_nor_torch(tmp_path, place, template):

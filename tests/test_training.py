@@ -183,50 +183,11 @@ def reading_trainer(model, example, folder, *, batch_size, remove=()):
     return transformers.Trainer(model=model, args=arguments, train_dataset=rows)
 
 
-TRAINED = [
-    ("sdpa", 2),
-    *(pytest.param(*each, marks=pytest.mark.nightly) for each in [("sdpa", 1), ("eager", 1), ("eager", 2)]),
-]
-"""Attention and rows of a batch, of which one is enough to see that a trainer keeps documents apart."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
-def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(trained, tmp_path, attention, batch_size):
-    model = tiny_llama(attention=attention)
-    alone = train_alone(model, trained.pieces)
-    loss, found = train_step(reading_trainer(model, trained, tmp_path, batch_size=batch_size))
-    assert loss == pytest.approx(alone.loss, abs=1e-5)
-    assert_same_gradients(found, alone.gradients, 1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.nightly), 2])
-def test_the_trainer_with_collate_trains_as_on_documents_alone(trained, tmp_path, batch_size):
+def collating_trainer(model, example, folder, *, batch_size):
+    """The recipe for the Trainer with packer's batches."""
     pytest.importorskip("accelerate")
-    model = tiny_llama()
-    alone = train_alone(model, trained.pieces)
-    trainer = hugging_face_trainer.make_trainer(
-        model, str(trained.packed), str(tmp_path), **one_step(trained, batch_size)
-    )
-    loss, found = train_step(trainer)
-    assert loss == pytest.approx(alone.loss, abs=1e-5)
-    assert_same_gradients(found, alone.gradients, 1e-5)
-
-
-@pytest.mark.slow
-def test_the_trainer_without_position_ids_leaks(any_example, tmp_path):
-    model = tiny_llama()
-    alone = train_alone(model, any_example.pieces)
-    loss, _ = train_step(reading_trainer(model, any_example, tmp_path, batch_size=2, remove=["position_ids"]))
-    assert abs(loss - alone.loss) > 0.001
-
-
-@pytest.mark.slow
-def test_the_trainer_on_rows_without_labels_has_no_loss_to_train_on(tmp_path):
-    example = make_example(tmp_path, make_source("no labels"), labels=False)
-    with pytest.raises(ValueError, match="did not return a loss"):
-        reading_trainer(tiny_llama(), example, tmp_path, batch_size=1).train()
+    options = one_step(example, batch_size)
+    return hugging_face_trainer.make_trainer(model, str(example.packed), str(folder), **options)
 
 
 def sft_trainer(model, example, folder, *, batch_size, **changes):
@@ -239,31 +200,83 @@ def sft_trainer(model, example, folder, *, batch_size, **changes):
         )
 
 
+def assert_trains_as_alone(make_trainer, example, folder, *, attention="sdpa", batch_size):
+    model = tiny_llama(attention=attention)
+    alone = train_alone(model, example.pieces)
+    loss, found = train_step(make_trainer(model, example, folder, batch_size=batch_size))
+    assert loss == pytest.approx(alone.loss, abs=1e-5)
+    assert_same_gradients(found, alone.gradients, 1e-5)
+
+
+def assert_leaks(make_trainer, example, folder, **changes):
+    model = tiny_llama()
+    alone = train_alone(model, example.pieces)
+    loss, _ = train_step(make_trainer(model, example, folder, batch_size=2, **changes))
+    assert abs(loss - alone.loss) > 0.001
+
+
+TRAINED = [
+    ("sdpa", 2),
+    *(pytest.param(*each, marks=pytest.mark.nightly) for each in [("sdpa", 1), ("eager", 1), ("eager", 2)]),
+]
+"""Attention and rows of a batch, of which one is enough to see that a trainer keeps documents apart."""
+
+READING_AND_SFT = [reading_trainer, pytest.param(sft_trainer, marks=pytest.mark.nightly)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
+def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(trained, tmp_path, attention, batch_size):
+    assert_trains_as_alone(reading_trainer, trained, tmp_path, attention=attention, batch_size=batch_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.nightly), 2])
+def test_the_trainer_with_collate_trains_as_on_documents_alone(trained, tmp_path, batch_size):
+    assert_trains_as_alone(collating_trainer, trained, tmp_path, batch_size=batch_size)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
 def test_sft_trainer_trains_as_on_documents_alone(trained, tmp_path, attention, batch_size):
-    model = tiny_llama(attention=attention)
-    alone = train_alone(model, trained.pieces)
-    loss, found = train_step(sft_trainer(model, trained, tmp_path, batch_size=batch_size))
-    assert loss == pytest.approx(alone.loss, abs=1e-5)
-    assert_same_gradients(found, alone.gradients, 1e-5)
+    assert_trains_as_alone(sft_trainer, trained, tmp_path, attention=attention, batch_size=batch_size)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_trainer", [reading_trainer, pytest.param(sft_trainer, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("options", [{"pad_id": 77, "max_segments": 1}], ids=str)
-def test_padding_does_not_matter_to_trainers(tmp_path, make_trainer, options):
-    example = make_example(tmp_path, make_source("first token trained"), **options)
-    assert "max_segments" not in options or example.rows == len(example.pieces), "a document a row, the rest padding"
-    model = tiny_llama()
-    alone = train_alone(model, example.pieces)
-    loss, found = train_step(make_trainer(model, example, tmp_path, batch_size=2))
-    assert loss == pytest.approx(alone.loss, abs=1e-5)
-    assert_same_gradients(found, alone.gradients, 1e-5)
+@pytest.mark.parametrize("make_trainer", READING_AND_SFT)
+def test_padding_does_not_matter_to_trainers(tmp_path, make_trainer):
+    example = make_example(tmp_path, make_source("first token trained"), pad_id=77, max_segments=1)
+    assert example.rows == len(example.pieces), "a document a row, the rest padding"
+    assert_trains_as_alone(make_trainer, example, tmp_path, batch_size=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_trainer", [reading_trainer, pytest.param(sft_trainer, marks=pytest.mark.nightly)])
+def test_the_trainer_without_position_ids_leaks(any_example, tmp_path):
+    assert_leaks(reading_trainer, any_example, tmp_path, remove=["position_ids"])
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_sft_trainer_without_packing_leaks(any_example, tmp_path):
+    assert_leaks(sft_trainer, any_example, tmp_path, packing=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_sft_trainer_on_rows_without_labels_trains_on_padding(tmp_path):
+    """Why `--no-labels` is only for packer.load."""
+    assert_leaks(sft_trainer, make_example(tmp_path, make_source("no labels"), labels=False), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_trainer_on_rows_without_labels_has_no_loss_to_train_on(tmp_path):
+    example = make_example(tmp_path, make_source("no labels"), labels=False)
+    with pytest.raises(ValueError, match="did not return a loss"):
+        reading_trainer(tiny_llama(), example, tmp_path, batch_size=1).train()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make_trainer", READING_AND_SFT)
 def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(any_example, tmp_path, make_trainer):
     model = tiny_llama()
     alone = train_alone(model, any_example.pieces)
@@ -273,27 +286,7 @@ def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(any_example
     assert found["eval_loss"] == pytest.approx(alone.loss, abs=1e-5)
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_sft_trainer_without_packing_leaks(any_example, tmp_path):
-    model = tiny_llama()
-    alone = train_alone(model, any_example.pieces)
-    loss, _ = train_step(sft_trainer(model, any_example, tmp_path, batch_size=2, packing=False))
-    assert abs(loss - alone.loss) > 0.001
-
-
 @pytest.mark.slow
 def test_sft_trainer_refuses_to_pack_rows_again(any_example, tmp_path):
     with pytest.raises(TypeError, match="Packing requires all columns to be lists"):
         sft_trainer(tiny_llama(), any_example, tmp_path, batch_size=2, dataset_kwargs={})
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_sft_trainer_on_rows_without_labels_trains_on_padding(tmp_path):
-    """Why `--no-labels` is only for packer.load."""
-    example = make_example(tmp_path, make_source("no labels"), labels=False)
-    model = tiny_llama()
-    alone = train_alone(model, example.pieces)
-    loss, _ = train_step(sft_trainer(model, example, tmp_path, batch_size=2))
-    assert abs(loss - alone.loss) > 0.001

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import packer
 from packer.errors import PackerError
+from tests.writing import write_as
 
 
 def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:
@@ -29,13 +29,7 @@ def write(folder, kind, turns: list[list[int]]):
     tokens = [random.integers(1, 99, sum(chat)).tolist() for chat in turns]
     starts = [np.cumsum([0, *chat[:-1]]).tolist() for chat in turns]
     table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "turn_starts": pa.array(starts)})
-    path = folder / f"chats.{kind}"
-    if kind == "parquet":
-        pq.write_table(table, path)
-    else:
-        with pa.ipc.new_stream(str(path), table.schema) as stream:
-            stream.write_table(table, max_chunksize=7)
-    return path, tokens
+    return write_as(folder / f"chats.{kind}", table), tokens
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])

@@ -11,18 +11,8 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.shards.file_names import MANIFEST
-from packer.shards.manifest import checksum
 from tests.chat_templates import save_tokenizer
-from tests.packed_rows import LENGTHS, MAX_LEN, make, write_source
-
-
-def edit_manifest(folder: Path, edit) -> None:
-    """Change a manifest, and update its checksum as an attacker would."""
-    content = json.loads((folder / MANIFEST).read_bytes())
-    del content["checksum"]
-    edit(content)
-    content["checksum"] = checksum(content)
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+from tests.packed_rows import LENGTHS, MAX_LEN, edit_manifest, make, write_source
 
 
 @pytest.fixture

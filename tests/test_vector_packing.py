@@ -80,15 +80,6 @@ def test_plain_kernels_make_the_rows_of_compiled_ones(table, max_segments, seed)
     assert listed(plain) == listed(compiled)
 
 
-def test_plain_kernels_make_the_rows_of_compiled_ones_for_a_vision_table():
-    demands = vision(900, (256, 480))
-    compiled = pack_vectors(demands, VISION, seed=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "_is_compiling", False)
-        patch.setattr(jit, "MOST_VALUES_OF_ALL", np.inf)
-        assert listed(pack_vectors(demands, VISION, seed=3)) == listed(compiled)
-
-
 def test_the_arguments_stay_as_they_are_and_only_the_seed_decides():
     demands = vision(3_000, (256, 480))
     before, capacities = demands.copy(), VISION.copy()
@@ -163,7 +154,7 @@ def test_the_order_of_rows_and_of_items_in_a_row_is_random():
 
 
 def within_row_share(values, weights, items, row_starts):
-    """Within-row share of the variance of values, near 1 if each row is a sample (packer/stats/row_mixing.py)."""
+    """Within-row share of the variance of values, near 1 if each row is a sample (packer/figures/row_figures.py)."""
     values, weights = values[items], weights[items]
     rows = np.repeat(np.arange(len(row_starts) - 1), np.diff(row_starts))
     middle = np.average(values, weights=weights)

@@ -7,14 +7,13 @@ from typing import get_args
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError, SourceError
 from packer.options.choices import GroupMode
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.writer import Counts, write_shard
-from packer.sources.tokenized_source import open_source
+from tests.opening import open_source
 from tests.test_kept import TYPES, write
 
 
@@ -206,9 +205,6 @@ def test_mapped_and_decoded_files_may_be_mixed(tmp_path, of_pairs):
         made.rename(folder / f"{name}.{kind}")
     packer.pack(folder, tmp_path / "out", max_len=64, pairs=True, long="drop", keep=["source"])
     assert list(packer.verify(tmp_path / "out", folder)) == []
-
-
-documents = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=25)
 
 
 @pytest.mark.parametrize("side", ["chosen", "rejected"])

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.read_documents import open_sources
 from packer.pipeline.verifying import compare_opened
 from packer.progress import silent
 from packer.shards.files import HashingFile
 from packer.shards.reader import read_manifest
-from packer.sources.packed import segment_index
+from packer.sources import segment_index
+from packer.sources.open_sources import open_sources
 from packer.stores.temporary_files import temporary_folder
 from tests.packings import Packing, packings, write
 from tests.small import shrink

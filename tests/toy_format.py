@@ -7,9 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from packer.sources.decoding.decoded_input import DecodedInput, decoded_lists
-from packer.sources.documents import Batch, Columns, SourceFile
-from packer.sources.readers.format_reader import Reader
+from packer.inputs.documents import Batch, Columns, SourceFile
+from packer.inputs.format_reader import DecodedInput, Reader, decoded_lists
 
 NUMBERS = b"NUMBERS\n"
 

@@ -8,6 +8,7 @@ cheap: the file of an algorithm, and Numba with it, is imported when the algorit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -106,10 +107,10 @@ class OrderAlgorithm:
 AnyAlgorithm: TypeAlias = "Algorithm | OrderAlgorithm"
 
 
-def _in_file(module: str, function: str) -> Any:
+def _in_file(module: str, function: str) -> Callable[..., Any]:
     """Make a solver or arranger that imports its module on first use."""
 
-    def run(*arguments: Any, **limits: Any) -> Any:
+    def run(*arguments: object, **limits: object) -> object:
         return getattr(import_module(f"packer.algorithms.{module}"), function)(*arguments, **limits)
 
     return run

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.open_packs import (
     CHAIN,
     COUNT,
@@ -58,14 +58,9 @@ def _exact_fill(
     backtracks: int,
     out: Filled,
 ) -> Filled:
-    """Fill packs until no segment is left.
+    """Fill packs until no segment of `out_left` is left; a search ends after `backtracks` dead ends.
 
-    Args:
-        out_left: (capacity + 1,) segments of every length.
-        out_below: (capacity + 1,) every length, as scratch space of `longest_left`.
-        out_paths: (2, most segments in a pack), scratch space.
-        backtracks: dead ends after which a search ends.
-        out: no packs.
+    `out_below`, at first every length, and `out_paths`, shape (2, most segments in a pack), are scratch space.
     """
     found = out_paths[1]
     longest = longest_left(out_below, out_left, len(out_left) - 1)
@@ -76,9 +71,9 @@ def _exact_fill(
     return out
 
 
-@jit_helper
-def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
-    """Count the packs of the pattern found[:size], in descending order, that the segments left can fill."""
+@jit_if_large
+def packs_left(left: NDArray[np.int64], found: NDArray[np.signedinteger], size: int) -> int:
+    """Count the packs of the pattern found[:size] that segments left can fill; its equal lengths are neighbors."""
     packs: int = left[found[0]]
     repeat = 0
     for place in range(size):
@@ -87,7 +82,7 @@ def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> 
     return packs
 
 
-@jit_helper
+@jit_if_large
 def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_left: NDArray[np.int64]) -> Filled:
     """Add packs of the pattern found[:size] as a new group, and take their segments from `out_left`."""
     groups, used, links = out
@@ -106,7 +101,7 @@ def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_
     return Filled(groups, used + 1, links)
 
 
-@jit_helper
+@jit_if_large
 def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
     """Return the longest length up to `length` with a segment left, or 0.
 
@@ -125,7 +120,7 @@ def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: 
     return longest
 
 
-@jit_helper
+@jit_if_large
 def _search(
     out_below: NDArray[np.int64],
     left: NDArray[np.int64],

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit, jit_helper
+from packer.algorithms.jit import jit, jit_if_large
 from packer.algorithms.open_packs import (
     COUNT,
     SEGMENTS,
@@ -92,7 +92,7 @@ def _first_fit(
     return used_groups, links
 
 
-@jit_helper
+@jit_if_large
 def first_leaf(tree: NDArray[np.int64], levels: int, length: int) -> int:
     """The leaf of the first group whose packs take `length`; the untouched packs always do."""
     node = ROOT
@@ -102,7 +102,7 @@ def first_leaf(tree: NDArray[np.int64], levels: int, length: int) -> int:
     return node
 
 
-@jit_helper
+@jit_if_large
 def set_room(out: NDArray[np.int64], used: int, levels: int, first: int, group: int, room: int) -> int:
     """Give the group that begins at pack `first` this room; returns the nodes used, `levels` more at most."""
     node = ROOT

@@ -12,14 +12,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import ModuleType
+from typing import TypeVar, cast
 
 import numpy as np
 
-from packer.algorithms.prepare_numba import prepared_numba
+from packer.progress import STATUS
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -35,8 +37,10 @@ CACHE_DIR = "PACKER_CACHE_DIR"
 Any number of processes may write it, also of different versions of the package.
 """
 
-_SOURCES = ("algorithms", "gather", "plan", "column_names.py", "random_purposes.py")
-"""Where kernels, their helpers and their constants are."""
+_SOURCES = ("algorithms", "gather", "plan", "planning", "column_names.py", "random_purposes.py")
+"""Where kernels and their constants are."""
+
+_ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
 
 
 def jit(kernel: Kernel) -> Kernel:
@@ -45,28 +49,20 @@ def jit(kernel: Kernel) -> Kernel:
     Where no cache folder can be written (PACKER_CACHE_DIR, NUMBA_CACHE_DIR, the package's, the user's), it is compiled
     in every process.
 
-    Subtle: the cache of a kernel is renewed when its own file changes, not when a helper it calls from another
+    Subtle: the cache of a kernel is renewed when its own file changes, not when a kernel it calls from another
     file does. PACKER_CACHE_DIR and `tests/conftest.py` keep the caches of different sources apart; elsewhere, delete
     `__pycache__` after a change to a kernel.
     """
-    return cast(Kernel, _Compiled(kernel))
+    return cast(Kernel, _Kernel(kernel, may_run_plain=False))
 
 
 def jit_if_large(kernel: Kernel) -> Kernel:
     """Like `jit`, but run the Python function while there is little to do.
 
-    For kernels of whole numbers whose work is in proportion to the sizes of their arrays.
+    For kernels of whole numbers whose work is in proportion to the sizes of their arrays, and for what only kernels
+    call.
     """
-    return cast(Kernel, _CompiledIfLarge(kernel))
-
-
-def jit_helper(kernel: Kernel) -> Kernel:
-    """Like `jit`, for what only kernels call: it is compiled as a part of them, without an entry for Python.
-
-    The entry of a short function takes longer to compile than the function. Called from Python, it runs as the Python
-    function that it is.
-    """
-    return cast(Kernel, _Helper(kernel))
+    return cast(Kernel, _Kernel(kernel, may_run_plain=True))
 
 
 def compile_from_now_on() -> None:
@@ -86,89 +82,6 @@ def prepare_for(*, documents: int, tokens: int = 0) -> None:
         compile_from_now_on()
 
 
-class _Compiled:
-    """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
-
-    is_called_from_python = True
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        functools.update_wrapper(self, function)
-        self.function = function
-        self._compiled: Any = None
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the compiled kernel; inside a kernel that runs as plain Python, the Python function."""
-        return self.function(*arguments) if _plain.active else self.compiled(*arguments)
-
-    def _run_plain(self, arguments: tuple[Any, ...]) -> Any:
-        """Run the Python function, and kernels that it calls likewise."""
-        _plain.active = True
-        try:
-            with np.errstate(over="ignore"):  # hashes wrap around
-                return self.function(*arguments)
-        finally:
-            _plain.active = False
-
-    @property
-    def compiled(self) -> Any:
-        """Numba's dispatcher; with NUMBA_DISABLE_JIT, the Python function."""
-        if self._compiled is None:
-            with _making:
-                self._compiled = self._compiled or self._new_dispatcher()
-        return self._compiled
-
-    def _new_dispatcher(self) -> Any:
-        numba = prepared_numba()
-        usual = numba.config.CACHE_DIR
-        shared = os.environ.get(CACHE_DIR)
-        if shared:  # CACHE_DIR is read when the dispatcher is made
-            numba.config.CACHE_DIR = str(Path(shared) / state_of_sources())
-        # Nothing calls kernels from C. Each entry that is left out saves a good tenth of the time to compile.
-        options = {"nogil": True, "no_cfunc_wrapper": True, "no_cpython_wrapper": not self.is_called_from_python}
-        try:
-            made = numba.njit(cache=True, **options)(self.function)
-        except RuntimeError:  # no folder for the cache
-            made = numba.njit(**options)(self.function)
-        finally:
-            numba.config.CACHE_DIR = usual
-        return made if numba.config.DISABLE_JIT else _once_for_all_constants(made)
-
-    @property
-    def _numba_type_(self) -> Any:
-        from numba.core import types
-
-        return types.Dispatcher(self.compiled)
-
-    def __reduce__(self) -> str:
-        return self.function.__qualname__
-
-
-def _once_for_all_constants(dispatcher: Any) -> Any:
-    """Have kernels that call this one do so with the types of constants, instead of their values.
-
-    Numba would compile it again for each: `permute(out, 0, size, key)` for the constant 0.
-    """
-    from numba.core import types
-
-    template = dispatcher.get_call_template
-
-    def get_call_template(arguments: Any, named: Any) -> Any:
-        return template(tuple(map(types.unliteral, arguments)), named)
-
-    dispatcher.get_call_template = get_call_template
-    return dispatcher
-
-
-class _Helper(_Compiled):
-    """A part of kernels."""
-
-    is_called_from_python = False
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the Python function."""
-        return self.function(*arguments) if _plain.active else self._run_plain(arguments)
-
-
 class _Plain(threading.local):
     """Whether this thread is in a call that runs as plain Python."""
 
@@ -181,24 +94,66 @@ _plain_values = 0  # in the arrays of the plain calls of this process
 _is_compiling = False  # all kernels of this process
 
 
-class _CompiledIfLarge(_Compiled):
-    """A kernel that runs as plain Python while there is little to do."""
+class _Kernel:
+    """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the kernel in one of the two ways."""
+    def __init__(self, function: Callable[..., object], *, may_run_plain: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._may_run_plain = may_run_plain
+        self._compiled: Callable[..., object] | None = None
+
+    def __call__(self, *arguments: object) -> object:
+        """Run the kernel in one of the two ways; inside a kernel that runs as plain Python, the Python function."""
         global _plain_values
         if _plain.active:
             return self.function(*arguments)
-        if not _is_compiling:
+        if self._may_run_plain and not _is_compiling:
             values = _values(arguments)
             _plain_values += values
             if values <= MOST_VALUES and _plain_values <= MOST_VALUES_OF_ALL:
-                return self._run_plain(arguments)
+                _plain.active = True
+                try:
+                    with np.errstate(over="ignore"):  # hashes wrap around
+                        return self.function(*arguments)
+                finally:
+                    _plain.active = False
             compile_from_now_on()
         return self.compiled(*arguments)
 
+    @property
+    def compiled(self) -> Callable[..., object]:
+        """Numba's dispatcher; with NUMBA_DISABLE_JIT, the Python function."""
+        if self._compiled is None:
+            with _making:
+                self._compiled = self._compiled or self._new_dispatcher()
+        return self._compiled
 
-def _values(arguments: tuple[Any, ...]) -> int:
+    def _new_dispatcher(self) -> Callable[..., object]:
+        numba = prepared_numba()
+        usual = numba.config.CACHE_DIR
+        shared = os.environ.get(CACHE_DIR)
+        if shared:  # CACHE_DIR is read when the dispatcher is made
+            numba.config.CACHE_DIR = str(Path(shared) / state_of_sources())
+        try:
+            made: Callable[..., object] = numba.njit(cache=True, nogil=True)(self.function)
+        except RuntimeError:  # no folder for the cache
+            made = numba.njit(nogil=True)(self.function)
+        finally:
+            numba.config.CACHE_DIR = usual
+        return made
+
+    @property
+    def _numba_type_(self) -> object:
+        from numba.core import types
+
+        return types.Dispatcher(self.compiled)  # type: ignore[type-var]
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__
+
+
+def _values(arguments: tuple[object, ...]) -> int:
     """Count the values of all arrays, also of those in named tuples."""
     return sum(
         argument.size if isinstance(argument, np.ndarray) else _values(argument) if isinstance(argument, tuple) else 0
@@ -217,3 +172,59 @@ def state_of_sources() -> str:
         for source in sorted((package / name).rglob("*.py")) or [package / name]:
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+_measured: list[Callable[[], float]] = []  # the time that this process has compiled, once Numba is imported
+
+
+def compile_seconds() -> float:
+    """Return how long this process has compiled kernels."""
+    return sum(seconds() for seconds in _measured)
+
+
+@functools.cache
+def prepared_numba() -> ModuleType:
+    """Import Numba, with what the package adds to it: access to memory, a notice, a check of memory."""
+    import numba
+    from numba.core import event
+
+    from packer.algorithms.memory import teach_numba
+
+    class Compiling(event.TimingListener):
+        """Measures all compilations, and reports the first one; kernels in the cache are not compiled."""
+
+        def on_start(self, event: object) -> None:
+            if not self.done and not self._depth:  # compiling a kernel compiles those that it calls
+                STATUS.info("compiling kernels, once")
+            super().on_start(event)  # type: ignore[no-untyped-call]
+
+    class AddressSpaceCheck(event.Listener):
+        """Raises MemoryError before LLVM runs out of address space, which would abort the process."""
+
+        def on_start(self, event: object) -> None:
+            _check_address_space()
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    compiling = Compiling()  # type: ignore[no-untyped-call]
+    _measured.append(lambda: compiling.duration if compiling.done else 0.0)
+    event.register("numba:compile", compiling)  # type: ignore[no-untyped-call]
+    # The lock is taken to compile a kernel, and to load it from the cache.
+    event.register("numba:compiler_lock", AddressSpaceCheck())  # type: ignore[no-untyped-call]
+    teach_numba()
+    return numba
+
+
+def _check_address_space() -> None:
+    """Raise MemoryError if little address space is left; where `ulimit -v` sets no limit, nothing is looked at.
+
+    Other threads may take what is left in the meantime, so the limit has to be generous.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+    left = limit - pages * resource.getpagesize()
+    if left < _ADDRESS_SPACE:
+        raise MemoryError(f"{left >> 20} MiB of address space left for a kernel")

@@ -1,5 +1,8 @@
 """Access to memory by address, in Python and in compiled code: array views, libc's memcpy and prefetching."""
 
+# The functions inside `teach_numba` are templates, which Numba calls with types and compiles.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code=call-arg
+
 from __future__ import annotations
 
 import ctypes
@@ -12,18 +15,18 @@ _FETCHED = 512  # bytes to prefetch; the hardware prefetcher continues from ther
 _LINE = 64  # bytes of a cache line
 
 
-def array_at(address: int, count: int, dtype: Any) -> NDArray[Any]:
+def array_at(address: int | np.uint64, count: int, dtype: np.dtype[Any] | type[np.generic]) -> NDArray[Any]:
     """View `count` values of `dtype` at a memory address."""
     size = int(count) * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype)
+    return np.frombuffer(memoryview((ctypes.c_char * size).from_address(int(address))), dtype)
 
 
-def copy_bytes(destination: int, source: int, count: int) -> None:
+def copy_bytes(destination: int, source: int | np.uint64, count: int) -> None:
     """Copy `count` bytes between memory addresses."""
     ctypes.memmove(int(destination), int(source), int(count))
 
 
-def prefetch(address: int, count: int) -> None:
+def prefetch(address: int | np.uint64, count: int) -> None:
     """Prefetch the first cache lines of `count` bytes in compiled code; addresses that are not mapped are ignored."""
 
 
@@ -32,55 +35,44 @@ def teach_numba() -> None:
     from llvmlite import ir
     from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
     from numba.core import cgutils, types
-    from numba.extending import intrinsic, lower_builtin, overload, type_callable
+    from numba.extending import intrinsic, overload
 
-    byte_pointer, word, wide = cgutils.voidptr_t, ir.IntType(32), ir.IntType(64)
-    find: Any = cgutils.get_or_insert_function  # untyped
-    lower: Any = lower_builtin
-
-    def widened(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
-        return [context.cast(builder, *each, types.int64) for each in zip(values, signature.args, strict=True)]
-
-    @type_callable(copy_bytes)
-    def _type_of_copy(context: Any) -> Any:
-        return lambda destination, source, count: types.none
-
-    @lower(copy_bytes, types.Integer, types.Integer, types.Integer)  # type: ignore[untyped-decorator]
-    def _copy_bytes(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        destination, source, count = widened(context, builder, signature, values)
-        memcpy = find(builder.module, ir.FunctionType(byte_pointer, [byte_pointer, byte_pointer, wide]), "memcpy")
-        pointers = [builder.inttoptr(address, byte_pointer) for address in (destination, source)]
-        builder.call(memcpy, [*pointers, count])
-        return context.get_dummy_value()
-
-    @type_callable(prefetch)
-    def _type_of_prefetch(context: Any) -> Any:
-        return lambda address, count: types.none
-
-    @lower(prefetch, types.Integer, types.Integer)  # type: ignore[untyped-decorator]
-    def _prefetch(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address, count = widened(context, builder, signature, values)
-        takes = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
-        fetch_line = find(builder.module, takes, "llvm.prefetch.p0")
-        read, keep, data = word(0), word(3), word(1)
-        for ahead in range(0, _FETCHED, _LINE):
-            with builder.if_then(builder.icmp_signed("<", wide(ahead), count)):
-                line = builder.inttoptr(builder.add(address, wide(ahead)), byte_pointer)
-                builder.call(fetch_line, [line, read, keep, data])
-        return context.get_dummy_value()
+    memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 
     @intrinsic
-    def as_pointer(typing_context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def as_pointer(typing_context, address):
+        def generate(context, builder, signature, arguments):
             return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
         return types.voidptr(types.uint64), generate
 
-    pointer: Any = as_pointer  # called without the typing context that its signature has
+    @intrinsic
+    def fetch_line(typing_context, address):
+        def generate(context, builder, signature, arguments):
+            word = ir.IntType(32)
+            takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+            fetch = cgutils.get_or_insert_function(builder.module, takes, "llvm.prefetch.p0")
+            line = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+            builder.call(fetch, [line, word(0), word(3), word(1)])  # to read, to keep, data
+            return context.get_dummy_value()
+
+        return types.none(types.uint64), generate
 
     @overload(array_at)
-    def _array_at(address: Any, count: Any, dtype: Any) -> Any:
-        def implementation(address: Any, count: Any, dtype: Any) -> Any:
-            return carray(pointer(np.uint64(address)), count, dtype)
+    def _array_at(address, count, dtype):
+        return lambda address, count, dtype: carray(as_pointer(np.uint64(address)), count, dtype)
+
+    @overload(copy_bytes)
+    def _copy_bytes(destination, source, count):
+        def implementation(destination, source, count):
+            memcpy(np.intp(destination), np.intp(source), np.intp(count))
+
+        return implementation
+
+    @overload(prefetch)
+    def _prefetch(address, count):
+        def implementation(address, count):
+            for ahead in range(0, min(count, _FETCHED), _LINE):
+                fetch_line(np.uint64(address) + np.uint64(ahead))
 
         return implementation

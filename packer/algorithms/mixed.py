@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import RowExtents
 
 NEAR = 2048
@@ -105,17 +105,10 @@ def _draw(
     out_row_extents: NDArray[np.int32],
     out_row_starts: NDArray[np.int64],
 ) -> int:
-    """Draw rows until `places` have been drawn, or the order ends; returns how many rows are exactly full.
+    """Draw rows until `places` tokens have been drawn, padding of given up rows included, or the order ends.
 
-    Args:
-        drawing: all segments.
-        places: tokens, and padding of rows that are given up.
-        ahead: segments, next in the order, that may close a row.
-        far: close rows by segments from anywhere in the order if the next ones cannot.
-        out_row: (most segments in a row,) scratch space.
-        out_given_up: (max_len + 1,) all zero; afterwards, the segments of rows that are not full, by extent.
-        out_row_extents: (segments,) extents, row by row.
-        out_row_starts: (most rows + 1,) start of each row, then the end; the first must be 0.
+    Writes the extents of full rows, row by row, where each starts, and the segments of rows that are given up, by
+    extent. `out_row`, shape (most segments in a row,), is scratch space. Returns the number of full rows.
     """
     order, left, near, taken_far, skipped, _ = drawing
     rows, size, position, end = 0, 0, 0, 0
@@ -158,7 +151,7 @@ def _draw(
     return rows
 
 
-@jit_helper
+@jit_if_large
 def _close(
     drawing: _Drawing, counts: NDArray[np.int64], position: int, out_row: NDArray[np.int32], taken: int, room: int
 ) -> tuple[int, int, int]:
@@ -192,7 +185,7 @@ def _close(
     return position, taken, room
 
 
-@jit_helper
+@jit_if_large
 def _find_closers(drawing: _Drawing, counts: NDArray[np.int64], position: int, gap: int, most: int) -> int:
     """Write the extents of at most three segments that fill a gap exactly to `closers`; returns how many, 0 for none.
 

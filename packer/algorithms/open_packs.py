@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 
 COUNT, SEGMENTS, CHAIN, BELOW = range(4)
@@ -57,21 +57,21 @@ def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int
     return capacity if max_segments is None else min(max_segments, capacity)
 
 
-def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Make room for the groups of a run; group 0 stands for untouched packs and never runs out.
+def new_groups(histogram: NDArray[np.int64], *, more: int = 0) -> NDArray[np.int64]:
+    """Make room for the groups of a run, and `more`; group 0 stands for untouched packs and never runs out.
 
     One length makes at most two new groups: by each step that leaves part of a group as it was, or by new packs,
     and each time the last pack may be filled in part only.
     """
-    groups = np.zeros((2 * np.count_nonzero(histogram) + 1, 4), np.int64)
+    groups = np.zeros((2 * np.count_nonzero(histogram) + 1 + more, 4), np.int64)
     groups[0, COUNT] = histogram.sum() + 1
     groups[0, CHAIN] = NONE
     return groups
 
 
-def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
+def open_packs(histogram: NDArray[np.int64], untouched: int, *, more: int = 0) -> OpenPacks:
     """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
-    packs = no_packs(new_groups(histogram), len(histogram))
+    packs = no_packs(new_groups(histogram, more=more), len(histogram))
     push(packs, untouched, 0)
     return packs
 
@@ -82,7 +82,7 @@ def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
     return OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
 
 
-@jit_helper
+@jit_if_large
 def push(out: OpenPacks, key: int, group: int) -> None:
     """Push a group on the stack of `key`."""
     out.groups[group, BELOW] = out.tops[key]
@@ -92,14 +92,14 @@ def push(out: OpenPacks, key: int, group: int) -> None:
     out.summary[word >> 6] |= ONE << np.uint64(word & 63)
 
 
-@jit_helper
+@jit_if_large
 def copy_row(rows: NDArray[np.int64], row: int, out: NDArray[np.int64], spare: int) -> None:
     """Set row `spare` of `out` to a row of `rows`; written as a loop, which compiles in a tenth of the time."""
     for column in range(rows.shape[1]):
         out[spare, column] = rows[row, column]
 
 
-@jit_helper
+@jit_if_large
 def detach(out: OpenPacks, key: int, packs: int, spare: int) -> int:
     """Take `packs` packs off the top group of a stack; returns their group: `spare`, or the group itself if it is all.
 
@@ -120,7 +120,7 @@ def detach(out: OpenPacks, key: int, packs: int, spare: int) -> int:
     return group
 
 
-@jit_helper
+@jit_if_large
 def lowest_bit(word: np.uint64) -> int:
     """Index of the lowest bit that is set: 0b1000 -> 3."""
     # a power of two is exact as a float: frexp(8.0) is (0.5, 4)
@@ -128,7 +128,7 @@ def lowest_bit(word: np.uint64) -> int:
     return exponent - 1
 
 
-@jit_helper
+@jit_if_large
 def next_key(packs: OpenPacks, start: int) -> int:
     """The smallest key from `start` on whose stack holds something; the number of keys when there is none."""
     keys = len(packs.tops)
@@ -152,7 +152,7 @@ def next_key(packs: OpenPacks, start: int) -> int:
     return (word << 6) + lowest_bit(packs.words[word])
 
 
-@jit_helper
+@jit_if_large
 def copy_packs(packs: OpenPacks, out: OpenPacks) -> int:
     """Copy the groups of `packs` to `out`, with empty chains; returns how many groups there are."""
     keys = len(packs.tops)
@@ -179,7 +179,7 @@ def copy_packs(packs: OpenPacks, out: OpenPacks) -> int:
     return used
 
 
-@jit_helper
+@jit_if_large
 def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The same rows in an array that is twice as long."""
     longer = np.empty((2 * len(rows), rows.shape[1]), np.int64)
@@ -193,7 +193,7 @@ def new_links() -> Links:
     return Links(np.empty((64, 3), np.int64), 0)
 
 
-@jit_helper
+@jit_if_large
 def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, out_links: Links) -> Links:
     """Put `repeat` segments of `extent` into each pack of a group of `out`; returns the links with one more."""
     rows = out_links.rows

@@ -87,9 +87,8 @@ def _spread(
     histogram: NDArray[np.int64], limit: int, target: int, switch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The groups (groups, 4) and links (links, 3) with worst fit into `target` packs for lengths above `switch`."""
-    by_fill = open_packs(histogram, 0)
     # each way to place segments makes groups of its own
-    by_fill = by_fill._replace(groups=np.concatenate([by_fill.groups, np.zeros_like(by_fill.groups)]))
+    by_fill = open_packs(histogram, 0, more=2 * np.count_nonzero(histogram) + 1)
     packs = open_packs(histogram, len(histogram) - 1)._replace(groups=by_fill.groups)
     used, links = _worst_then_best_fit(histogram, limit, target, switch, by_fill, packs, new_links())
     groups = by_fill.groups[:used]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import sorted_indices
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_if_large
 
 FINEST = 1 << 17
 """Largest capacity of the primary resource for drawing; demands of a larger one are counted in coarser units."""
@@ -163,7 +163,7 @@ def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_o
                 behind[resource] += aim.use[resource] - (capacities[resource] - rooms[resource])
 
 
-@jit_helper
+@jit_if_large
 def _next_free(drawing: _Drawing, position: int) -> int:
     """Return the first free position from here on; the number of items where there is none."""
     states, jumps = drawing.states, drawing.jumps
@@ -175,7 +175,7 @@ def _next_free(drawing: _Drawing, position: int) -> int:
     return position
 
 
-@jit_helper
+@jit_if_large
 def _fits(demands: NDArray[np.int32], position: int, rooms: NDArray[np.int64]) -> bool:
     """Whether the rooms are enough for an item."""
     for resource in range(len(rooms)):  # noqa: SIM110 - plain loops compile faster
@@ -184,7 +184,7 @@ def _fits(demands: NDArray[np.int32], position: int, rooms: NDArray[np.int64]) -
     return True
 
 
-@jit_helper
+@jit_if_large
 def _hold(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> None:
     """Put an item into the row that is drawn."""
     drawing.states[position] = _HELD
@@ -192,7 +192,7 @@ def _hold(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> Non
         out_rooms[resource] -= drawing.demands[position, resource]
 
 
-@jit_helper
+@jit_if_large
 def _put_back(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> None:
     """Take an item out of the row that is drawn."""
     drawing.states[position] = _FREE
@@ -200,7 +200,7 @@ def _put_back(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) ->
         out_rooms[resource] += drawing.demands[position, resource]
 
 
-@jit_helper
+@jit_if_large
 def _close(
     drawing: _Drawing, position: int, out_row: NDArray[np.int64], taken: int, out_rooms: NDArray[np.int64], aim: _Aim
 ) -> tuple[int, int]:
@@ -226,7 +226,7 @@ def _close(
     return position, taken
 
 
-@jit_helper
+@jit_if_large
 def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], aim: _Aim, out: NDArray[np.int64]) -> int:
     """Write the positions of up to three items that close a row to `out`; returns how many, 0 for none.
 
@@ -276,7 +276,7 @@ def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], ai
     return found
 
 
-@jit_helper
+@jit_if_large
 def _find_last(drawing: _Drawing, rooms: NDArray[np.int64], aim: _Aim) -> tuple[int, float]:
     """Return (position, distance from the aim) of an item that fills a row exactly; (-1, infinity) if there is none."""
     demands, states, _, members, starts, ends, cursors = drawing

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_if_large
 
 VISITS = 256
 """Nodes of the tree that are visited for an item on average, at most, from either end."""
@@ -140,16 +140,16 @@ def _fit(
     return rows, FIRST_VISITS + VISITS * len(demands) - credit
 
 
-@jit_helper
-def _least_share(tree: NDArray[np.int64], node: int, shares: NDArray[np.int64]) -> Any:
+@jit_if_large
+def _least_share(tree: NDArray[np.int64], node: int, shares: NDArray[np.int64]) -> int:
     """Return the least of the rooms of a row, each as a share of the capacity."""
-    least: Any = tree[node, 0] * shares[0]
+    least = tree[node, 0] * shares[0]
     for resource in range(1, len(shares)):
         least = min(least, tree[node, resource] * shares[resource])
-    return least
+    return int(least)
 
 
-@jit_helper
+@jit_if_large
 def _find(tree: NDArray[np.int64], demands: NDArray[np.int64], item: int, end: int, most: int) -> tuple[int, int]:
     """Return the leaf of the first row with room for an item, and how many nodes were visited.
 
@@ -177,7 +177,7 @@ def _find(tree: NDArray[np.int64], demands: NDArray[np.int64], item: int, end: i
     return -1, most
 
 
-@jit_helper
+@jit_if_large
 def _update(tree: NDArray[np.int64], node: int) -> None:
     """Renew the nodes above a row whose rooms have changed."""
     node >>= 1

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.jit import jit, jit_helper
+from packer.algorithms.jit import jit, jit_if_large
 from packer.algorithms.open_packs import (
     BELOW,
     CHAIN,
@@ -115,7 +115,7 @@ def _place_all(out: _Run, lengths: NDArray[np.int64], histogram: NDArray[np.int6
     return links
 
 
-@jit_helper
+@jit_if_large
 def _place(out: _Run, out_links: Links, length: int, left: int, limit: int, refill: bool, shortest: int) -> Links:
     """Place `left` segments of one length; returns the links. Packs without room for `shortest` close.
 
@@ -218,7 +218,7 @@ def _better_limit(
     return winner
 
 
-@jit_helper
+@jit_if_large
 def _packs_needed(run: _Run, remaining: int, limit: int, shortest: int) -> int:
     """Lower bound on the packs at the end of the run: as if all remaining segments had the shortest length."""
     packs = run.packs

@@ -18,7 +18,6 @@ from packer.attention.transformers_hook import use
 from packer.errors import PackerError
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
-import transformers  # isort: skip
 from transformers import PreTrainedModel  # isort: skip
 
 from packer.attention.compare_outputs import (
@@ -50,7 +49,7 @@ MASK_REMEDY = (
 
 
 def probe(
-    model: transformers.PreTrainedModel,
+    model: PreTrainedModel,
     implementations: Sequence[str] | None = None,
     *,
     position_offset: int = 0,
@@ -76,9 +75,7 @@ def probe(
     ]
 
 
-def _confirm_in_float32(
-    model: transformers.PreTrainedModel, verdicts: Sequence[Verdict], position_offset: int
-) -> list[Verdict]:
+def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], position_offset: int) -> list[Verdict]:
     """Return the verdicts, with that in float32 instead of one that is unclear, or safe in half precision alone."""
     names = [verdict.implementation for verdict in verdicts if verdict.implementation in EXACT]
     dtype, module = model.dtype, cast("torch.nn.Module", model)
@@ -97,7 +94,7 @@ def _confirm_in_float32(
     return confirmed
 
 
-def _judge_all(model: transformers.PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
+def _judge_all(model: PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
     batch, changed = make_batches(model, position_offset)
     _use_plain_attention(model)
     alone = reference_outputs(model, batch, changed)
@@ -113,7 +110,7 @@ def _judge_all(model: transformers.PreTrainedModel, names: Sequence[str], positi
     return verdicts
 
 
-def _doubt_about_reference(model: transformers.PreTrainedModel, batch: Mapping[str, Any], alone: Outputs) -> str:
+def _doubt_about_reference(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs) -> str:
     """Return why `alone` may be wrong, in one line: eager and sdpa do not agree on single documents; "" if they do."""
     plain = _implementation(model)
     try:
@@ -129,7 +126,7 @@ def _doubt_about_reference(model: transformers.PreTrainedModel, batch: Mapping[s
     return f"eager and sdpa differ by {difference:.2g} on single documents, so it is unknown which of them is right"
 
 
-def _use_plain_attention(model: transformers.PreTrainedModel) -> None:
+def _use_plain_attention(model: PreTrainedModel) -> None:
     """Switch a model to an implementation that needs no boundaries for single documents."""
     if _implementation(model) in ("eager", "sdpa"):
         return
@@ -139,14 +136,14 @@ def _use_plain_attention(model: transformers.PreTrainedModel) -> None:
         model.set_attn_implementation("eager")
 
 
-def _implementation(model: transformers.PreTrainedModel) -> str:
+def _implementation(model: PreTrainedModel) -> str:
     """Return the attention implementation of a model, or of its language model."""
     name: str = model.config.get_text_config()._attn_implementation
     return name
 
 
 def _judge(
-    model: transformers.PreTrainedModel,
+    model: PreTrainedModel,
     name: str,
     batch: Mapping[str, Any],
     changed: Mapping[str, Any],
@@ -181,7 +178,7 @@ def _judge(
     )
 
 
-def _refusal(model: transformers.PreTrainedModel, name: str, error: Exception) -> str:
+def _refusal(model: PreTrainedModel, name: str, error: Exception) -> str:
     """Return the reason for a verdict "refuses": the error of a model as one line."""
     if isinstance(error, PackerError):
         return one_line(error)
@@ -229,7 +226,7 @@ def _answer(
     return "safe", ""
 
 
-def _switched(model: transformers.PreTrainedModel, name: str) -> transformers.PreTrainedModel:
+def _switched(model: PreTrainedModel, name: str) -> PreTrainedModel:
     """Return the model with another attention implementation; a copy if it can be set only on creation."""
     if name == IMPLEMENTATION:
         return use(model)
@@ -239,10 +236,10 @@ def _switched(model: transformers.PreTrainedModel, name: str) -> transformers.Pr
         return model
     config = copy.deepcopy(model.config)
     config._attn_implementation = name
-    other: Any = type(model)(config)
+    other = type(model)(config)
     other.load_state_dict(model.state_dict())
-    switched: transformers.PreTrainedModel = other.to(model.device, model.dtype).train()
-    return switched
+    cast("torch.nn.Module", other).to(model.device, model.dtype).train()  # in place
+    return other
 
 
 def _remedy(verdicts: Sequence[Verdict], position_offset: int) -> str:
@@ -261,7 +258,7 @@ def _remedy(verdicts: Sequence[Verdict], position_offset: int) -> str:
     )
 
 
-def _remedy_by_offset(model: transformers.PreTrainedModel, verdicts: Sequence[Verdict]) -> str:
+def _remedy_by_offset(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> str:
     """Return the remedy for a model that is safe once positions start at its padding id plus 1; "" for others."""
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     differ = [verdict.implementation for verdict in verdicts if verdict.answer == "differs"]
@@ -379,7 +376,7 @@ def _perturbed_outputs(model: PreTrainedModel, batch: Mapping[str, Any], *, boun
 def _random_last_bits(model: PreTrainedModel, seed: int) -> Iterator[None]:
     """Multiply the output of every layer by a random factor between 1 - eps and 1 + eps of its dtype."""
 
-    def perturb(_module: Any, _inputs: Any, output: Any) -> Any:
+    def perturb(_module: torch.nn.Module, _inputs: object, output: object) -> object:
         if torch.is_tensor(output) and output.is_floating_point():
             return output * (1 + torch.finfo(output.dtype).eps * (2 * torch.rand_like(output) - 1))
         return output

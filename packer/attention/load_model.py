@@ -8,10 +8,10 @@ they affect short documents.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, cast
 
 from packer.attention.transformers_hook import accepted_arguments
 
@@ -22,6 +22,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForMaskedLM,
+    PretrainedConfig,
     PreTrainedModel,
 )
 from transformers.models.auto.modeling_auto import (
@@ -34,6 +35,9 @@ from packer.attention.compare_outputs import one_line, seeded
 from packer.attention.thresholds import shorten_thresholds
 from packer.errors import PackerError
 from packer.paths import expanded
+
+Factory: TypeAlias = Callable[..., PreTrainedModel]
+"""Function of transformers that makes a model with random weights from a config."""
 
 LAYERS = ("depth", "num_hidden_layers", "num_global_layers")
 """Config fields that hold a number of layers of an image encoder."""
@@ -70,8 +74,8 @@ def load_small_model(name: str) -> SmallModel:
         PackerError: there is no config, transformers does not support it, or it is not a language model.
     """
     config = _language_config(expanded(name))
-    auto_class = _auto_class(config)
-    kept = _kept_layers(name, config, auto_class)
+    factory = _factory(config)
+    kept = _kept_layers(name, config, factory)
     failure = ""
     for reductions in REDUCTIONS:
         smaller = copy.deepcopy(config)
@@ -80,7 +84,7 @@ def load_small_model(name: str) -> SmallModel:
             for reduce in reductions:
                 reduce(smaller.get_text_config())
             _make_attention_matter(smaller.get_text_config())
-            model = _create(auto_class, smaller)
+            model = _create(factory, smaller)
             without_cache = accepted_arguments(model, {"use_cache": False})
             with torch.no_grad():
                 model(input_ids=torch.ones((1, 3), dtype=torch.long, device=model.device), **without_cache)
@@ -96,7 +100,7 @@ def load_small_model(name: str) -> SmallModel:
     )
 
 
-def _language_config(name: str) -> Any:
+def _language_config(name: str) -> PretrainedConfig:
     """Return the config of a folder, file or Hub id; for a model of several parts, that of its language model.
 
     If transformers has a class for the whole model only (Qwen2-VL), the whole config, with one layer in other parts.
@@ -105,13 +109,13 @@ def _language_config(name: str) -> Any:
     if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
         raise PackerError(f"{name} has no config.json: pass a folder with a config.json, such a file, or a Hub id")
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # None would ask on stdin
+        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)  # None would ask on stdin
     except Exception as error:  # transformers raises OSError, ValueError, KeyError and errors of its hub client
         raise PackerError(
             f"{name}: transformers {transformers.__version__} finds no model config there "
             f"({one_line(error)}): pass a folder with a config.json, such a file, or a Hub id"
         ) from error
-    text = config.get_text_config()
+    text: PretrainedConfig = config.get_text_config()
     has_class = text.model_type in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MASKED_LM_MAPPING_NAMES}
     if text is config or has_class or config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return text
@@ -122,31 +126,31 @@ def _language_config(name: str) -> Any:
     return config
 
 
-def _auto_class(config: Any) -> Any:
-    """Return the auto class of transformers for a config: for causal or masked language models, or with images."""
+def _factory(config: PretrainedConfig) -> Factory:
+    """Return what makes the model of a config: a causal or masked language model, or one with images."""
     text = config.get_text_config()
     if config.is_encoder_decoder or text.is_encoder_decoder:
         raise PackerError(
             f"{config.model_type} has an encoder and a decoder: choose a model with only one, as packed rows require"
         )
     if text is not config:
-        return AutoModelForImageTextToText
+        return AutoModelForImageTextToText.from_config
     decodes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if masked and not (decodes and getattr(config, "is_decoder", False)):
-        return AutoModelForMaskedLM
+        return AutoModelForMaskedLM.from_config
     if not decodes:
         raise PackerError(
             f"transformers {transformers.__version__} has no language model of type {config.model_type}: choose a "
             "causal or masked language model"
         )
-    return AutoModelForCausalLM
+    return AutoModelForCausalLM.from_config
 
 
-def _create(auto_class: Any, config: Any) -> PreTrainedModel:
+def _create(create: Factory, config: PretrainedConfig) -> PreTrainedModel:
     """Return a model with random weights: in bfloat16 on the GPU, or in float32 on the CPU if there is none."""
     with torch.device("meta"):
-        empty = auto_class.from_config(copy.deepcopy(config), trust_remote_code=False)
+        empty = create(copy.deepcopy(config), trust_remote_code=False)
     size = sum(parameter.numel() for parameter in empty.parameters())
     if size > LARGEST:
         raise PackerError(
@@ -154,12 +158,13 @@ def _create(auto_class: Any, config: Any) -> PreTrainedModel:
             f"than {LARGEST:,}: reduce the layers or experts in config.json"
         )
     with seeded():
-        model: Any = auto_class.from_config(copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False)
-    created: PreTrainedModel = model.to("cuda", torch.bfloat16) if torch.cuda.is_available() else model
-    return created
+        model = create(copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False)
+    if torch.cuda.is_available():
+        cast("torch.nn.Module", model).to("cuda", torch.bfloat16)  # in place
+    return model
 
 
-def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
+def _kept_layers(name: str, config: PretrainedConfig, create: Factory) -> list[int]:
     """Return the numbers of the layers to keep: the first ones until every kind occurs, and at least two.
 
     If the last layers share the keys and values of earlier ones, both parts are treated separately. For layers of the
@@ -173,7 +178,7 @@ def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
         )
     try:
         with torch.device("meta"):
-            whole = auto_class.from_config(copy.deepcopy(config), trust_remote_code=False)
+            whole = create(copy.deepcopy(config), trust_remote_code=False)
     except Exception as error:  # a missing or invalid value
         raise PackerError(
             f"{name}: transformers {transformers.__version__} cannot create a model from this config "
@@ -191,12 +196,12 @@ def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
     return [*range(_one_of_each(kinds[:unshared])), *range(unshared, unshared + _one_of_each(kinds[unshared:]))]
 
 
-def _one_of_each(kinds: Sequence[Any]) -> int:
+def _one_of_each(kinds: Sequence[object]) -> int:
     """Return how many of the first layers include every kind, at least two if there are two: [a, a, b, a] -> 3."""
     return max((min(2, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds)))
 
 
-def _cut_layers(config: Any, kept: Sequence[int]) -> None:
+def _cut_layers(config: PretrainedConfig, kept: Sequence[int]) -> None:
     """Reduce a config to the kept layers: its depth, its lists with one value per layer, its per-layer values."""
     depth = config.num_hidden_layers
     if len(kept) == depth:
@@ -215,7 +220,7 @@ def _cut_layers(config: Any, kept: Sequence[int]) -> None:
         config.per_layer_config = {place: per_layer[layer] for place, layer in enumerate(kept) if layer in per_layer}
 
 
-def _make_attention_matter(config: Any) -> None:
+def _make_attention_matter(config: PretrainedConfig) -> None:
     """Make random weights so large that attention affects the logits, and leave out the loss of expert routers."""
     if hasattr(config, "output_router_logits"):
         config.output_router_logits = False  # a loss of the whole batch, which single documents do not have
@@ -223,7 +228,7 @@ def _make_attention_matter(config: Any) -> None:
         config.initializer_range = config.hidden_size**-0.5
 
 
-def _reduce_vocabulary_and_experts(config: Any) -> None:
+def _reduce_vocabulary_and_experts(config: PretrainedConfig) -> None:
     """Limit a config to 512 tokens, 16 experts and an intermediate size of 512."""
     vocab_size = min(config.vocab_size, 512)
     for name, value in list(vars(config).items()):
@@ -237,7 +242,7 @@ def _reduce_vocabulary_and_experts(config: Any) -> None:
             setattr(config, name, min(value, 16))
 
 
-def _reduce_heads(config: Any) -> None:
+def _reduce_heads(config: PretrainedConfig) -> None:
     """Limit a config to 4 heads of the same size: 32 heads, 8 key heads and a hidden size of 4096 -> 4, 2 and 512."""
     heads = getattr(config, "num_attention_heads", None)
     if not heads or heads <= 4:

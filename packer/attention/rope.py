@@ -10,19 +10,23 @@ import inspect
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 from packer.attention.implementations import IMPLEMENTATION
 from packer.attention.thresholds import depends_on_longest, rope_limit
 from packer.errors import PackerError
 
-_configs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+Embedding: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
+"""Output of a rotary module: (cos, sin), or one tensor of complex numbers."""
+
+_configs: weakref.WeakValueDictionary[int, PretrainedConfig] = weakref.WeakValueDictionary()
 """Configs, by id, of the models that `use_document_frequencies` was called with."""
 
 
-def use_document_frequencies(model: Any) -> None:
+def use_document_frequencies(model: PreTrainedModel) -> None:
     """Make a model use frequencies of its own for each document, as long as it runs packer's attention.
 
     Has no effect on models whose frequencies do not depend on the length of documents.
@@ -34,7 +38,7 @@ def use_document_frequencies(model: Any) -> None:
 
 
 @contextmanager
-def document_frequencies(model: Any) -> Iterator[None]:
+def document_frequencies(model: PreTrainedModel) -> Iterator[None]:
     """Use separate frequencies for each document within the context, with any attention implementation."""
     hooks = [
         module.register_forward_hook(_ByDocument(always=True), with_kwargs=True) for module in _rotary_modules(model)
@@ -46,7 +50,7 @@ def document_frequencies(model: Any) -> Iterator[None]:
             hook.remove()
 
 
-def check_longest_segment(config: Any, longest: int) -> None:
+def check_longest_segment(config: PretrainedConfig, longest: int) -> None:
     """Check that the longest segment does not change the frequencies of other documents.
 
     Raises:
@@ -62,12 +66,12 @@ def check_longest_segment(config: Any, longest: int) -> None:
         )
 
 
-def depends_on_longest_document(model: Any) -> bool:
+def depends_on_longest_document(model: PreTrainedModel) -> bool:
     """Return whether a document can change the RoPE frequencies of others in this model."""
     return bool(_rotary_modules(model))
 
 
-def _rotary_modules(model: Any) -> list[Any]:
+def _rotary_modules(model: PreTrainedModel) -> list[Any]:
     """Return the modules of the language model whose frequencies depend on the longest document."""
     config_class = type(model.config.get_text_config())
     found = []
@@ -86,7 +90,7 @@ class _ByDocument:
         self.always = always
         """Whether the hook applies to any attention implementation, not only to packer's."""
 
-    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> Any:
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: object) -> Embedding | None:
         if not self.always and module.config._attn_implementation != IMPLEMENTATION:
             return None
         arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
@@ -108,19 +112,20 @@ class _ByDocument:
             return _longrope(module, arguments, positions, parameters["original_max_position_embeddings"])
 
 
-def _dynamic_rope(module: Any, arguments: dict[str, Any], positions: torch.Tensor) -> Any:
+def _dynamic_rope(module: Any, arguments: dict[str, Any], positions: torch.Tensor) -> Embedding:
     """Return the module's output for dynamic RoPE, which has other frequencies for each length above the limit."""
     lengths, limit = document_lengths(positions), module.original_max_seq_len
     longer = torch.unique(lengths[lengths > limit]).tolist()
-    found = None
+    found: Embedding | None = None
     for group in (lengths <= limit, *(lengths == length for length in longer)):
         module.forward(position_ids=torch.zeros_like(positions), **arguments)  # resets the frequencies
         output = module.forward(position_ids=positions.where(group, 0), **arguments)
         found = output if found is None else _where(group, output, found)
+    assert found is not None
     return found
 
 
-def _longrope(module: Any, arguments: dict[str, Any], positions: torch.Tensor, limit: int) -> Any:
+def _longrope(module: Any, arguments: dict[str, Any], positions: torch.Tensor, limit: int) -> Embedding:
     """Return the module's output for LongRoPE, which has one set of frequencies above the limit and one below.
 
     Does not depend on tensor values in Python, which would break a compiled graph.
@@ -145,8 +150,8 @@ def document_lengths(positions: torch.Tensor) -> torch.Tensor:
     return positions.gather(1, end) + 1
 
 
-def _where(condition: torch.Tensor, output: Any, other: Any) -> Any:
+def _where(condition: torch.Tensor, output: Any, other: Any) -> Embedding:
     """Return `output` for the tokens that meet a condition and `other` for the rest; tensors, or tuples (cos, sin)."""
     if isinstance(output, tuple):
-        return tuple(_where(condition, *pair) for pair in zip(output, other, strict=True))
+        return tuple(torch.where(condition[..., None], *pair) for pair in zip(output, other, strict=True))
     return torch.where(condition[..., None], output, other)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 SHORT = 8
 """Tokens per window and chunk in probed models: fewer than most documents of the probe have."""
@@ -83,7 +86,7 @@ def is_unknown_threshold(name: str) -> bool:
     return bool(_LIKE_THRESHOLDS.search(name)) and name not in THRESHOLDS and name not in HARMLESS
 
 
-def shorten_thresholds(config: Any) -> None:
+def shorten_thresholds(config: PretrainedConfig) -> None:
     """Reduce the thresholds of a config, in place, below the length of most documents of the probe."""
     original = vars(config).get("original_max_position_embeddings")
     longest = vars(config).get("max_position_embeddings")
@@ -93,13 +96,13 @@ def shorten_thresholds(config: Any) -> None:
         config.max_position_embeddings = SHORT * longest // original  # LongRoPE scales attention by their ratio
 
 
-def thresholds_above(config: Any, length: int) -> dict[str, int]:
+def thresholds_above(config: PretrainedConfig, length: int) -> dict[str, int]:
     """Return the known and possible thresholds of a config above a length in tokens: {"sliding_window": 4096}."""
     values = [(name, _largest(holder[name])) for holder, name in _thresholds(config)]
     return {name: value for name, value in values if value > length}
 
 
-def rope_limit(config: Any) -> int | None:
+def rope_limit(config: PretrainedConfig) -> int | None:
     """Return the length in tokens above which a document changes the RoPE frequencies of others; None if none does."""
     limits = []
     for rope in _rope_parameters(config):
@@ -115,7 +118,7 @@ def depends_on_longest(rope_type: str) -> bool:
     return any(name in str(rope_type) for name in BY_LONGEST)
 
 
-def _thresholds(config: Any) -> Iterator[tuple[dict[str, Any], str]]:
+def _thresholds(config: PretrainedConfig) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield (dictionary, name) of each threshold in the config, its RoPE parameters and its per-layer overrides."""
     ropes = _rope_parameters(config)
     layers = getattr(vars(config).get("_heterogeneity_spec"), "per_layer_overrides", {})
@@ -136,7 +139,7 @@ def _is_threshold(holder: dict[str, Any], name: str, ropes: Sequence[dict[str, A
     return any(rope["rope_type"] == "longrope" or "llama_4_scaling_beta" in rope for rope in ropes)
 
 
-def _rope_parameters(config: Any) -> list[dict[str, Any]]:
+def _rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
     """Return the RoPE parameters of a config; several if layer types have parameters of their own."""
     parameters = vars(config).get("rope_parameters") or {}
     each = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
@@ -152,7 +155,7 @@ def _at_most(value: Any, limit: int) -> Any:
     return min(value, limit) if _largest(value) else value
 
 
-def _largest(value: Any) -> int:
+def _largest(value: object) -> int:
     """Return the largest integer in a value, 0 if there is none: {"a": 4, "b": [128]} -> 128."""
     if isinstance(value, dict):
         return max(map(_largest, value.values()), default=0)

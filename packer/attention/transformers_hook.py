@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from packer.attention.implementations import IMPLEMENTATION
 from packer.errors import PackerError
@@ -30,6 +30,9 @@ REFUSED = {
     "sinks": "has attention sinks, which the varlen kernel does not support",
 }
 """Arguments of an attention layer that change its result and are not supported, with the error message of each."""
+
+MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Function of transformers that says, by the indices of row, head, query and key, which keys a query sees."""
 
 _IN_USE = "_packer_in_use"
 """Attribute of the modules of a model that `use` has switched, whose batches are checked for boundaries."""
@@ -106,7 +109,7 @@ class _FirstPass:
         self.handle = model.register_forward_hook(self.check)
         self.layers = tuple({type(module) for module in model.modules()})
 
-    def check(self, model: Any, *_: Any) -> None:
+    def check(self, model: PreTrainedModel, *_: object) -> None:
         """Raise PackerError if none of the model's layers has called this attention."""
         if not torch.compiler.is_compiling():
             self.handle.remove()
@@ -146,9 +149,9 @@ def attention(
     position_ids: torch.Tensor | None = None,
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int | None = None,
-    **others: Any,
+    **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Compute the attention of one layer, with the signature of transformers' AttentionInterface.
+    """Return the attention of a layer, `[rows, tokens, heads, value_size]`, as transformers' AttentionInterface does.
 
     Args:
         module: the attention layer.
@@ -163,25 +166,10 @@ def attention(
         position_ids: `[rows, tokens]`, restarting with every segment; used if there is no cu_seq_lens_q.
         cu_seq_lens_q: int32 `[segments + 1]` over all rows.
         max_length_q: tokens in the longest segment.
-        **others: other arguments that transformers passes to every implementation; `REFUSED` must be None.
-
-    Returns:
-        (`[rows, tokens, heads, value_size]`, None).
-
-    Raises:
-        PackerError: an argument or the layer is not supported, or the boundaries are missing.
+        **others: other arguments of all implementations; `REFUSED` must be None.
     """
     _note_call(type(module))
-    if cu_seq_lens_q is None and not getattr(module, _IN_USE, False):
-        raise PackerError(
-            "no cu_seq_lens_q reached attention, and the model may have made its position_ids itself, without "
-            "boundaries: switch the model by packer.attention.use(model), or pass cu_seq_lens_q and max_length_q"
-        )
-    if cu_seq_lens_q is not None and getattr(module, "_is_replica", False):
-        raise PackerError(
-            "torch.nn.DataParallel splits cu_seq_lens_q among the GPUs but not the rows that it belongs to: start one "
-            "process per GPU, with torchrun --nproc-per-node or accelerate launch, or set CUDA_VISIBLE_DEVICES=0"
-        )
+    _check_boundaries(module, cu_seq_lens_q)
     rows, _, tokens, _ = query.shape
     _check_arguments(module, query, key, attention_mask, dropout, others)
     found = find_boundaries(
@@ -211,10 +199,10 @@ def attention_mask(
     *,
     q_length: int | None = None,
     kv_length: int | None = None,
-    mask_function: Any = None,
+    mask_function: MaskFunction | None = None,
     attention_mask: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
-    **_: Any,
+    **_: object,
 ) -> None:
     """Return no mask, with the signature of transformers' AttentionMaskInterface.
 
@@ -232,7 +220,7 @@ def attention_mask(
         _check_mask_function(mask_function, kv_length or 0, device)
 
 
-def _check_mask_function(mask_function: Any, tokens: int, device: torch.device | str) -> None:
+def _check_mask_function(mask_function: MaskFunction, tokens: int, device: torch.device | str) -> None:
     """Refuse a mask in which only some tokens attend to the next one, as within an image."""
     places = torch.arange(max(tokens - 1, 0), device=device)
     sees_next = mask_function(torch.zeros_like(places), torch.zeros_like(places), places, places + 1)
@@ -244,13 +232,27 @@ def _check_mask_function(mask_function: Any, tokens: int, device: torch.device |
         )
 
 
+def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None) -> None:
+    """Refuse a layer that boundaries did not reach, or that got those of other rows."""
+    if cu_seq_lens is None and not getattr(module, _IN_USE, False):
+        raise PackerError(
+            "no cu_seq_lens_q reached attention, and the model may have made its position_ids itself, without "
+            "boundaries: switch the model by packer.attention.use(model), or pass cu_seq_lens_q and max_length_q"
+        )
+    if cu_seq_lens is not None and getattr(module, "_is_replica", False):
+        raise PackerError(
+            "torch.nn.DataParallel splits cu_seq_lens_q among the GPUs but not the rows that it belongs to: start one "
+            "process per GPU, with torchrun --nproc-per-node or accelerate launch, or set CUDA_VISIBLE_DEVICES=0"
+        )
+
+
 def _check_arguments(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     attention_mask: torch.Tensor | None,
     dropout: float,
-    others: dict[str, Any],
+    others: dict[str, object],
 ) -> None:
     """Refuse arguments of a layer that the varlen kernel does not support."""
     name = type(module).__name__
@@ -276,7 +278,8 @@ def _check_arguments(
 
 def _check_layer(module: torch.nn.Module, sliding_window: int | None, longest: int) -> None:
     """Refuse a layer that, by the model's config, needs something that its arguments do not contain."""
-    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    config: Any = getattr(module, "config", None)
+    layer = getattr(module, "layer_idx", None)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
     chunk, window = getattr(config, "attention_chunk_size", None), getattr(config, "sliding_window", None)

@@ -117,9 +117,9 @@ def _by_kernel(
         key, value = _repeat_heads(query, key), _repeat_heads(query, value)
     # Padding with zeros changes neither the products of queries and keys nor the values, whose padding is cut off.
     query, key, value = (_pad_heads(tensor, width) for tensor in (query, key, value))
-    attended: Any = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
-    unpadded: torch.Tensor = attended[..., :value_size]
-    return unpadded
+    attended = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
+    assert isinstance(attended, torch.Tensor)
+    return attended[..., :value_size]
 
 
 def _kernel_width(query: torch.Tensor, value_size: int) -> int:

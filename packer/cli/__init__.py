@@ -6,8 +6,9 @@ config_options.py    --config and --like: defaults from a file or a packed datas
 writing_commands.py  what commands that write an output have in common
 report_files.py      --report and --plot
 progress_bars.py     progress bars and log lines
+run_summary.py       what commands print when they are done
+row_table.py         the segments of a row, for `packer show`
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter
-commands_page.py     the pages of the commands in docs/reference
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -76,7 +76,9 @@ class _Commands(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), command_named(name).get_short_help_str(80)) for name in names])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """See `click.Group`; suggests the nearest command."""
         near = [] if args[0] in COMMANDS or args[0].startswith("-") else get_close_matches(args[0], COMMANDS, n=1)
         if near:
@@ -89,12 +91,12 @@ class _Commands(click.Group):
         with _usage_errors_as_json(ctx):
             return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """See `click.Group`."""
         with _usage_errors_as_json(ctx):
             return self._invoke(ctx)
 
-    def _invoke(self, ctx: click.Context) -> Any:
+    def _invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from packer.cli.command import AsJson, UserPath, Verbose, command, options
-from packer.cli.writing_commands import Stopwatch, print_result, run_with_engine
+from packer.cli.writing_commands import print_result, run_job
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions, OutputOptions
 from packer.stores import AnyPath
@@ -26,7 +24,7 @@ def append(
     tokenizer: str | None,
     verbose: Verbose = False,
     as_json: AsJson = False,
-    **values: Any,
+    **values: object,
 ) -> None:
     """Append the documents of DATASET to a PACKED dataset, in new shards.
 
@@ -34,12 +32,10 @@ def append(
     not change. Several paths are read as one dataset. Until the command ends, readers see the old dataset. An
     interrupted command continues where it stopped when it is run again.
     """
+    from packer.cli.run_summary import render_append_summary
     from packer.pipeline import appending
-    from packer.report.run_summary import render_append_summary
 
-    watch = Stopwatch()
-    result = run_with_engine(appending.append, packed, list(dataset), values=values, tokenizer=tokenizer)
-    took = watch.read()
+    result, took = run_job(appending.append, packed, list(dataset), values=values, tokenizer=tokenizer)
     if result.finished_elsewhere:  # the rank that finished it prints the summary
         return
     print_result(

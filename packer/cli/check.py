@@ -41,7 +41,7 @@ def check(model: str, attn: Attention = None, position_offset: PositionOffset = 
     from packer.attention.implementations import installed_implementations
     from packer.attention.isolation import probe
     from packer.attention.load_model import load_small_model
-    from packer.report.run_summary import render_verdicts
+    from packer.cli.run_summary import render_verdicts
 
     _silence_transformers()
     opened = load_small_model(model)

@@ -88,7 +88,7 @@ def options(
     return add
 
 
-def values_of(declaration: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(declaration: type, values: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of a command that belong to a declaration: keyword arguments for it."""
     return {name: values[name] for name in options_of(declaration) if name in values}
 
@@ -184,7 +184,7 @@ class Declared(_ParamType):
         self.option = option
         self.name = option.type.__name__
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Convert and check a value, which is a string, or the default."""
         option = self.option
         try:

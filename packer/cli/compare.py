@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -23,7 +22,7 @@ def compare(
     sources: MixtureSources = (),
     batch_size: BatchSize = 64,
     as_json: AsJson = False,
-    **values: Any,
+    **values: object,
 ) -> None:
     """Run all algorithms on DATASET and show the rows that each needs; nothing is written.
 
@@ -31,8 +30,8 @@ def compare(
 
     DATASET is a source as for `pack`, or a histogram: a file NAME.csv with the header length,count.
     """
+    from packer.figures.figure_tables import render_comparison
     from packer.pipeline import comparing
-    from packer.report.figure_tables import render_comparison
 
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))

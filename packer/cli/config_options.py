@@ -68,7 +68,7 @@ def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Pat
     """Make the options of a packed dataset the defaults of a command, and name those that it cannot predict."""
     if folder is None:
         return
-    from packer.shards import read_manifest
+    from packer.shards.reader import read_manifest
 
     try:
         options = read_manifest(folder, intact=True).options

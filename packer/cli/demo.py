@@ -71,12 +71,13 @@ def demo(output: Path, max_len: int) -> None:
 
     It trains a byte-level BPE tokenizer on the files and runs stats, pack, verify and one batch of the loader.
     """
-    from packer.loader.batching.collating import batches
+    from packer.cli.run_summary import render_manifest_summary
+    from packer.figures.figure_tables import render_figures
+    from packer.loader.collating import batches
     from packer.loader.dataset import load
     from packer.pipeline import packing, verifying
     from packer.pipeline.collect_figures import dataset_figures
-    from packer.report.figure_tables import render_figures
-    from packer.report.run_summary import render_manifest_summary
+    from packer.pipeline.job import Job
 
     folder = output
     source, output = folder / "stdlib.arrow", folder / f"stdlib-packed-{max_len}"
@@ -93,7 +94,7 @@ def demo(output: Path, max_len: int) -> None:
 
         click.echo(f"\n$ packer pack {source} --max-len {max_len} --overwrite")
         started = time.perf_counter()
-        result = packing.pack(source, output, options=pack_options, overwrite=True, progress=progress)
+        result = packing.pack(source, output, options=pack_options, job=Job(overwrite=True, progress=progress))
         seconds = time.perf_counter() - started
         click.echo(render_manifest_summary(result.manifest, output=str(output), seconds=seconds))
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +21,14 @@ CompileKernels = Annotated[
     bool, Option("Compile all kernels into the cache, as for a container image.", GENERAL, flags=("--compile",))
 ]
 
-REQUIRED = ("numpy", "numba", "highspy", "pyarrow", "datasets", "transformers", "jinja2", "click", "tqdm", "xxhash")
+REQUIRED = (
+    *("numpy", "numba", "highspy", "pyarrow", "datasets", "transformers", "tokenizers", "jinja2", "click", "tqdm"),
+    "xxhash",
+)
 """Distributions that packer needs."""
 
 OPTIONAL = {
+    "gigatoken": "text is tokenized many times as fast",
     "torch": "tensors from packer.load, and packer check",
     "trl": "training with TRL",
     "accelerate": "training with Hugging Face's Trainer",
@@ -41,13 +46,14 @@ def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> 
     facts = {
         "versions": {"packer": __version__, "python": platform.python_version(), **_versions(REQUIRED)},
         "optional": _versions(OPTIONAL),
+        "tokenizing": _tokenizing(),
         "machine": _machine(),
         "kernel_cache": _kernel_cache(),
     }
     click.echo(json.dumps(facts, indent=1) if as_json else _render(facts))
 
 
-def _versions(names: Any) -> dict[str, str | None]:
+def _versions(names: Iterable[str]) -> dict[str, str | None]:
     """Versions of distributions by name; None for one that is missing."""
     from importlib import metadata
 
@@ -58,6 +64,17 @@ def _versions(names: Any) -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             versions[name] = None
     return versions
+
+
+def _tokenizing() -> str:
+    """The library that tokenizes text."""
+    from packer.text.fast_tokens import SWITCH, is_switched_on, version
+
+    if version() is None:
+        return "tokenizers"
+    if not is_switched_on():
+        return f"tokenizers, because {SWITCH} is 0"
+    return "gigatoken for BPE, tokenizers for all others"
 
 
 def _machine() -> dict[str, Any]:
@@ -129,14 +146,15 @@ def _compile_kernels() -> None:
 
 
 def _render(facts: dict[str, Any]) -> str:
+    from packer.figures.plain_text import render_table
     from packer.options import byte_size
-    from packer.report.plain_text import render_table
 
     machine, cache = facts["machine"], facts["kernel_cache"]
     folder = cache["folder"] or "none that can be written: every process compiles; set PACKER_CACHE_DIR"
     rows = [[name, version or "missing: pip install " + name] for name, version in facts["versions"].items()]
     rows += [[name, version or f"not installed ({OPTIONAL[name]})"] for name, version in facts["optional"].items()]
     rows += [
+        ["tokenizing by", facts["tokenizing"]],
         ["platform", machine["platform"]],
         ["cores", str(machine["cores"])],
         ["memory", "{1} free of {0}".format(*(byte_size(machine[f"memory_{n}bytes"]) for n in ("", "available_")))],

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
 from packer.cli.command import AsJson, UserPath, command, options
-from packer.cli.progress_bars import progress_bars
-from packer.cli.writing_commands import Stopwatch, print_result
+from packer.cli.writing_commands import print_result, run_job
 from packer.exporting.targets import TARGETS
 from packer.options import Option
 from packer.options.choices import Compression
@@ -46,23 +45,20 @@ Every shard becomes one file. An interrupted export never looks complete.
 @options(OutputOptions, "output", default_words="PACKED-TO")
 @options(OutputOptions, without=("output",))
 def export(
-    packed: Path, *, to: To, compression: PageCompression = "zstd", as_json: AsJson = False, **values: Any
+    packed: Path, *, to: To, compression: PageCompression = "zstd", as_json: AsJson = False, **values: object
 ) -> None:
     """Run the command; `HELP` describes it."""
+    from packer.cli.run_summary import render_export
     from packer.exporting.write_export import export as run
-    from packer.report.run_summary import render_export
 
-    watch = Stopwatch()
-    with progress_bars() as progress:
-        result = run(packed, to=to, compression=compression, progress=progress, **values)
-    seconds = watch.read()["seconds"]
+    result, took = run_job(run, packed, values=values, to=to, compression=compression)
     record = result.export.to_dict()
     made = "exported in the same way from the same rows"
     print_result(
         result,
         record,
-        {"seconds": seconds},
-        lambda: render_export(record, output=str(result.output), seconds=seconds),
+        took,
+        lambda: render_export(record, output=str(result.output), **took),
         complete=f"is complete, {made}: nothing to do (its files have the recorded sizes)",
         as_json=as_json,
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from packer.cli.command import AsJson, PackedSources, UserPath, Verbose, command, options
-from packer.cli.writing_commands import Stopwatch, print_result, run_with_engine
+from packer.cli.writing_commands import print_result, run_job
 from packer.options.command_options import EngineOptions, OutputOptions
 from packer.stores import AnyPath
 
@@ -18,19 +16,17 @@ from packer.stores import AnyPath
 @options(OutputOptions, without=("output",))
 @options(EngineOptions)
 def materialize(
-    index: AnyPath, *, sources: PackedSources, verbose: Verbose = False, as_json: AsJson = False, **values: Any
+    index: AnyPath, *, sources: PackedSources, verbose: Verbose = False, as_json: AsJson = False, **values: object
 ) -> None:
     """Write the rows of an INDEX with their tokens.
 
     INDEX is the output of `packer pack --index-only`. The result is the same as packing without --index-only, and
     appending the same documents. An interrupted command continues where it stopped when it is run again.
     """
+    from packer.cli.run_summary import render_manifest_summary
     from packer.pipeline import materializing
-    from packer.report.run_summary import render_manifest_summary
 
-    watch = Stopwatch()
-    result = run_with_engine(materializing.materialize, index, list(sources), values=values)
-    took = watch.read()
+    result, took = run_job(materializing.materialize, index, list(sources), values=values)
     if result.finished_elsewhere:  # the rank that finished it prints the summary
         return
     print_result(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -12,12 +12,15 @@ from packer.cli.config_options import config_option, like_option
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import MixtureSources, lengths_and_column, sources_and_weights
-from packer.cli.writing_commands import Stopwatch, print_result, run_with_engine
+from packer.cli.writing_commands import print_result, run_job
 from packer.errors import OptionError
 from packer.options import Option, PackOptions
 from packer.options.command_options import EngineOptions, OutputOptions
 from packer.options.option import READING
 from packer.stores import is_remote
+
+if TYPE_CHECKING:
+    from packer.pipeline.packing import PackResult
 
 Lengths = Annotated[
     str | None,
@@ -45,13 +48,14 @@ Lengths = Annotated[
 @options(EngineOptions)
 def pack(
     dataset: tuple[str, ...],
+    tokenizer: str | None,
     sources: MixtureSources = (),
     lengths: Lengths = None,
     report: Report = None,
     with_text: WithText = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
-    **values: Any,
+    **values: object,
 ) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
 
@@ -68,18 +72,16 @@ def pack(
             raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
         dataset, values["lengths_column"] = lengths_and_column(lengths)
     source, weights = sources_and_weights(dataset, sources)
-    pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
-    check_report_files(report=report, with_text=with_text, tokenizer=values["tokenizer"])
-    decode = text_decoder(with_text=with_text, tokenizer=values["tokenizer"])
+    pack_options = PackOptions(weights=weights, tokenizer=tokenizer, **values_of(PackOptions, values))
+    check_report_files(report=report, with_text=with_text, tokenizer=tokenizer)
+    decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
     if report is not None and is_remote(values["output"]):
         raise OptionError(
             f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
         )
 
     # Pack.
-    watch = Stopwatch()
-    result = run_with_engine(packing.pack, source, values=values, options=pack_options)
-    took = watch.read()
+    result, took = run_job(packing.pack, source, values=values, options=pack_options)
     if result.finished_elsewhere:  # the rank that finished it writes the report and prints the summary
         if values["ranks"] is None:
             click.echo(f"{result.output} was completed by another process at the same time")
@@ -93,17 +95,23 @@ def pack(
         with progress_bars() as progress:
             figures = packed_figures(result.output, for_report=True, decode=decode, progress=progress)
             lines = write_report_files(figures, report=report)
+    print_result(
+        result,
+        result.manifest.to_dict(),
+        took,
+        lambda: _summary(result, took, verbose=verbose),
+        complete=f"is complete, packed with the same options from the same source: nothing to do ({result.checked})",
+        as_json=as_json,
+        lines=lines,
+    )
 
-    def summary() -> str:
-        from packer.report.run_summary import render_manifest_summary
 
-        rows = None
-        if verbose and isinstance(result.output, Path):  # in object storage, `packer stats` reads the boundaries
-            from packer.pipeline.collect_figures import sampled_rows
+def _summary(result: PackResult, took: dict[str, float], *, verbose: bool) -> str:
+    from packer.cli.run_summary import render_manifest_summary
 
-            rows = sampled_rows(result.output, result.manifest)
-        output = str(result.output)
-        return render_manifest_summary(result.manifest, rows=rows, output=output, **took, verbose=verbose)
+    rows = None
+    if verbose and isinstance(result.output, Path):  # in object storage, `packer stats` reads the boundaries
+        from packer.pipeline.collect_figures import sampled_rows
 
-    complete = f"is complete, packed with the same options from the same source: nothing to do ({result.checked})"
-    print_result(result, result.manifest.to_dict(), took, summary, lines=lines, complete=complete, as_json=as_json)
+        rows = sampled_rows(result.output, result.manifest)
+    return render_manifest_summary(result.manifest, rows=rows, output=str(result.output), **took, verbose=verbose)

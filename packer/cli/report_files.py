@@ -20,7 +20,7 @@ from packer.options.option import OUTPUT
 from packer.stores import RemotePath
 
 if TYPE_CHECKING:
-    from packer.stats.dataset_figures import Figures
+    from packer.figures.dataset_figures import Figures
 
 
 Report = Annotated[
@@ -82,7 +82,7 @@ def write_report_files(
     Raises:
         PackerError: a file cannot be written, or the dataset has no such plot.
     """
-    from packer.report.html import render_page, render_plot
+    from packer.figures.page import render_page, render_plot
 
     lines = []
     if plot is not None:

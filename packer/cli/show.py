@@ -16,8 +16,8 @@ from packer.options import Option, PackOptions
 from packer.options.option import GENERAL
 
 if TYPE_CHECKING:
+    from packer.cli.row_table import RowSegment
     from packer.loader.dataset import PackedDataset
-    from packer.report.row_table import RowSegment
 
 
 Document = Annotated[
@@ -50,8 +50,8 @@ def show(
 
     Rows count from 0; -1 is the last one. The tokens of an index are read from its --source.
     """
+    from packer.cli import row_table
     from packer.loader.dataset import load
-    from packer.report import row_table
     from packer.text import open_decoder
 
     if (row is None) == (document is None):
@@ -118,7 +118,7 @@ def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> di
 
 
 def _segments(dataset: PackedDataset, row: int) -> list[RowSegment]:
-    from packer.report.row_table import segments_of
+    from packer.cli.row_table import segments_of
 
     made_with = dataset.manifest.options
     return segments_of(dataset[row], kept=made_with.kept, kept_tokens=made_with.keep_tokens)

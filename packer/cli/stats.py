@@ -6,11 +6,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from packer.cli.command import AsJson, BatchSize, command, options
+from packer.cli.command import AsJson, BatchSize, command, options, values_of
 from packer.cli.config_options import like_option
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
@@ -25,8 +25,8 @@ from packer.stores import any_path
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
+    from packer.figures.dataset_figures import Figures, RowLengths
     from packer.progress import Progress
-    from packer.stats.dataset_figures import Figures, RowLengths
 
 
 def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
@@ -63,6 +63,7 @@ PlotOf = Annotated[ReportPlot, Option("The plot that --plot writes.", OUTPUT, me
 def stats(
     dataset: tuple[str, ...],
     max_len: tuple[int, ...],
+    tokenizer: str | None,
     sources: MixtureSources = (),
     batch_size: BatchSize = 64,
     report: Report = None,
@@ -70,20 +71,17 @@ def stats(
     plot: Plot = None,
     plot_of: PlotOf = "rows",
     as_json: AsJson = False,
-    **values: Any,
+    **values: object,
 ) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
 
     It predicts the number of rows that `pack` makes with the same options, also for mixtures, groups, pairs and
     limits. Several row lengths are compared in a table.
     """
+    from packer.figures.dataset_figures import Figures
     from packer.pipeline.collect_figures import packed_figures
-    from packer.report.figure_tables import render_figures, render_row_lengths
-    from packer.report.plain_text import can_draw_blocks
-    from packer.stats.dataset_figures import Figures
 
     source, weights = sources_and_weights(dataset, sources)
-    tokenizer = values["tokenizer"]
     check_report_files(report=report, plot=plot, with_text=with_text, tokenizer=tokenizer)
     wants_files = report is not None or plot is not None
     with progress_bars() as progress:
@@ -105,7 +103,9 @@ def stats(
                 raise PackerError(
                     "--with-text is for a packed dataset: pack first, as in packer pack DATASET --report F"
                 )
-            pack_options = PackOptions(weights=weights, max_len=max_len[-1], **values)
+            pack_options = PackOptions(
+                weights=weights, max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values)
+            )
             asked = max_len if len(max_len) > 1 else ()
             found = _of_dataset(source, pack_options, asked, batch_size, progress, for_report=wants_files)
         lines = []
@@ -113,13 +113,17 @@ def stats(
             lines = write_report_files(found, report=report, plot=plot, plot_of=plot_of)
             if len(max_len) > 1 and found.row_lengths is not None:
                 found = found.row_lengths  # what is printed; everything else is in the report
-    if as_json:
-        text = json.dumps(found.to_json(), indent=1)
-    elif isinstance(found, Figures):
-        text = render_figures(found, unicode=can_draw_blocks(sys.stdout.encoding))
-    else:
-        text = render_row_lengths(found)
-    click.echo(text if as_json else "\n".join([text, *lines]))
+    click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join([_rendered(found), *lines]))
+
+
+def _rendered(found: Figures | RowLengths) -> str:
+    from packer.figures.dataset_figures import Figures
+    from packer.figures.figure_tables import render_figures, render_row_lengths
+    from packer.figures.plain_text import can_draw_blocks
+
+    if isinstance(found, Figures):
+        return render_figures(found, unicode=can_draw_blocks(sys.stdout.encoding))
+    return render_row_lengths(found)
 
 
 def _of_dataset(

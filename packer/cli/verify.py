@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 import click
 
-from packer.cli.command import AsJson, PackedSources, UserPath, command, options
+from packer.cli.command import AsJson, PackedSources, UserPath, command, options, values_of
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.progress_bars import progress_bars
 from packer.options import PackOptions
@@ -27,18 +26,19 @@ from packer.stores import AnyPath
 )
 @options(EngineOptions, "ray_address")
 def verify(
-    packed: AnyPath, tokenizer: str | None, sources: PackedSources = (), as_json: AsJson = False, **values: Any
+    packed: AnyPath, tokenizer: str | None, sources: PackedSources = (), as_json: AsJson = False, **values: object
 ) -> None:
     """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source.
 
     The exit code is 3 if anything is wrong.
     """
     from packer.pipeline import verifying
-    from packer.shards import read_manifest
+    from packer.shards.reader import read_manifest
 
+    run_options = values_of(OutputOptions, values) | values_of(EngineOptions, values)
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
-        faults = list(verifying.verify(packed, source, tokenizer=tokenizer, progress=progress, **values))
+        faults = list(verifying.verify(packed, source, tokenizer=tokenizer, progress=progress, **run_options))
         manifest = None if faults else read_manifest(packed)
     if as_json:
         click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults}, indent=1))

@@ -1,4 +1,4 @@
-"""Commands that write an output: run with an engine and progress bars, and the printing of the result."""
+"""Commands that write an output: run with progress bars, and the printing of the result."""
 
 from __future__ import annotations
 
@@ -7,56 +7,66 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import click
 
-from packer.algorithms.prepare_numba import compile_seconds
 from packer.cli.command import values_of
 from packer.cli.progress_bars import progress_bars
 from packer.facts import REJECTED
 from packer.options.command_options import EngineOptions, OutputOptions
+from packer.stores import AnyPath
 
 
-def run_with_engine(job: Callable[..., Any], *arguments: Any, values: Mapping[str, Any], **options: Any) -> Any:
-    """Run a function of the pipeline that several processes may share.
+class Written(Protocol):
+    """Result of a function that writes an output."""
+
+    @property
+    def output(self) -> AnyPath:
+        """Folder of the output."""
+
+    @property
+    def found_complete(self) -> bool:
+        """Whether it was complete before."""
+
+
+Result = TypeVar("Result", bound=Written)
+
+
+def run_job(
+    function: Callable[..., Result], *arguments: object, values: Mapping[str, object], **options: object
+) -> tuple[Result, dict[str, float]]:
+    """Run a function of the pipeline that writes an output, and return its result and the seconds that it took.
 
     Args:
-        job: the function.
+        function: the function; if the command has `EngineOptions`, it takes a `Job`.
         arguments: its first arguments.
-        values: values of the command's options, among them those of `OutputOptions` and `EngineOptions`.
+        values: values of the command's options, among them those of `OutputOptions` and perhaps `EngineOptions`.
         options: other keyword arguments of the function.
     """
+    from packer.algorithms.jit import compile_seconds
+    from packer.pipeline.job import Job
     from packer.ranks import rank_of
 
-    engine_options = EngineOptions(**values_of(EngineOptions, values))
-    place = rank_of(engine_options.rank, engine_options.ranks)
+    begun, compiled = time.perf_counter(), compile_seconds()
+    writing = values_of(OutputOptions, values)
+    engine = EngineOptions(**values_of(EngineOptions, values)) if "engine" in values else None
+    rank = None if engine is None else rank_of(engine.rank, engine.ranks)
     with (
-        progress_bars(silently=place is not None and place.rank > 0) as progress,
+        progress_bars(silently=rank is not None and rank.rank > 0) as progress,
         contextlib.redirect_stdout(sys.stderr),  # Ray prints what happens to nodes; stdout is for the result
     ):
-        return job(
-            *arguments,
-            engine_options=engine_options,
-            progress=progress,
-            **values_of(OutputOptions, values),
-            **options,
-        )
-
-
-class Stopwatch:
-    """Measures from the moment when it is made."""
-
-    def __init__(self) -> None:
-        self._begun, self._compiled = time.perf_counter(), compile_seconds()
-
-    def read(self) -> dict[str, float]:
-        """Return the seconds until now, and those of them in which kernels were compiled."""
-        return {"seconds": time.perf_counter() - self._begun, "compiling": compile_seconds() - self._compiled}
+        if engine is None:
+            result = function(*arguments, progress=progress, **writing, **options)
+            return result, {"seconds": time.perf_counter() - begun}
+        if "output" in writing:
+            options["output"] = writing.pop("output")
+        result = function(*arguments, job=Job(engine=engine, progress=progress, **writing), **options)
+    return result, {"seconds": time.perf_counter() - begun, "compiling": compile_seconds() - compiled}
 
 
 def print_result(
-    result: Any,
+    result: Written,
     record: Mapping[str, Any],
     took: Mapping[str, float],
     summary: Callable[[], str],
@@ -68,7 +78,7 @@ def print_result(
     """Print the result of a command that writes a folder.
 
     Args:
-        result: `output` and `found_complete` of the command.
+        result: result of the function that wrote it.
         record: content of the output's record.
         took: seconds, by what they were needed for.
         summary: function that returns the text for an output that was made.
@@ -81,7 +91,6 @@ def print_result(
         if "documents_rejected" in record.get("totals", record):
             content["rejected"] = str(result.output / REJECTED)
         click.echo(json.dumps({**content, **record}, indent=1))
-    elif result.found_complete:
-        click.echo("\n".join([f"{result.output} {complete}", *lines]))
     else:
-        click.echo("\n".join([summary(), *lines]))
+        text = f"{result.output} {complete}" if result.found_complete else summary()
+        click.echo("\n".join([text, *lines]))

@@ -91,7 +91,7 @@ def torchtune_columns(rows: Sequence[Row]) -> Columns:
 
 
 def _batch(rows: Sequence[Row], format: str) -> Any:
-    from packer.loader.batching.batch_formats import make_batch
+    from packer.loader.batch_formats import make_batch
 
     return make_batch(rows, format=format)
 

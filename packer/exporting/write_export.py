@@ -22,7 +22,7 @@ from packer.errors import PackerError, first_line
 from packer.exporting.targets import TARGETS, Target
 from packer.facts import ShardEntry
 from packer.facts.json_record import JsonRecord
-from packer.loader.dataset import load
+from packer.loader.dataset import PackedDataset, load
 from packer.loader.open_shards import rows_of
 from packer.options.choices import Compression
 from packer.output.claim_folder import claim
@@ -32,9 +32,8 @@ from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import check_files
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile
-from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches, open_shard, read_manifest
-from packer.stores import any_path, is_remote
+from packer.stores import AnyPath, any_path, is_remote
 from packer.system_errors import system_errors
 
 EXPORT_VERSION = 1
@@ -143,23 +142,8 @@ def export(
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
-    if is_remote(packed):
-        raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
-    read_manifest(any_path(expanded(packed)), intact=True)  # before sizes in it are compared
-    dataset = load(packed)
-    if dataset.manifest.options.lengths_column is not None:
-        raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
-    if dataset.manifest.options.index_only:
-        raise PackerError(
-            f"{packed} is an index without tokens: write its rows by `packer materialize`, and export these"
-        )
-    assert isinstance(dataset.path, Path)
-    source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
-    out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")
-    real = Path(os.path.realpath(out))
-    if source.resolve() in (real, *real.parents):
-        raise PackerError(f"{out} is inside the packed dataset: choose an --output next to it")
-    shards = dataset.manifest.shards
+    dataset = _load_with_tokens(packed)
+    out = _output(dataset.path, output, to)
     facts = {
         "fingerprint": dataset.fingerprint,
         "format_version": dataset.manifest.format_version,
@@ -174,25 +158,36 @@ def export(
             _check_complete(out, found, to=to, compression=compression, packed=facts)
             return ExportResult(export=found, output=out, found_complete=True)
         with claim(out, EXPORT, None, sync=sync, overwrite=overwrite) as folder:
-            writer = _Writer(
-                packed=dataset.path,
-                folder=folder.building,
-                target=TARGETS[to],
-                manifest=dataset.manifest,
-                compression=compression,
-                sync=sync,
-                progress=_SharedProgress(progress, len(dataset) * dataset.max_len),
-            )
-            written = {file.file: file for file in run_tasks(writer.write, shards, workers or available_workers())}
-            record = Export(
-                to=to,
-                packed=facts,
-                compression=compression,
-                columns={field.name: f"list<{field.type.value_type}>" for field in writer.schema(shards[0])},
-                files=tuple(written[writer.name(entry)] for entry in shards),
-            )
+            writer = _Writer(dataset, folder.building, TARGETS[to], compression, sync=sync, progress=progress)
+            record = writer.write_all(to, facts, workers or available_workers())
             folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
     return ExportResult(export=record, output=out, found_complete=False)
+
+
+def _load_with_tokens(packed: str | Path) -> PackedDataset:
+    """Open a packed dataset, which must be on a disk and hold its tokens."""
+    if is_remote(packed):
+        raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
+    read_manifest(any_path(expanded(packed)), intact=True)  # before sizes in it are compared
+    dataset = load(packed)
+    if dataset.manifest.options.lengths_column is not None:
+        raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
+    if dataset.manifest.options.index_only:
+        raise PackerError(
+            f"{packed} is an index without tokens: write its rows by `packer materialize`, and export these"
+        )
+    return dataset
+
+
+def _output(packed: AnyPath, output: str | Path | None, to: str) -> Path:
+    """Return the folder to write, by default next to the packed dataset."""
+    assert isinstance(packed, Path)
+    source = packed if packed.name not in ("", "..") else packed.resolve()
+    out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")
+    real = Path(os.path.realpath(out))
+    if source.resolve() in (real, *real.parents):
+        raise PackerError(f"{out} is inside the packed dataset: choose an --output next to it")
+    return out
 
 
 def _found(out: Path) -> Export | None:
@@ -220,40 +215,40 @@ def _check_complete(out: Path, found: Export, *, to: str, compression: str, pack
     check_files(out / RECORD, found.files, {})
 
 
-class _SharedProgress:
-    """Adds up the progress of several threads."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def add(self, tokens: int) -> None:
-        with self._lock:
-            self._done += tokens
-            self._progress("export", self._done, self._total)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Writer:
-    """Writes the file of a shard, which depends on the shard, the target and the compression only."""
+    """Writes the file of each shard, which depends on the shard, the target and the compression only."""
 
-    packed: Path
-    folder: Path
-    target: Target
-    manifest: Manifest
-    compression: str
-    sync: bool
-    progress: _SharedProgress
+    def __init__(
+        self, dataset: PackedDataset, folder: Path, target: Target, compression: str, *, sync: bool, progress: Progress
+    ) -> None:
+        assert isinstance(dataset.path, Path)
+        self._packed, self._manifest = dataset.path, dataset.manifest
+        self._folder = folder
+        self._target = target
+        self._compression = compression
+        self._sync = sync
+        self._progress = progress
+        self._done = 0  # tokens that all threads have written
+        self._counting = threading.Lock()
 
-    def name(self, entry: ShardEntry) -> str:
+    def write_all(self, to: str, packed: Mapping[str, object], workers: int) -> Export:
+        """Write the files of all shards, and return the record of the export."""
+        shards = self._manifest.shards
+        written = {file.file: file for file in run_tasks(self.write, shards, workers)}
+        return Export(
+            to=to,
+            packed=packed,
+            compression=self._compression,
+            columns={field.name: f"list<{field.type.value_type}>" for field in self._schema(shards[0])},
+            files=tuple(written[self._name(entry)] for entry in shards),
+        )
+
+    def _name(self, entry: ShardEntry) -> str:
         """Return the file name of a shard's export: data-00000-of-00012.parquet."""
-        return entry.file.removesuffix(".arrow") + self.target.ending
+        return entry.file.removesuffix(".arrow") + self._target.ending
 
-    def schema(self, entry: ShardEntry) -> pa.Schema:
-        """Return the Arrow schema of a shard's export."""
-        return schema_of(self.target, open_shard(self.packed, entry, self.manifest).schema)
+    def _schema(self, entry: ShardEntry) -> pa.Schema:
+        return schema_of(self._target, open_shard(self._packed, entry, self._manifest).schema)
 
     def write(self, entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> ExportedFile:
         """Write the file of a shard; `raise_if_cancelled` raises when the work is to stop.
@@ -262,28 +257,33 @@ class _Writer:
             OSError: the disk is full, or writing fails.
             PackerError: the shard was changed after packing, or has values that the target cannot hold.
         """
-        path = self.packed / entry.file
-        sink = HashingFile(self.folder / self.name(entry))
+        path = self._packed / entry.file
+        sink = HashingFile(self._folder / self._name(entry))
         try:
             with pq.ParquetWriter(
                 sink,
-                self.schema(entry),
-                compression=self.compression,
+                self._schema(entry),
+                compression=self._compression,
                 use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
                 write_statistics=False,  # statistics of values within lists are of no use
             ) as parquet:
-                for batch in checked_batches(self.packed, entry, self.manifest):
+                for batch in checked_batches(self._packed, entry, self._manifest):
                     raise_if_cancelled()
-                    parquet.write_table(convert(self.target, batch))
-                    self.progress.add(batch.num_rows * self.manifest.max_len)
-            if self.sync:
+                    parquet.write_table(convert(self._target, batch))
+                    self._report(batch.num_rows)
+            if self._sync:
                 sink.sync()
         except (pa.ArrowException, ValueError, NotImplementedError) as error:
             reason = first_line(error)
             raise PackerError(f"{path} cannot be written as Parquet ({reason}): choose another --to") from error
         finally:
             sink.close()
-        return ExportedFile(file=self.name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+        return ExportedFile(file=self._name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+
+    def _report(self, rows: int) -> None:
+        with self._counting:
+            self._done += rows * self._manifest.max_len
+            self._progress("export", self._done, self._manifest.rows * self._manifest.max_len)
 
 
 def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
@@ -311,7 +311,9 @@ def convert(target: Target, batch: pa.RecordBatch) -> pa.Table:
     """
     schema = schema_of(target, batch.schema)
     if not target.columns:
-        return pa.Table.from_arrays([_as_lists(column) for column in batch.columns], schema=schema)
+        # Parquet has no lists of fixed size, and few engines read them.
+        lists = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+        return pa.Table.from_arrays(lists, schema=schema)
     columns = target.values(rows_of(batch))
     return pa.Table.from_arrays([_lists(columns[field.name], field.type.value_type) for field in schema], schema=schema)
 
@@ -320,16 +322,6 @@ def _values_type(field: pa.Field) -> pa.DataType:
     if not (pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)):
         raise PackerError(f"column '{field.name}' holds {field.type}, not a list per row: choose another --to")
     return field.type.value_type
-
-
-def _as_lists(column: pa.Array) -> pa.Array:
-    """Convert a column to ordinary lists; Parquet has no lists of fixed size, and few engines read them."""
-    if column.null_count:
-        return column.cast(pa.list_(column.type.value_type))
-    if not pa.types.is_fixed_size_list(column.type):  # rebuilt, because the name of the values' field may differ
-        return pa.ListArray.from_arrays(column.offsets, column.values)
-    ends = np.arange(len(column) + 1, dtype=np.int32) * np.int32(column.type.list_size)
-    return pa.ListArray.from_arrays(as_arrow(ends), column.flatten())
 
 
 def _lists(rows: Sequence[NDArray[Any]], values_type: pa.DataType) -> pa.Array:

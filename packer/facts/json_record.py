@@ -11,6 +11,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 SomeRecord = TypeVar("SomeRecord", bound="JsonRecord")
 
+Collected = TypeVar("Collected", dict[str, object], list[object])
+
 _DEEPEST = 8  # levels of lists and objects in a field that this version does not know
 
 
@@ -86,7 +88,7 @@ class JsonRecord:
         }
 
     @classmethod
-    def from_dict(cls: type[SomeRecord], content: Any, name: str = "") -> SomeRecord:
+    def from_dict(cls: type[SomeRecord], content: object, name: str = "") -> SomeRecord:
         """Read the record of a JSON object; see `read_fields`.
 
         Args:
@@ -102,7 +104,7 @@ class JsonRecord:
 
 
 def read_fields(
-    content: Any, types: Mapping[str, Any], optional: frozenset[str] = frozenset(), *, name: str = ""
+    content: object, types: Mapping[str, object], optional: frozenset[str] = frozenset(), *, name: str = ""
 ) -> dict[str, Any]:
     """Check the fields of a JSON object and return their values.
 
@@ -118,12 +120,12 @@ def read_fields(
         KeyError: a field is missing.
         TypeError: the value of a field has another kind or is outside its limits.
     """
-    _check_type(content, dict, name)
+    found = _typed(content, dict, name)
     for field in types:
-        if field not in content and field not in optional:
+        if field not in found and field not in optional:
             raise KeyError(field)
     values = {}
-    for field, value in content.items():
+    for field, value in found.items():
         inside = f"{name}.{field}" if name else field
         if field in types:
             values[field] = _read(types[field], value, inside)
@@ -132,26 +134,27 @@ def read_fields(
     return values
 
 
-def _read(hint: Any, value: Any, name: str) -> Any:
+def _read(hint: object, value: object, name: str) -> object:
     """Return a JSON value as a value of the type `hint`."""
     if isinstance(hint, type) and issubclass(hint, JsonRecord):
         return hint.from_dict(value, name)
     if get_origin(hint) is tuple:
-        _check_type(value, list, name)
-        return tuple(_read(get_args(hint)[0], one, f"{name}[{number}]") for number, one in enumerate(value))
+        ones = enumerate(_typed(value, list, name))
+        return tuple(_read(get_args(hint)[0], one, f"{name}[{number}]") for number, one in ones)
     if get_origin(hint) is Mapping:
-        _check_type(value, dict, name)
-        return {key: _read(get_args(hint)[1], one, f"{name}.{key}") for key, one in value.items()}
-    kind: Kind = hint if isinstance(hint, Kind) else _SIMPLE.get(hint) or hint.__metadata__[0]
+        found = _typed(value, dict, name)
+        return {key: _read(get_args(hint)[1], one, f"{name}.{key}") for key, one in found.items()}
+    kind: Kind = hint if isinstance(hint, Kind) else _SIMPLE.get(hint) or get_args(hint)[1]
     if not kind.fits(value):
         raise TypeError(f"{name} is {_short(value)}, not {kind.name}")
     return value
 
 
-def _check_type(value: Any, expected: type, name: str) -> None:
-    if type(value) is not expected:
-        words = "an object" if expected is dict else "a list"
-        raise TypeError(f"{name or 'the manifest'} is {_short(value)}, not {words}")
+def _typed(value: object, expected: type[Collected], name: str) -> Collected:
+    if type(value) is expected:
+        return value
+    words = "an object" if expected is dict else "a list"
+    raise TypeError(f"{name or 'the manifest'} is {_short(value)}, not {words}")
 
 
 @cache
@@ -164,7 +167,7 @@ def _declared(record: type) -> tuple[dict[str, Any], frozenset[str]]:
     return types, frozenset(field.name for field in fields(record) if field.default is not MISSING)
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: object) -> object:
     if isinstance(value, JsonRecord):
         return value.to_dict()
     if isinstance(value, tuple):
@@ -174,7 +177,7 @@ def _to_json(value: Any) -> Any:
     return value
 
 
-def _depth(value: Any) -> int:
+def _depth(value: object) -> int:
     """Return how deeply lists and objects are nested, counting up to one level above the limit."""
     level, depth = [value], 0
     while level and depth <= _DEEPEST:
@@ -184,6 +187,6 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return the first 40 characters of a value as JSON."""
     return "nested too deeply" if _depth(value) > _DEEPEST else json.dumps(value)[:40]

@@ -1,12 +1,16 @@
-"""Totals of a packed dataset: every document and token of the source, counted by what happened to it."""
+"""Totals of a packed dataset, which count every document and token of the source by what happened to it.
+
+A dataset has generations, the documents of the first pack and those of every append, and these have shards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from packer.facts.json_record import Count, Documents, JsonRecord, Positive, Ratio
+from packer.facts.source_identity import SourceIdentity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +64,7 @@ class Account(JsonRecord):
 
     def __add__(self, other: Account) -> Account:
         """Return the account of both; they must have the same reasons."""
-        added: dict[str, Any] = {}
-        others = other.values()
-        for name, one in self.values().items():
-            two = others[name]
-            added[name] = one + two if isinstance(one, int) else {key: one[key] + two[key] for key in one}
-        return Account(**added)
+        return Account(**_summed((self, other), Account))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,5 +146,103 @@ class Totals(PlanTotals):
     documents_untrained: Count | None = None
     """Documents that have tokens, none of them trained; None if the source holds tokens, not text."""
 
+    documents_by_gigatoken: Count | None = None
+    """Documents that gigatoken tokenized; None if there are none. All other facts are the same without it."""
+
     documents_rejected: Mapping[str, Count] | None = None
     """Documents that could not be used, by reason; None if one would have been an error."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation(JsonRecord):
+    """A generation, which was packed separately."""
+
+    source: SourceIdentity
+    """Identity of its source."""
+
+    totals: Totals
+    """Totals of its documents and rows."""
+
+    shards: Positive
+    """Number of its shards, which follow those of the generations before it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardEntry(JsonRecord):
+    """Entry of a shard in the manifest."""
+
+    file: str
+    """File name, in the folder of the manifest."""
+
+    rows: Positive
+    """Number of rows."""
+
+    tokens: Count
+    """Number of tokens, without padding."""
+
+    trained: Count
+    """Labels that are not -100; 0 if no labels are written."""
+
+    untrained_segments: Count
+    """Segments without a trained token; 0 if no labels are written."""
+
+    bytes: Count
+    """Size of the file."""
+
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
+
+def joined_source(generations: Sequence[Generation]) -> SourceIdentity:
+    """Return the identity of all sources together, as if they were one; hashes of several are hashes of theirs."""
+    import xxhash
+
+    if len(generations) == 1:
+        return generations[0].source
+    sources = [generation.source for generation in generations]
+    orders = [source.indices_xxh3_128 for source in sources]
+    lengths = "".join(source.lengths_xxh3_128 for source in sources)
+    return SourceIdentity(
+        files=tuple(file for source in sources for file in source.files),
+        documents=sum(source.documents for source in sources),
+        tokens=sum(source.tokens for source in sources),
+        labels=any(source.labels for source in sources),
+        lengths_xxh3_128=xxhash.xxh3_128_hexdigest(lengths.encode()),
+        columns=sources[0].columns,
+        text=sources[0].text,
+        indices_xxh3_128=xxhash.xxh3_128_hexdigest(str(orders).encode()) if any(orders) else None,
+    )
+
+
+def summed_totals(generations: Sequence[Generation], max_len: int) -> Totals:
+    """Return the totals of all generations: sums, and the efficiency of all rows.
+
+    The lower bound is that of packing each generation separately, which may be above that of all documents together.
+
+    Args:
+        generations: the generations.
+        max_len: length of a row.
+    """
+    if len(generations) == 1:
+        return generations[0].totals
+    values = _summed([generation.totals for generation in generations], Totals)
+    values["efficiency"] = values["tokens_packed"] / (values["rows"] * max_len)
+    return Totals(**values)
+
+
+def _summed(records: Sequence[JsonRecord], declaration: type[JsonRecord]) -> dict[str, Any]:
+    """Return the fields of a declaration, added over records that have them."""
+    names = [field.name for field in fields(declaration)]  # type: ignore[arg-type]
+    added: dict[str, Any] = {name: _sum([getattr(record, name) for record in records]) for name in names}
+    return added
+
+
+def _sum(values: Sequence[Any]) -> object:
+    """Add numbers, numbers by name, or groups; None only if all are None."""
+    there = [value for value in values if value is not None]
+    if not there or isinstance(there[0], (int, float)):
+        return sum(there) if there else None
+    if isinstance(there[0], GroupTotals):
+        return GroupTotals(**_summed(there, GroupTotals))
+    names = dict.fromkeys(name for one in there for name in one)
+    return {name: sum(one.get(name, 0) for one in there) for name in names}

@@ -1,12 +1,22 @@
 """Tokens in mapped Arrow memory, and the kernels that copy them into rows.
 
-`token_column.py` describes a list column by memory addresses, `gather_kernels.py` copies spans of it, and `derived.py`
-fills in padding, labels and positions. Columns of sources and of packed shards are described in the same way, so the
+`token_column.py` describes a list column by memory addresses, and `gather_kernels.py` copies spans of it and fills in
+padding, labels and positions. Columns of sources and of packed shards are described in the same way, so the
 same kernel packs and verifies.
 """
 
-from packer.gather.derived import RowLayout, any_trained, count_trained, fill_gaps, mask_context, restart_positions
-from packer.gather.gather_kernels import Spans, gather, gather_bytes, lengths_of
+from packer.gather.gather_kernels import (
+    RowLayout,
+    Spans,
+    any_trained,
+    count_trained,
+    fill_gaps,
+    gather,
+    gather_bytes,
+    lengths_of,
+    mask_context,
+    restart_positions,
+)
 from packer.gather.held_values import held_lists, held_spans, is_remote
 from packer.gather.token_column import TokenColumn, list_lengths
 

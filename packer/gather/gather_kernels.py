@@ -1,4 +1,4 @@
-"""Numba kernels that copy spans of list columns into rows.
+"""Numba kernels that copy spans of list columns into rows, and derive padding, labels and positions from their layout.
 
 Copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's `take`
 less than a tenth. Documents may be anywhere in the source, so a copy mostly waits for the first cache lines of a
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.index_arrays import joined_ranges
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.memory import array_at, copy_bytes, prefetch
 from packer.gather.token_column import VALUE_TYPES, Addresses
 
@@ -33,7 +34,7 @@ _LARGEST = np.iinfo(np.int32).max
 _AHEAD = 2  # segments to prefetch ahead of the copy
 
 
-@jit_helper
+@jit_if_large
 def _locate(column: Addresses, number: int) -> tuple[int, int]:
     """Locate a list by number: returns (chunk, index of its first value in the chunk)."""
     chunk, end = np.int64(0), np.int64(len(column.values))  # np.searchsorted takes a second to compile
@@ -51,7 +52,7 @@ def _locate(column: Addresses, number: int) -> tuple[int, int]:
     return chunk, index * column.list_sizes[chunk]
 
 
-@jit_helper
+@jit_if_large
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
     """Copy `values` to `out` as int32; returns whether each is a token id or equal to `allowed`."""
     wrong = False
@@ -62,7 +63,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
     return not wrong
 
 
-@jit_helper
+@jit_if_large
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     """Variant of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
@@ -95,9 +96,10 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
         copied.
     """
     first_wrong = -1
+    addresses, chunks = find_values(column, spans.lists, spans.starts)
+    codes = column.value_codes[chunks]
     for code in np.flatnonzero(np.bincount(column.value_codes)).tolist():
-        found = np.empty(len(spans.lists), np.uint64)
-        _find_values(column, spans, code, found)
+        found = np.where(codes == code, addresses, np.uint64(0))
         if code == 0:
             wrong = _gather_int32(found, spans.lengths, spans.places, allowed, out)
         else:
@@ -107,18 +109,30 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     return first_wrong
 
 
-@jit_if_large
-def _find_values(column: Addresses, spans: Spans, code: int, out: NDArray[np.uint64]) -> None:
-    """Write the address of the first value of each span; 0 for a span of another type.
+def find_values(
+    column: Addresses, lists: NDArray[np.int64], starts: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the address of value starts[i] of list lists[i], and the chunk that it is in: each of shape (lists,).
 
     All are found before anything is copied, so that the cache misses of several segments overlap.
     """
-    lists, starts, _, _ = spans
-    for s in range(len(lists)):
-        chunk, first = _locate(column, lists[s])
-        out[s] = 0
-        if column.value_codes[chunk] == code:
-            out[s] = column.values[chunk] + np.uint64((first + starts[s]) * column.value_bytes[chunk])
+    addresses, chunks = np.empty(len(lists), np.uint64), np.empty(len(lists), np.int64)
+    _find_values(column, lists, starts, addresses, chunks)
+    return addresses, chunks
+
+
+@jit_if_large
+def _find_values(
+    column: Addresses,
+    lists: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    out_addresses: NDArray[np.uint64],
+    out_chunks: NDArray[np.int64],
+) -> None:
+    for i in range(len(lists)):
+        chunk, first = _locate(column, lists[i])
+        out_chunks[i] = chunk
+        out_addresses[i] = column.values[chunk] + np.uint64((first + starts[i]) * column.value_bytes[chunk])
 
 
 @jit_if_large
@@ -160,7 +174,6 @@ def _gather_cast(
     return -1
 
 
-@jit_if_large
 def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
     """Copy spans of values of any type unchanged and unchecked.
 
@@ -170,37 +183,18 @@ def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.ui
         width: bytes per value.
         out: flat uint8 array that receives the bytes of the values, C-contiguous.
     """
-    lists, starts, lengths, places = spans
-    for s in range(len(lists)):
-        if lengths[s] > 0:
-            chunk, first = _locate(column, lists[s])
-            source = column.values[chunk] + np.uint64((first + starts[s]) * width)
-            copy_bytes(out.ctypes.data + width * places[s], source, width * lengths[s])
+    addresses, _ = find_values(column, spans.lists, spans.starts)
+    _copy_all(addresses, width * spans.lengths, width * spans.places, out)
 
 
 @jit_if_large
-def value_ranges(
-    column: Addresses,
-    lists: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    addresses: NDArray[np.int64],
-    sizes: NDArray[np.int64],
+def _copy_all(
+    addresses: NDArray[np.uint64], sizes: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint8]
 ) -> None:
-    """Write where spans of lists are in memory: the address of the first value of each, and its bytes.
-
-    Args:
-        column: addresses of the lists.
-        lists: (spans,) number of each list.
-        starts: (spans,) index of the first value within the list.
-        lengths: (spans,) number of values.
-        addresses: (spans,) receives addresses.
-        sizes: (spans,) receives bytes.
-    """
-    for s in range(len(lists)):
-        chunk, first = _locate(column, lists[s])
-        addresses[s] = np.int64(column.values[chunk]) + (first + starts[s]) * column.value_bytes[chunk]
-        sizes[s] = lengths[s] * column.value_bytes[chunk]
+    """Copy bytes at addresses."""
+    for i in range(len(addresses)):
+        if sizes[i] > 0:
+            copy_bytes(out.ctypes.data + places[i], addresses[i], sizes[i])
 
 
 @jit_if_large
@@ -226,3 +220,115 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
             out[i] = long_offsets[1] - long_offsets[0]
         else:
             out[i] = column.list_sizes[chunk]
+
+
+class RowLayout(NamedTuple):
+    """Positions of segments in consecutive rows; row r is values r * max_len to (r + 1) * max_len - 1."""
+
+    places: NDArray[np.int64]  # (segments,) position of the first token, counted from the first row
+    lengths: NDArray[np.int64]  # (segments,) number of tokens
+    extents: NDArray[np.int64]  # (segments,) number of positions it takes, alignment included
+    ends: NDArray[np.int64]  # (rows,) end of the last extent, counted from the start of the row
+
+
+@jit_if_large
+def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
+    """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
+
+    Args:
+        layout: positions of the segments.
+        max_len: length of a row, padding included.
+        value: the padding token, or the label for no loss.
+        out: flat int32 array, C-contiguous.
+    """
+    places, lengths, extents, ends = layout
+    for s in range(len(places)):
+        for i in range(places[s] + lengths[s], places[s] + extents[s]):
+            out[i] = value
+    for r in range(len(ends)):
+        for i in range(r * max_len + ends[r], (r + 1) * max_len):
+            out[i] = value
+
+
+def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
+    """Exclude the head of every segment from loss: its first token, and tokens repeated from the previous piece.
+
+    Labels are stored unshifted, and trainers predict token t from the tokens before it in the row. The label of the
+    first token of a segment would thus be predicted from another document.
+
+    Args:
+        places: (segments,) position of each segment in `out`.
+        context: (segments,) number of tokens without loss at its head.
+        no_loss: label to write.
+        out: flat int32 labels, C-contiguous.
+    """
+    out[joined_ranges(places, context)] = no_loss
+
+
+@jit_if_large
+def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
+    """Count the trained tokens and the untrained segments.
+
+    Args:
+        places: (segments,) position of each segment in `labels`.
+        extents: (segments,) number of positions it takes, alignment included.
+        labels: flat int32, negative where there is no loss.
+
+    Returns:
+        Trained tokens, and segments without any.
+    """
+    tokens = 0
+    without = 0
+    for s in range(len(places)):
+        own = labels[places[s] : places[s] + extents[s]]
+        trained = np.int32(0)
+        for i in range(len(own)):  # from 0, so that the compiler rules out negative indices and vectorizes
+            trained += np.int32(own[i] >= 0)
+        tokens += trained
+        without += trained == 0
+    return tokens, without
+
+
+@jit_if_large
+def any_trained(
+    places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
+) -> None:
+    """Find the segments with at least one trained token.
+
+    Args:
+        places: (segments,) position of each segment in `labels`.
+        lengths: (segments,) number of its tokens.
+        labels: flat int32, negative where there is no loss.
+        out: (segments,) receives whether the segment has a trained token.
+    """
+    for s in range(len(places)):
+        own = labels[places[s] : places[s] + lengths[s]]
+        found = False
+        for i in range(len(own)):
+            found |= own[i] >= 0
+        out[s] = found
+
+
+@jit_if_large
+def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
+    """Number the tokens of every segment from 0, and likewise the padding of every row.
+
+    Example: max_len 6, places [0, 2, 6], ends [5, 3] -> out [0, 1, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2].
+
+    Args:
+        places: (segments,) position of each segment in `out`; the first segment of a row is at its start.
+        ends: (rows,) end of the last extent, counted from the start of the row.
+        max_len: length of a row, padding included.
+        out: flat int32 array, C-contiguous.
+    """
+    for s in range(len(places)):
+        row = places[s] // max_len
+        end = row * max_len + ends[row]
+        if s + 1 < len(places) and places[s + 1] < end:
+            end = places[s + 1]
+        for i in range(places[s], end):
+            out[i] = i - places[s]
+    for r in range(len(ends)):
+        tail = r * max_len + ends[r]
+        for i in range(tail, (r + 1) * max_len):
+            out[i] = i - tail

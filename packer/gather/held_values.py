@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.gather.gather_kernels import find_values
 from packer.gather.token_column import TokenColumn
 from packer.stores.mirror import held, in_use, is_mirrored
 
@@ -32,12 +33,11 @@ def held_spans(
     if not in_use():
         yield
         return
-    from packer.gather.gather_kernels import value_ranges
-
-    found = np.empty((2, len(columns), len(lists)), np.int64)
-    for column, (addresses, sizes) in zip(columns, found.swapaxes(0, 1), strict=True):
-        value_ranges(column.addresses, lists, starts, lengths, addresses, sizes)
-    with held(found[0], found[1]):
+    found, sizes = np.empty((2, len(columns), len(lists)), np.int64)
+    for i, column in enumerate(columns):
+        found[i], chunks = find_values(column.addresses, lists, starts)
+        sizes[i] = lengths * column.addresses.value_bytes[chunks]
+    with held(found, sizes):
         yield
 
 

@@ -119,7 +119,7 @@ class TokenColumn:
     def __len__(self) -> int:
         return int(self.addresses.first_rows[-1])
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> str:
         raise TypeError("addresses are valid only in their own process: pickle the source instead")
 
     def list_at(self, number: int) -> pa.Array:

@@ -2,18 +2,39 @@
 
     dataset.py        rows by number, of a disk, object storage, or an index with its source
     open_shards.py    shards while they are mapped: columns of record batches as arrays
-    cache/            shards of object storage, on the disk of the node
-    index/            tokens of an index, from its source
-    sampling/         orders of the rows, and the batches of each rank
-    batching/         rows -> the batch of a trainer: collate, flatten and batches
-    document_rows.py  documents of each row, for trainers that make their own examples
+
+Which rows each rank trains on, and when; an order depends on the dataset, the seed and the epoch, not on the ranks:
+
+    batch_sampler.py      batches of a rank, with a state to resume from
+    lanes.py              an order in which each rank reads a few shards of its own at a time
+    attention_balance.py  batches of about equal work
+    document_rows.py      documents of each row, for trainers that make their own examples
+    draws.py              counter-based random bits
+
+Rows, or raw examples, to the batch of a trainer; everything is NumPy until the last step, which makes tensors:
+
+    collating.py      collate, flatten and batches, which a training loop calls
+    batch_formats.py  one function for each trainer, with the options that it supports
+    batch_shape.py    fixed shapes, for torch.compile
+    row_segments.py   positions, labels and loss weights from segment boundaries
+    token_masking.py  random masking of tokens
     loss.py           losses as means over tokens, sequences or documents
     schedule.py       effect of packing on batch size, steps and betas
 
-Several of these use:
+Shards in a cache folder on the node's disk, of a dataset in object storage or an index whose source is there. There is
+no server: processes agree by locks on files, which the system releases when a process ends.
 
-    row_segments.py   positions, labels and loss weights from segment boundaries
-    draws.py          counter-based random bits
+    cached_dataset.py       a dataset that is read through the cache: opens its shards, and fetches those that follow
+    shard_cache.py          the shards of a generation: each is fetched by one process, while others wait
+    cache_space.py          how much shards may take, which are evicted for others, and the files in the folder
+    downloaded_shards.py    what is fetched from object storage: the manifest, and shards
 
-Requires NumPy and pyarrow; torch only to return tensors, obstore and xxhash only for object storage.
+Tokens of an index, whose shards say which documents a row holds:
+
+    index_tokens.py         tokens of rows, read from the mapped source of each generation
+    source_lists.py         lists of the source as NumPy arrays: located together, copied one by one
+    materialized_shards.py  whole shards, written to the cache with their tokens
+
+Requires NumPy and pyarrow; torch only to return tensors, obstore and xxhash only for object storage, and what reads
+inputs only for the source of an index.
 """

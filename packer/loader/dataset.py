@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.loader.cache.cache_space import CacheOptions
+from packer.figures.charts import DrawnRow, row_plot
+from packer.figures.svg_elements import notebook_facts
+from packer.loader.cache_space import CacheOptions
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.paths import expanded
-from packer.plots import DrawnRow, row_plot
-from packer.plots.svg_elements import notebook_facts
 from packer.progress import silent
 from packer.shards.generations import first_generations, keys_of
 from packer.shards.reader import check_sizes, read_manifest
@@ -29,9 +29,9 @@ from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
-    from packer.loader.cache.cached_dataset import CachedDataset
-    from packer.loader.index.index_tokens import GenerationTokens
-    from packer.pipeline.read_documents import SourceLike
+    from packer.loader.cached_dataset import CachedDataset
+    from packer.loader.index_tokens import GenerationTokens
+    from packer.sources.open_sources import SourceLike
 
 _T = TypeVar("_T")
 
@@ -115,8 +115,8 @@ class PackedDataset:
         path, key = opening.path, None
         self._cached: CachedDataset | None = None
         if isinstance(path, RemotePath):
-            from packer.loader.cache.cached_dataset import CachedDataset, read_cached_manifest
-            from packer.loader.cache.shard_providers import DownloadedShards
+            from packer.loader.cached_dataset import CachedDataset
+            from packer.loader.downloaded_shards import DownloadedShards, read_cached_manifest
 
             found, key = read_cached_manifest(path, opening.cache.folder, opening.key)
             manifest = first_generations(found, opening.generations)
@@ -139,7 +139,7 @@ class PackedDataset:
 
     def _open_source(self, source: SourceLike | Sequence[SourceLike]) -> None:
         """Open the source of an index."""
-        from packer.loader.index.index_tokens import GenerationTokens
+        from packer.loader.index_tokens import GenerationTokens
 
         tokens = GenerationTokens.open(self.path, self.manifest, source)
         self._opening = replace(self._opening, tokens=tokens)
@@ -149,7 +149,7 @@ class PackedDataset:
         """Set the tokens with which rows are filled; None if the shards have them."""
         self._tokens, self._row_shards = tokens, self._shards
         if tokens is not None and tokens.is_remote:
-            from packer.loader.index.materialized_shards import materialized_shards
+            from packer.loader.materialized_shards import materialized_shards
 
             self._cached = materialized_shards(self.path, self.manifest, tokens, self._opening.cache)
             self._row_shards, self._tokens = OpenShards(self._cached.open, MOST_HELD), None

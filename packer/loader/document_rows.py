@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, overload
 
+from packer.loader.batch_sampler import BatchSampler
 from packer.loader.dataset import PackedDataset, load
 from packer.loader.open_shards import Row
-from packer.loader.sampling.batch_sampler import BatchSampler
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath
 

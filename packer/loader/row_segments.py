@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
@@ -30,14 +32,6 @@ def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return np.subtract(np.arange(len(starts)), starts, out=starts)
 
 
-def copy_token_column(name: str, rows: Rows, counts: Sequence[int], out: NDArray[Any]) -> None:
-    """Copy the first `counts[r]` values of token column `name` of each row r into `out`, end to end."""
-    place = 0
-    for row, count in zip(rows, counts, strict=True):
-        out[place : place + count] = row[name][:count]
-        place += count
-
-
 def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
     """Return one key per segment that identifies its document, shape (segments,); -1 for padding.
 
@@ -51,77 +45,105 @@ def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
     return np.where(doc_ids == PADDING, PADDING, keys)
 
 
-def all_segments(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (lengths, document_keys, numbers) of the segments of all rows, padding tails included.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowTokens:
+    """Tokens of a batch: rows laid end to end, whole or without their padding tails, and then padding."""
 
-    Each has the shape (segments,). Numbers count from 1 within each row and are 0 for padding.
-    """
-    lengths = np.concatenate([row["seq_lengths"] for row in rows], dtype=np.int64)
-    keys = np.concatenate([document_keys(row) for row in rows], dtype=np.int64)
-    numbers = np.concatenate([np.arange(1, len(row["doc_ids"]) + 1) for row in rows])
-    return lengths, keys, np.where(keys == PADDING, 0, numbers)
+    rows: Rows
+    """Rows that the tokens are taken from."""
+
+    counts: list[int]
+    """Tokens of each row, the first so many."""
+
+    lengths: NDArray[np.int64]
+    """Shape (segments,): segment lengths, those of padding included, wherever it is."""
+
+    doc_ids: NDArray[np.int64]
+    """Shape (segments,): key of the document of each segment, as `document_keys`; -1 for padding."""
+
+    @classmethod
+    def whole(cls, rows: Rows) -> RowTokens:
+        """Return whole rows, padding tails included."""
+        return cls(
+            rows=rows,
+            counts=[len(row["input_ids"]) for row in rows],
+            lengths=np.concatenate([row["seq_lengths"] for row in rows], dtype=np.int64),
+            doc_ids=np.concatenate([document_keys(row) for row in rows], dtype=np.int64),
+        )
+
+    @classmethod
+    def real(cls, rows: Rows) -> RowTokens:
+        """Return rows without their padding tails; padding alone is kept, because a model cannot run on no tokens."""
+        whole = cls.whole(rows)
+        is_real = whole.doc_ids != PADDING
+        if is_real.all() or not is_real.any():
+            return whole
+        tails = [int(row["seq_lengths"][-1]) * (row["doc_ids"][-1] == PADDING) for row in rows]
+        return cls(
+            rows=rows,
+            counts=[count - tail for count, tail in zip(whole.counts, tails, strict=True)],
+            lengths=whole.lengths[is_real],
+            doc_ids=whole.doc_ids[is_real],
+        )
+
+    def column(self, name: str, dtype: npt.DTypeLike | None = None, *, padding: int = 0) -> NDArray[Any]:
+        """Return a token column, shape (tokens,), with `padding` after the last row.
+
+        Raises:
+            PackerError: the rows have no such column.
+        """
+        _check_column(name, self.rows)
+        if dtype is None:
+            found = self.rows[0][name].dtype
+            dtype = np.int64 if found.kind in "iu" else found
+        values = np.empty(int(self.lengths.sum()), dtype)
+        place = 0
+        for row, count in zip(self.rows, self.counts, strict=True):
+            values[place : place + count] = row[name][:count]
+            place += count
+        values[place:] = padding
+        return values
+
+    def labels(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Return the labels, shape (tokens,), of the type of the tokens and not shifted.
+
+        If the dataset has none, they equal the tokens, except that padding and the first token of each segment are
+        -100: a first token would be predicted from the last token of the document before it.
+        """
+        if "labels" in self.rows[0]:
+            return self.column("labels", input_ids.dtype, padding=NO_LOSS)
+        labels: NDArray[np.integer[Any]] = input_ids.copy()
+        labels[np.cumsum(self.lengths) - self.lengths] = NO_LOSS
+        labels[np.repeat(self.doc_ids == PADDING, self.lengths)] = NO_LOSS
+        return labels
+
+    def segment_ids(self) -> NDArray[np.int32]:
+        """Return the number of each token's segment in its row, from 1; 0 for padding. Shape (tokens,)."""
+        numbers = np.concatenate([np.arange(1, len(row["doc_ids"]) + 1, dtype=np.int32) for row in self.rows])
+        numbers[self.doc_ids == PADDING] = 0
+        return numbers.repeat(self.lengths)
+
+    def segment_column(self, name: str) -> NDArray[Any]:
+        """Return a segment column, without the values of padding.
+
+        Raises:
+            PackerError: the rows have no such column.
+        """
+        _check_column(name, self.rows)
+        parts = [row[name][: len(row[name]) - (row["doc_ids"][-1] == PADDING)] for row in self.rows]
+        values: NDArray[Any]
+        is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+        values = np.ma.concatenate(parts) if is_masked else np.concatenate(parts)  # type: ignore[no-untyped-call]
+        if values.dtype.kind == "f" and any(part.dtype.kind in "iu" for part in parts):  # lists of int64 and of uint64
+            values = np.concatenate([part.astype(object) for part in parts])
+        return values
 
 
-def real_segments(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
-    """Return (lengths, document_keys, tokens) of all rows without their padding tails.
-
-    Lengths and keys have the shape (segments,); tokens has one count per row, of the tokens before its padding tail.
-    """
-    lengths, keys, tokens = [], [], []
-    for row in rows:
-        row_lengths, row_keys, row_tokens = row["seq_lengths"], document_keys(row), len(row["input_ids"])
-        if row_keys[-1] == PADDING:
-            row_tokens -= int(row_lengths[-1])
-            row_lengths, row_keys = row_lengths[:-1], row_keys[:-1]
-        lengths.append(row_lengths)
-        keys.append(row_keys)
-        tokens.append(row_tokens)
-    return np.concatenate(lengths, dtype=np.int64), np.concatenate(keys, dtype=np.int64), tokens
-
-
-def segment_values(name: str, rows: Rows) -> NDArray[Any]:
-    """Return segment column `name` of all rows end to end, without the values of padding tails.
-
-    Raises:
-        PackerError: the rows have no such column.
-    """
-    check_column(name, rows)
-    parts = [row[name][: len(row[name]) - (row["doc_ids"][-1] == PADDING)] for row in rows]
-    values: NDArray[Any]
-    is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
-    values = np.ma.concatenate(parts) if is_masked else np.concatenate(parts)  # type: ignore[no-untyped-call]
-    if values.dtype.kind == "f" and any(part.dtype.kind in "iu" for part in parts):  # lists of int64 and of uint64
-        values = np.concatenate([part.astype(object) for part in parts])
-    return values
-
-
-def check_column(name: str, rows: Rows) -> None:
-    """Check that the rows have column `name`.
-
-    Raises:
-        PackerError: they do not.
-    """
+def _check_column(name: str, rows: Rows) -> None:
     if name not in rows[0]:
         raise PackerError(
             f"the rows have no column {name}, only {', '.join(rows[0])}: pack with it, or do not ask for it"
         )
-
-
-def labels_from_tokens(input_ids: NDArray[Any], lengths: NDArray[np.int64], doc_ids: NDArray[np.int64]) -> NDArray[Any]:
-    """Return labels for a dataset without a `labels` column, shape (T,), not shifted.
-
-    Labels equal the tokens, except that padding and the first token of each segment are -100: a first token would
-    be predicted from the last token of the document before it.
-
-    Args:
-        input_ids: (T,) tokens.
-        lengths: (segments,) segment lengths, which sum to T.
-        doc_ids: (segments,) document of each segment; -1 for padding.
-    """
-    labels: NDArray[Any] = input_ids.copy()
-    labels[np.cumsum(lengths) - lengths] = NO_LOSS
-    labels[np.repeat(doc_ids == PADDING, lengths)] = NO_LOSS
-    return labels
 
 
 def shift_left(values: NDArray[Any], fill: float) -> NDArray[Any]:
@@ -144,7 +166,7 @@ def token_loss_weights(
     to 1, or to 0 if none of its tokens is trained, and the sum of all weights is the number of sequences with a
     trained token. `(weights * cross_entropy).sum() / weights.sum()` is the mean over sequences of the mean over their
     tokens: the loss of the unpacked batch with each sequence averaged separately, as in Krell et al. (arXiv
-        2107.02027).
+    2107.02027).
 
     Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
 
@@ -154,7 +176,12 @@ def token_loss_weights(
         doc_ids: (segments,) document of each segment; -1 for padding.
         per: "sequence" averages each segment separately; "document" averages all pieces of a split document in this
             batch together. Pieces in other batches are not taken into account.
+
+    Raises:
+        PackerError: `per` is neither.
     """
+    if per not in ("sequence", "document"):
+        raise PackerError(f"loss_weights is {per!r}: choose sequence or document, or None for the mean over tokens")
     trained = labels != NO_LOSS
     starts = np.cumsum(lengths) - lengths
     counts = np.add.reduceat(trained, starts, dtype=np.int64)

@@ -1,11 +1,11 @@
 """The options, declared once.
 
-    pack_options.py     options that affect the bytes of a packed dataset
+    pack_fields.py      options that affect the bytes of a packed dataset
+    pack_options.py     which of these cannot be combined, and what follows from them
     command_options.py  options of every command that writes a folder
     option.py           how an option is declared, and how declarations are read
     choices.py          values of options that are chosen from a list
     values.py           values as users give them: sizes, limits, lists
-    checks.py           which options cannot be combined
     arguments.py        types of the keyword arguments of `packer.pack`, made from the declarations
 
 An option of a single command is a parameter of the command in `packer/cli`, annotated with `Option`. The command line,

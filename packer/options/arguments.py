@@ -1,6 +1,6 @@
 """The keyword arguments of `packer.pack`, for type checkers and editors.
 
-Made from the declarations of options by `python -m packer.cli.commands_page docs/reference`.
+Made from the declarations of options by `python docs/make_commands.py`.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Option:
     is_optional: bool = False
     """Whether the value may be None."""
 
-    default: Any = ...
+    default: object = ...
     """Default value; `...` if the option is required."""
 
     @property
@@ -132,7 +132,7 @@ class Option:
         return {bool: FLAG, str: TEXT, Path: _PATH}[self.type]
 
     @property
-    def json_type(self) -> Any:
+    def json_type(self) -> object:
         """Type of the value in a manifest. A choice may be any text, because a later version may add some."""
         kind = TEXT if self.choices else self.kind
         if self.is_list:
@@ -154,19 +154,14 @@ class Option:
                 remedy = f"choose {self.kind.name}" if self.is_choice else f"it must be {self.kind.name}"
                 raise OptionError(f"{self.shown} is {one!r}: {remedy}")
 
-    def converted(self, value: Any) -> Any:
+    def converted(self, value: object) -> Any:
         """Return the value of the field, converted from other accepted forms, such as a list for a tuple."""
         if self.convert is not None:
             value = self.convert(value)
         return tuple(value) if self.is_list and isinstance(value, list) else value
 
 
-def options_of(declaration: Callable[..., Any]) -> dict[str, Option]:
-    """Return the options that a dataclass or a function declares: what it annotates with `Option`, by name."""
-    return _read(declaration)
-
-
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> object:
     """Return the value of an option as stored in a manifest: a list for a tuple."""
     return list(value) if isinstance(value, tuple) else value
 
@@ -178,8 +173,13 @@ def documented(declaration: type[Declaration]) -> type[Declaration]:
     return declaration
 
 
+def options_of(declaration: Callable[..., object]) -> dict[str, Option]:
+    """Return the options that a dataclass or a function declares: what it annotates with `Option`, by name."""
+    return _read(declaration)
+
+
 @cache
-def _read(declaration: Any) -> dict[str, Option]:
+def _read(declaration: Callable[..., object]) -> dict[str, Option]:
     hints = get_type_hints(declaration, include_extras=True)
     found = {}
     for name, parameter in inspect.signature(declaration).parameters.items():
@@ -190,7 +190,7 @@ def _read(declaration: Any) -> dict[str, Option]:
     return found
 
 
-def _completed(declared: Option, name: str, hint: Any, default: Any) -> Option:
+def _completed(declared: Option, name: str, hint: Any, default: object) -> Option:
     """Return an option with its name, type and default, and what follows from them."""
     is_optional = get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
     if is_optional:

@@ -1,338 +1,33 @@
-"""The options of a pack: each is declared here, and only here."""
+"""The options of a pack together: which values cannot be combined, what follows from them, and how they are stored.
+
+Messages name options as the command line does, here and in the rest of the package; see `packer.errors.python_names`.
+"""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
 
-from packer.algorithms import ALGORITHMS, ALIASES, OrderAlgorithm, get_algorithm
-from packer.column_names import ROLE
-from packer.errors import PackerError
-from packer.facts.json_record import JsonRecord, read_fields
-from packer.options.checks import check_together
-from packer.options.choices import (
-    BUILT_IN_TEMPLATES,
-    GroupMode,
-    LongPolicy,
-    MixUnit,
-    OnError,
-    SplitAt,
-    TokenColumn,
-    TrainOn,
-    TruncateSide,
-    Untrained,
-)
-from packer.options.option import (
-    LONG,
-    MIXTURES,
-    OUTPUT,
-    READING,
-    ROWS,
-    TEXT_AND_CHATS,
-    Option,
-    as_json,
-    documented,
-    options_of,
-)
-from packer.options.values import as_amount, as_bytes, as_length, as_path, as_token_columns, limits_of
+from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
+from packer.column_names import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.errors import OptionError, PackerError
+from packer.facts.json_record import read_fields
+from packer.options.option import TEXT_AND_CHATS, as_json, documented, options_of
+from packer.options.pack_fields import PackFields
+from packer.options.values import limits_of
 from packer.paths import tokenizer_name
-
-LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
-INT32 = 2**31 - 1
-
-PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
-PREDICTED = ("pack", "stats")  # options that not all algorithms have
-OF_TEXT = ("pack", "stats", "compare", "tokenize")
 
 
 @documented
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackOptions(JsonRecord):
+class PackOptions(PackFields):
     """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
-
-    max_len: Annotated[
-        int,
-        Option(
-            "Number of tokens in a row; 4k is 4,096.",
-            ROWS,
-            least=1,
-            most=LONGEST_ROW,
-            metavar="N",
-            convert=as_length,
-            commands=("pack", "compare"),
-        ),
-    ]
-
-    split: Annotated[
-        str | None,
-        Option(
-            "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
-            READING,
-            metavar="NAME",
-            commands=OF_TEXT,
-        ),
-    ] = None
-    input_column: Annotated[str, Option("Column of token ids.", READING, metavar="NAME")] = "input_ids"
-    labels_column: Annotated[
-        str, Option("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME")
-    ] = "labels"
-    lengths_column: Annotated[
-        str | None,
-        Option("Column with the number of tokens of each document, instead of tokens.", READING, commands=()),
-    ] = None
-    on_error: Annotated[
-        OnError,
-        Option(
-            "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
-            READING,
-            commands=OF_TEXT,
-        ),
-    ] = "error"
-    keep: Annotated[
-        tuple[str, ...],
-        Option("Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")),
-    ] = ()
-    keep_tokens: Annotated[
-        tuple[str, ...],
-        Option("Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK),
-    ] = ()
-
-    tokenizer: Annotated[
-        str | None,
-        Option(
-            "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
-            TEXT_AND_CHATS,
-            metavar="PATH_OR_ID",
-            convert=as_path,
-            commands=OF_TEXT,
-        ),
-    ] = None
-    text_column: Annotated[
-        str | None,
-        Option(
-            "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
-            "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
-            "JSON.",
-            TEXT_AND_CHATS,
-            metavar="NAME",
-            default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
-            commands=OF_TEXT,
-        ),
-    ] = None
-    train_on: Annotated[
-        TrainOn | None,
-        Option(
-            "Part of each document to train on; messages with weight 0 or train false are always context only.",
-            TEXT_AND_CHATS,
-            default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
-            commands=OF_TEXT,
-        ),
-    ] = None
-    chat_template: Annotated[
-        str | None,
-        Option(
-            "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
-            TEXT_AND_CHATS,
-            choices=BUILT_IN_TEMPLATES,
-            metavar="NAME_OR_FILE",
-            is_file=True,
-            commands=OF_TEXT,
-        ),
-    ] = None
-    eos: Annotated[
-        bool,
-        Option(
-            "End texts and completions with the end-of-sequence token.",
-            TEXT_AND_CHATS,
-            off="Do not end texts and completions with the end-of-sequence token.",
-            commands=OF_TEXT,
-        ),
-    ] = True
-
-    algorithm: Annotated[
-        str,
-        Option(
-            "Algorithm that decides which documents share a row; `packer compare` runs them all.",
-            ROWS,
-            choices=(*ALGORITHMS, *ALIASES),
-            metavar="NAME",
-            commands=("pack", "stats"),
-        ),
-    ] = "auto"
-    max_segments: Annotated[
-        int | None, Option("Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N")
-    ] = None
-    gap: Annotated[
-        float | None,
-        Option(
-            "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
-            ROWS,
-            most=1,
-            metavar="SHARE",
-            commands=PREDICTED,
-        ),
-    ] = None
-    time_limit: Annotated[
-        float | None,
-        Option(
-            "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
-            ROWS,
-            metavar="SECONDS",
-            commands=PREDICTED,
-        ),
-    ] = None
-    limit: Annotated[
-        tuple[str, ...],
-        Option(
-            "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
-            ROWS,
-            metavar="COLUMN:MAX",
-            commands=PREDICTED,
-        ),
-    ] = ()
-    align: Annotated[
-        int,
-        Option(
-            "Pad every segment to a multiple of N; context parallelism needs twice its size.",
-            ROWS,
-            least=1,
-            most=INT32,
-            metavar="N",
-            commands=PREDICTED,
-        ),
-    ] = 1
-    untrained: Annotated[
-        Untrained,
-        Option("What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True),
-    ] = "keep"
-    allow_nothing_trained: Annotated[bool, Option("Pack the dataset even if no token is trained.", ROWS)] = False
-    seed: Annotated[int, Option("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
-    pad_id: Annotated[
-        int | None,
-        Option(
-            "Token id of the padding.",
-            ROWS,
-            most=INT32,
-            metavar="ID",
-            default_words="the tokenizer's padding or end-of-sequence token, or 0",
-            commands=PACK,
-        ),
-    ] = None
-
-    long: Annotated[LongPolicy, Option("What to do with documents longer than a row.", LONG)] = "split"
-    overlap: Annotated[
-        int,
-        Option(
-            "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
-            LONG,
-            most=INT32,
-            metavar="N",
-            convert=as_length,
-            commands=PREDICTED,
-        ),
-    ] = 0
-    split_at: Annotated[
-        SplitAt,
-        Option(
-            "With --long split, where to split: at any token, or only between the turns of a chat.",
-            LONG,
-            commands=PACK,
-            needs_tokens=True,
-        ),
-    ] = "tokens"
-    truncate_side: Annotated[
-        TruncateSide, Option("With --long truncate, the side to cut off.", LONG, commands=PREDICTED)
-    ] = "right"
-
-    weights: Annotated[
-        tuple[float, ...],
-        Option(
-            "Weight of each source of a mixture.",
-            MIXTURES,
-            least=sys.float_info.min,
-            shown="the weight of a source",
-            commands=(),
-        ),
-    ] = ()
-    mix_unit: Annotated[
-        MixUnit, Option("Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES)
-    ] = "tokens"
-    mix_tokens: Annotated[
-        int | None,
-        Option(
-            "Number of tokens in a mixture; 10M is 10,000,000.",
-            MIXTURES,
-            least=1,
-            metavar="N",
-            convert=as_amount,
-            default_words="as many as there are without repeating a source",
-        ),
-    ] = None
-    group_by: Annotated[
-        str | None,
-        Option(
-            "Column by whose values documents are grouped; documents with null are in no group.",
-            MIXTURES,
-            metavar="COLUMN",
-        ),
-    ] = None
-    group_mode: Annotated[
-        GroupMode, Option("With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES)
-    ] = "together"
-    pairs: Annotated[
-        bool,
-        Option(
-            "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
-            "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
-            MIXTURES,
-            commands=OF_TEXT,
-        ),
-    ] = False
-
-    add_column: Annotated[
-        tuple[TokenColumn, ...],
-        Option(
-            "Token columns to write in addition to input_ids and labels.",
-            OUTPUT,
-            metavar="COLUMNS",
-            convert=as_token_columns,
-            commands=PACK,
-        ),
-    ] = ()
-    labels: Annotated[
-        bool,
-        Option(
-            "Write the labels column.",
-            OUTPUT,
-            off="Do not write labels; only packer.load can then train safely.",
-            commands=PACK,
-        ),
-    ] = True
-    index_only: Annotated[
-        bool,
-        Option(
-            "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
-            OUTPUT,
-        ),
-    ] = False
-    shard_size: Annotated[
-        int,
-        Option(
-            "Maximum size of a shard.",
-            OUTPUT,
-            least=1,
-            metavar="SIZE",
-            default_words="512MB",
-            convert=as_bytes,
-            commands=PACK,
-        ),
-    ] = 512 * 10**6
 
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)).items():
             option.check(getattr(self, name))
-        check_together(self)
+        for conflict in conflicts(self):
+            raise OptionError(conflict)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -381,7 +76,7 @@ class PackOptions(JsonRecord):
         group = () if self.group_by is None else (self.group_by,)
         return tuple(dict.fromkeys((*self.keep, *self.limits, *group)))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
         declared = options_of(type(self))
         options = {name: getattr(self, name) for name in declared if getattr(self, name) != declared[name].default}
@@ -392,7 +87,7 @@ class PackOptions(JsonRecord):
         return {name: as_json(value) for name, value in options.items()}
 
     @classmethod
-    def from_dict(cls, content: Any, name: str = "") -> PackOptions:
+    def from_dict(cls, content: object, name: str = "") -> PackOptions:
         """Read the options of a manifest; unknown ones, which later versions added, are left out.
 
         Raises:
@@ -408,3 +103,154 @@ class PackOptions(JsonRecord):
             return cls(**{name: declared[name].converted(value) for name, value in found.items()})
         except PackerError as error:
             raise PackerError(f"the options in the manifest are damaged: {error}") from error
+
+
+def conflicts(options: PackOptions) -> Iterator[str]:
+    """Yield a sentence for every conflict of options, each of which has a valid value."""
+    algorithm = get_algorithm(options.algorithm)
+    keeps_whole = isinstance(algorithm, Algorithm) or algorithm.keeps_whole
+    is_limited = isinstance(algorithm, Algorithm) and algorithm.limited
+    for name in ("gap", "time_limit"):
+        value, shown = getattr(options, name), options_of(PackOptions)[name].shown
+        if value is not None and not is_limited:
+            yield f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal"
+    yield from _of_text(options)
+    yield from _of_columns(options)
+    yield from _of_long_documents(options, keeps_whole=keeps_whole)
+    yield from _of_mixtures_and_groups(options, is_ordered=not isinstance(algorithm, Algorithm))
+    yield from _of_limits(options)
+    if options.pairs:
+        yield from _of_pairs(options)
+        if not keeps_whole:
+            yield f"pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm"
+
+
+def _of_text(options: PackOptions) -> Iterator[str]:
+    """Options of text need a tokenizer, and a tokenizer excludes options of tokens."""
+    declared = options_of(PackOptions)
+    if options.chat_template is not None and not options.chat_template.strip():
+        yield "chat_template is empty: give the content of a Jinja template, or leave it out"
+    if options.tokenizer is None:
+        for name, option in declared.items():
+            value = getattr(options, name)
+            if option.heading == TEXT_AND_CHATS and value != option.default:
+                yield f"{option.shown} is {str(value)[:40]!r}, but there is no tokenizer: set --tokenizer"
+        return
+    if options.keep_tokens:
+        yield (
+            f"--keep-tokens {options.keep_tokens[0]!r}: text has no values per token; "
+            "leave it out, or keep a value per document with --keep"
+        )
+    for name in ("input_column", "labels_column"):
+        if getattr(options, name) != declared[name].default:
+            yield (
+                f"{declared[name].shown} is {getattr(options, name)}, but tokens and labels come from the tokenizer: "
+                "name the text with --text-column, or leave --tokenizer out"
+            )
+
+
+def _of_columns(options: PackOptions) -> Iterator[str]:
+    """Labels are there if they are needed, and kept columns have names of their own."""
+    needs_labels = {"untrained": "keep", "overlap": 0, "align": 1}
+    for name, default in needs_labels.items():
+        value = getattr(options, name)
+        if value != default and not options.labels:
+            yield f"--{name} is {value!r}, which needs labels: leave them in"
+    names = [*options.keep, *options.keep_tokens]
+    for name in names:
+        option = "--keep" if name in options.keep else "--keep-tokens"
+        if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
+            yield f"{option} {name!r}: the rows have a column of that name; rename it in the source"
+        if names.count(name) > 1:
+            yield f"{option} {name!r}: it is named {names.count(name)} times; name it once"
+
+
+def _of_long_documents(options: PackOptions, *, keeps_whole: bool) -> Iterator[str]:
+    """Options for pieces of split documents; `keeps_whole` algorithms cut only those longer than a row."""
+    if options.overlap >= options.max_len:
+        yield f"--overlap is {options.overlap}: it must be below --max-len {options.max_len}"
+    if options.overlap and options.long != "split":
+        yield f"--overlap is {options.overlap}, and --long is {options.long}: only pieces overlap; use --long split"
+    if options.truncate_side != "right" and options.long != "truncate":
+        yield f"--truncate-side is left, and --long is {options.long}: use --long truncate"
+    if options.max_len % options.align:
+        lower = options.max_len - options.max_len % options.align
+        near = f"{lower} or {lower + options.align}" if lower else str(options.align)
+        yield f"--align is {options.align}, and --max-len {options.max_len} is not a multiple of it: take {near}"
+    if options.split_at == "turns":
+        if options.pairs:
+            yield "--split-at is turns, and pairs are never split: leave one out"
+        others = {
+            f"--long {options.long}": options.long != "split",
+            f"--overlap {options.overlap}": options.overlap > 0,
+            f"--algorithm {options.algorithm}": not keeps_whole,
+        }
+        for other, is_set in others.items():
+            if is_set:
+                yield f"--split-at is turns, which does not go with {other}: leave one out"
+    for name, default in {"overlap": 0, "align": 1}.items():
+        value = getattr(options, name)
+        if value != default and not keeps_whole:
+            yield (
+                f"--{name} is {value}, and {options.algorithm} cuts documents wherever a row ends: "
+                "choose another --algorithm"
+            )
+
+
+def _of_mixtures_and_groups(options: PackOptions, *, is_ordered: bool) -> Iterator[str]:
+    """Options of mixtures and groups; an `is_ordered` algorithm keeps the order of the source."""
+    if options.weights and options.pairs:
+        yield "pairs are not mixed: pack each source of pairs separately"
+    for name, default in {"mix_tokens": None, "mix_unit": "tokens"}.items():
+        value, shown = getattr(options, name), options_of(PackOptions)[name].shown
+        if value != default and not options.weights:
+            yield f"{shown} is {value}, but there is no mixture: give sources with weights"
+    if options.mix_tokens is not None and options.mix_unit == "epochs":
+        yield (
+            f"--mix-tokens is {options.mix_tokens}, but weights in epochs fix the size already: choose one of the two"
+        )
+    if options.group_by is None:
+        if options.group_mode != "together":
+            yield f"--group-mode is {options.group_mode}: name the column of groups with --group-by"
+        return
+    if is_ordered:
+        yield (
+            f"--group-by is {options.group_by!r}, and {options.algorithm} keeps the order of the source: "
+            "choose another --algorithm"
+        )
+    if options.group_by in (*options.keep_tokens, options.input_column, options.labels_column):
+        yield f"--group-by is {options.group_by!r}, a column of tokens: name one with a value per document"
+
+
+def _of_limits(options: PackOptions) -> Iterator[str]:
+    """Limits apply to whole documents, and have their own algorithm."""
+    if not options.limits:
+        return
+    others = {
+        "--group-by": options.group_by is not None,
+        "--pairs": options.pairs,
+        "--split-at turns": options.split_at == "turns",
+        "--overlap": options.overlap > 0,
+        f"--algorithm {options.algorithm}": get_algorithm(options.algorithm).name != "auto",
+    }
+    for name, is_set in others.items():
+        if is_set:
+            yield f"--limit does not go with {name}: leave one out"
+    of_tokens = {*options.keep_tokens, options.input_column, options.labels_column, options.lengths_column}
+    if set(options.limits) & of_tokens:
+        yield "--limit names a column of tokens or lengths: name one with a number for each document"
+
+
+def _of_pairs(options: PackOptions) -> Iterator[str]:
+    if options.overlap:
+        yield f"--overlap is {options.overlap}, and pairs are never split: leave it out"
+    if options.keep_tokens or ROLE in options.keep:
+        yield f"--keep: pairs cannot keep columns of tokens, and {ROLE!r} is always written; leave these out"
+    if (options.input_column, options.labels_column) != ("input_ids", "labels"):
+        yield "pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out"
+    if options.untrained == "drop":
+        yield "--untrained is drop, which may leave out one side of a pair: choose keep or error"
+    if options.max_segments is not None and options.max_segments < 2:
+        yield f"--max-segments is {options.max_segments}: a pair is two segments, so allow at least 2"
+    if options.max_len < 2 * options.align:
+        yield f"--max-len is {options.max_len}: a pair takes at least {2 * options.align}, twice the alignment"

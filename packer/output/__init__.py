@@ -1,7 +1,6 @@
 """Outputs that appear complete or not at all: packed datasets, tokenized datasets and exports.
 
-unfinished_output.py  an output that this process has claimed: its files, its record, what belongs to each kind
-unfinished_pack.py    an unfinished packed dataset: committed shards, notes and decoded sources
+unfinished_output.py  an output that this process has claimed, also a packed dataset: its files, shards and notes
 request.py            the options and files of an output, and how two requests differ
 work_lock.py          the lock of a work folder
 claim_folder.py       claim a folder, to begin or resume an output

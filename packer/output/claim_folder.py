@@ -10,11 +10,10 @@ from pathlib import Path
 
 from packer.errors import PackerError, SourceError
 from packer.output import replace_folder
-from packer.output.request import Request, difference
-from packer.output.unfinished_output import LOCK, REQUEST, UNREADABLE, Kind, Output
+from packer.output.request import Request, damaged, resumes
+from packer.output.unfinished_output import LOCK, REQUEST, Kind, Output
 from packer.output.work_lock import in_use, lock_work
 from packer.shards.file_names import WORK, or_other_output, refuse_foreign_work
-from packer.stores import AnyPath
 from packer.stores.file_locks import FileLock
 from packer.stores.store import Folder, delete, sync_folder
 
@@ -92,7 +91,7 @@ def _locked(folder: Output, request: Request | None, busy: str, *, fresh: bool) 
     path = folder.work / LOCK
     if path.is_dir():
         if not fresh:
-            raise _damaged(path)
+            raise damaged(path)
         delete(path)
 
     def prepare() -> None:
@@ -104,11 +103,11 @@ def _locked(folder: Output, request: Request | None, busy: str, *, fresh: bool) 
 
     lock = lock_work(folder.work, prepare, shared=folder.is_shared)
     _refuse_finished(folder)
-    begun = _begun(folder) if folder.is_shared else request
-    if lock is None or (begun is None and request is not None):
+    begun = _begun(folder) if folder.is_shared else b""
+    if lock is None or begun is None:
         raise PackerError(busy)
-    if begun is not None and request is not None and begun != request:
-        raise refused(folder.out, difference(begun, request))
+    if folder.is_shared and request is not None:
+        resumes(begun, request, folder.out, path=folder.work / REQUEST, overwrite=False)
     return lock
 
 
@@ -118,53 +117,22 @@ def _refuse_finished(folder: Output) -> None:
         raise PackerError(f"{folder.out} was finished by another packer just now: repeat the command to compare")
 
 
-def _begun(folder: Output) -> Request | None:
+def _begun(folder: Output) -> bytes | None:
     """Return the request with which the folder was begun; None if there is none."""
-    path = folder.work / REQUEST
     try:
-        return begun_in(path.read_bytes(), path)
+        return (folder.work / REQUEST).read_bytes()
     except FileNotFoundError:
         return None
-    except IsADirectoryError as error:
-        raise _damaged(path) from error
-
-
-def begun_in(content: bytes, path: AnyPath) -> Request:
-    """Return the request that a file at this path holds.
-
-    Raises:
-        PackerError: it is damaged.
-    """
-    try:
-        return Request.from_dict(json.loads(content))
-    except UNREADABLE as error:
-        raise _damaged(path) from error
+    except IsADirectoryError:
+        return b""  # which is damaged, too
 
 
 def _begin_or_resume(folder: Output, request: Request, *, fresh: bool) -> None:
     """Prepare the folder for `request`: keep what an equal request has begun, and remove everything else."""
-    try:
-        begun = _begun(folder)
-    except PackerError:
-        if not fresh:
-            raise
-        begun = None
-    if begun is not None and begun != request and not fresh:
-        raise refused(folder.out, difference(begun, request))
-    if begun != request:  # a missing request means an interrupted removal
-        folder.clear()
+    begun = _begun(folder)
+    if begun is None or not resumes(begun, request, folder.out, path=folder.work / REQUEST, overwrite=fresh):
+        folder.clear()  # also without a request, which means an interrupted removal
     for left in folder.work.iterdir():
         if left.name not in (LOCK, REQUEST) and not left.is_dir():
             left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
     folder.store.put(f"{WORK}/{REQUEST}", json.dumps(request.to_dict()).encode())
-
-
-def refused(out: AnyPath, other: str) -> PackerError:
-    """Return the error for an unfinished output of another request, which differs in `other`."""
-    return PackerError(
-        f"{out} is an unfinished pack {other}: repeat that command to finish it, or start afresh with --overwrite"
-    )
-
-
-def _damaged(path: AnyPath) -> PackerError:
-    return PackerError(f"{path} is damaged, so the unfinished output cannot be resumed: start afresh with --overwrite")

@@ -20,11 +20,10 @@ from dataclasses import replace
 
 from packer.errors import PackerError, SourceError
 from packer.heartbeats import Heartbeats
-from packer.output.claim_folder import begun_in, claim, refused
+from packer.output.claim_folder import claim
 from packer.output.replace_folder import restore, sibling
-from packer.output.request import Request, difference
-from packer.output.unfinished_output import LOCK, REQUEST
-from packer.output.unfinished_pack import PACKED, UnfinishedPack
+from packer.output.request import Request, resumes
+from packer.output.unfinished_output import LOCK, PACKED, REQUEST, UnfinishedPack
 from packer.output.work_lock import in_use, lock_work
 from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
@@ -37,7 +36,10 @@ log = logging.getLogger(__name__)
 def claim_pack(
     out: AnyPath, request: Request, *, sync: bool, overwrite: bool, shared: bool, patience: float
 ) -> Iterator[UnfinishedPack]:
-    """Claim a packed dataset for this process, or together with others; see `claim` and `claim_stored`.
+    """Claim a packed dataset for this process, or together with others.
+
+    If the block raises, the unfinished dataset is kept and can be resumed. It is removed if the source is at fault
+    (`SourceError`).
 
     Args:
         out: path of the dataset.
@@ -52,7 +54,7 @@ def claim_pack(
         PackerError: the dataset is in use, damaged, of another request, complete, or not made by packer.
     """
     if isinstance(out, RemotePath):
-        with claim_stored(out, request, overwrite=overwrite, patience=patience) as stored:
+        with _claim_stored(out, request, overwrite=overwrite, patience=patience) as stored:
             yield stored
         return
     with claim(out, PACKED, request, sync=sync, overwrite=overwrite, shared=shared) as folder:
@@ -100,7 +102,7 @@ def claim_append(out: AnyPath, *, prepare: Callable[[], None], shared: bool = Fa
 def way_to_replace(out: AnyPath) -> str:
     """Return how a user can replace a complete dataset, for a message."""
     if isinstance(out, RemotePath):
-        return f"remove it first (`{removal_of(out)}`)"
+        return f"remove it first (`{_removal_of(out)}`)"
     return "replace it with --overwrite"
 
 
@@ -109,34 +111,23 @@ def refuse_replacing(out: AnyPath) -> None:
     if isinstance(out, RemotePath):
         raise PackerError(
             f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
-            f"mixture of both: choose another --output, or remove it first (`{removal_of(out)}`)"
+            f"mixture of both: choose another --output, or remove it first (`{_removal_of(out)}`)"
         )
 
 
 def finish_interrupted(out: AnyPath) -> None:
     """Finish what a process was doing to a dataset when it was killed: a replacement, or the removal of leftovers."""
     if isinstance(out, RemotePath):
-        finish_removal(out)
+        _finish_removal(out)
     else:
         restore(out, PACKED)
 
 
 @contextlib.contextmanager
-def claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience: float) -> Iterator[UnfinishedPack]:
+def _claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience: float) -> Iterator[UnfinishedPack]:
     """Claim a dataset in object storage together with all processes that have the same request.
 
-    If the block raises, the unfinished dataset is kept and can be resumed. The last process removes it if the source is
-    at fault (`SourceError`).
-
-    Args:
-        out: path of the dataset.
-        request: request for it; an unfinished dataset is resumed only if its request is equal.
-        overwrite: discard an unfinished dataset of another request.
-        patience: seconds without a heartbeat after which a process is considered dead.
-
-    Raises:
-        PackerError: the dataset is complete, unfinished with another request, being written with another request, or
-            not made by packer.
+    If the source is at fault (`SourceError`), the last process removes the unfinished dataset.
     """
     _refuse_foreign(out)
     claimed = _begun(out, request, overwrite=overwrite)
@@ -146,10 +137,10 @@ def claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience
         if _is_last(claimed, patience) and not claimed.is_complete():
             claimed.clear()
         raise
-    finish_removal(out)
+    _finish_removal(out)
 
 
-def finish_removal(out: RemotePath) -> None:
+def _finish_removal(out: RemotePath) -> None:
     """Remove what a process that was killed after it completed a dataset has left, or one that came late."""
     work = out / WORK
     try:
@@ -176,26 +167,14 @@ def _begun(out: RemotePath, request: Request, *, overwrite: bool) -> UnfinishedP
     store, path, content = store_at(out), out / WORK / REQUEST, json.dumps(request.to_dict()).encode()
     while True:
         mine = UnfinishedPack(out=out, store=store, is_shared=True, request=content)
-        try:
-            path.write_bytes(content, if_absent=True)
-        except FileExistsError:
-            pass
-        else:
+        if store.put_if_absent(f"{WORK}/{REQUEST}", content):
             return mine
         try:
             found = path.read_bytes()
         except FileNotFoundError:  # removed just now
             continue
-        try:
-            begun = begun_in(found, path)
-        except PackerError:
-            if not overwrite:
-                raise
-            begun = None
-        if begun == request:
+        if resumes(found, request, out, path=path, overwrite=overwrite):
             return replace(mine, request=found)
-        if begun is not None and not overwrite:
-            raise refused(out, difference(begun, request))
         if _is_alive(mine):
             raise PackerError(f"{out} is being written by another packer: wait for it{or_other_output(out)}")
         _refuse_finished(out)  # subtle: a process that finishes meanwhile has no more heartbeats, either
@@ -214,7 +193,7 @@ def _is_last(claimed: UnfinishedPack, patience: float) -> bool:
     return not Heartbeats(store=claimed.store, patience=patience).any_changes()
 
 
-def removal_of(out: RemotePath) -> str:
+def _removal_of(out: RemotePath) -> str:
     """Return the command that removes a folder in object storage."""
     if out.scheme.startswith("s3"):
         return f"aws s3 rm --recursive {out}/"

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 
 from packer.errors import PackerError
-from packer.output.unfinished_pack import PACKED
+from packer.output.unfinished_output import PACKED
 from packer.shards.file_names import MANIFEST, WORK, appending_folder, shard_name
 from packer.shards.files import hash_file
 from packer.shards.generations import first_generations
@@ -36,9 +36,10 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
         PackerError: it belongs to another dataset, or a file of it is missing.
     """
     generations = len(read_manifest(out).generations)
-    if appending_folder(out, generations - 1).is_dir():  # interrupted when the manifest was in place
-        _Joining.of(out, generations - 1, sync=sync).replace_small_files()
-    joining = _Joining.of(out, generations, sync=sync)
+    last = Joining.of(out, generations - 1, sync=sync)
+    if last.building.is_dir():  # interrupted when the manifest was in place
+        last.replace_small_files()
+    joining = Joining.of(out, generations, sync=sync)
     if PACKED.is_complete(joining.building):
         log.warning("the documents of an interrupted append are moved into the dataset first")
         try:
@@ -50,42 +51,40 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
         joining.remove()
 
 
-def join_generation(out: AnyPath, generation: int, *, sync: bool) -> None:
-    """Move the generation with this number, which is finished in its own folder, into the dataset.
-
-    Args:
-        out: claimed dataset.
-        generation: number of the generation.
-        sync: fsync the folder.
-
-    Raises:
-        PackerError: the dataset has changed, or a file of the generation is missing or damaged.
-    """
-    _Joining.of(out, generation, sync=sync).join()
-
-
 def changed_by_another(out: AnyPath) -> PackerError:
     """Return the error for a dataset that another command has appended to."""
     return PackerError(f"{out} was changed by another packer just now: repeat the command")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Joining:
+class Joining:
     """A finished generation that is moved into its dataset."""
 
     out: AnyPath
+    """The dataset, which is claimed."""
+
     building: AnyPath
-    store: Store  # of `out`
-    folder: str  # name of `building` in it
+    """Folder in which the generation was built."""
+
+    store: Store
+    """Store of `out`."""
+
+    folder: str
+    """Name of `building` in it."""
 
     @classmethod
-    def of(cls, out: AnyPath, generation: int, *, sync: bool) -> _Joining:
+    def of(cls, out: AnyPath, generation: int, *, sync: bool) -> Joining:
+        """Return the generation with this number; `sync` as in `store_at`."""
         building = appending_folder(out, generation)
         folder = f"{WORK}/{building.name}"
         return cls(out=out, building=building, store=store_at(out, sync=sync, temporaries=folder), folder=folder)
 
     def join(self) -> None:
-        """Move all files; see `join_generation`."""
+        """Move the generation, which is finished in its own folder, into the dataset.
+
+        Raises:
+            PackerError: the dataset has changed, or a file of the generation is missing or damaged.
+        """
         version = self.store.version(MANIFEST)  # subtle: before it is read
         grown, present = read_manifest(self.building, intact=True), read_manifest(self.out)
         if present != grown:

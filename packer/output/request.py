@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from packer.errors import PackerError
 from packer.facts import FileIdentity, JsonRecord, TextIdentity
 from packer.facts.json_record import Count
 from packer.options import PackOptions, options_of
 from packer.options.option import as_json
+from packer.output.unfinished_output import UNREADABLE
+from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +76,38 @@ def difference(begun: Request, request: Request) -> str:
                 found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
                 return f"with {name} {_short(found)}, not {_short(wanted)}"
     return "from other source files" if one != other else "from a source that has changed since"
+
+
+def resumes(content: bytes, request: Request, out: AnyPath, *, path: AnyPath, overwrite: bool) -> bool:
+    """Whether an unfinished output was begun with an equal request.
+
+    Args:
+        content: content of the file with its request.
+        request: the current request.
+        out: the output.
+        path: the file.
+        overwrite: whether an output of another request may be discarded.
+
+    Raises:
+        PackerError: the file is damaged, or the request is another one, and `overwrite` is false.
+    """
+    try:
+        begun = Request.from_dict(json.loads(content))
+    except UNREADABLE as error:
+        if overwrite:
+            return False
+        raise damaged(path) from error
+    if begun != request and not overwrite:
+        raise PackerError(
+            f"{out} is an unfinished pack {difference(begun, request)}: "
+            "repeat that command to finish it, or start afresh with --overwrite"
+        )
+    return begun == request
+
+
+def damaged(path: AnyPath) -> PackerError:
+    """Return the error for a file without which an unfinished output cannot be resumed."""
+    return PackerError(f"{path} is damaged, so the unfinished output cannot be resumed: start afresh with --overwrite")
 
 
 def _by_name(texts: Mapping[str, TextIdentity]) -> dict[str, object]:

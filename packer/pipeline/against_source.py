@@ -1,161 +1,40 @@
-"""Compare the rows of a packed dataset with its source: every document, token and label."""
+"""What rows should hold of a source: their differences from it, and the totals that it has."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
-from packer.arrow import format_value
+from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.arrow import as_arrow, format_value
 from packer.column_names import NO_LOSS
-from packer.errors import PackerError
+from packer.errors import SourceError
+from packer.facts import Account
 from packer.gather import Spans, TokenColumn, gather, held_spans, mask_context
+from packer.inputs.column_types import cast, cast_to_common_type, join
+from packer.inputs.document_errors import DocumentError, reading
+from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
-from packer.pipeline.recounting import SourceCounts
-from packer.pipeline.segments.packable_segments import cut_table
-from packer.plan.segments import Segments, context_of
-from packer.progress import Progress
+from packer.plan.cutting import cut_documents
+from packer.plan.groups import together_bound
+from packer.plan.segments import Segments, context_of, extents_of
+from packer.planning.packable_segments import account_of
+from packer.planning.whole_plan import group_totals
+from packer.shards.check_totals import differences
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.shards.manifest import Manifest
-from packer.sources.columns.column_types import cast, join
-from packer.sources.documents import TokenTable, reading
-from packer.sources.packed.packed_rows import PackedRows
-from packer.sources.packed.segment_index import SegmentIndex, SortedSegments, sorted_for_now
+from packer.shards.sharing import group_codes, group_fault, group_values
+from packer.sources.packed_rows import PackedRows
+from packer.sources.segment_index import SortedSegments
 from packer.sources.source_order import SourceOrder
-from packer.stores import AnyPath
 
-_TOGETHER = 1 << 18  # segments of the source, approximately, that are compared with those of the rows
 _COMPARED_TOGETHER = 4 << 20  # tokens
 _SEGMENTS_TOGETHER = 1 << 16  # whose kept values may be long
-
-
-def compare_with_source(
-    folder: AnyPath,
-    manifest: Manifest,
-    source: SourceOrder,
-    progress: Progress,
-) -> Generator[str, None, bool]:
-    """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
-
-    If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does not
-    grow with the number of documents: the segments of the rows are sorted in a temporary folder (`sorted_for_now`),
-    and then read for one part of the source after the other.
-
-    Args:
-        folder: packed dataset, itself verified before.
-        manifest: its manifest, or that of one of its generations, whose documents are numbered from 0 here.
-        source: source that was packed; of a mixture, the documents that were taken.
-        progress: callback, called as `progress("compare", done, total)`, in tokens.
-
-    Returns:
-        Whether rows and totals agree with the source.
-
-    Raises:
-        PackerError: a document of the source is wrong, a file cannot be read, or the temporary files cannot be written.
-    """
-    options = manifest.options
-    algorithm = get_algorithm(options.algorithm)
-    keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
-    counts = SourceCounts(options, keeps_whole=keeps_whole)
-    documents = tokens = faults = 0
-
-    def number_documents(segments: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
-        return source.numbers(segments) - manifest.first.document
-
-    rows = PackedRows.of(folder, manifest, options.kept, options.stored_keep_tokens)
-    index = SegmentIndex(
-        packed=folder, manifest=manifest, folder=folder, number_documents=number_documents, is_source=False
-    )
-    with sorted_for_now(index) as index:
-        tables = source.tables()
-        for table in tables:
-            differences = TableDifferences(options, source, rows)
-            for part in _parts(table, options.max_len):
-                found = index.read(part.first_document, part.first_document + len(part.lengths))
-                policy = segments = cut_table(part, options, source.describe)
-                if not keeps_whole:
-                    segments = policy.cut_at(*_cuts(found, part.first_document, policy))
-                differences.compare(ExpectedSegments.of(segments), found, part)
-                if differences.in_structure:
-                    break
-                counts.add(part, policy, segments, found)
-            documents += len(table.lengths)
-            if differences.in_structure:
-                yield from _other_number(manifest, source, documents, tables)
-            for fault in differences.faults():
-                faults += 1
-                yield fault
-            if differences.in_structure:
-                return False
-            tokens += int(table.lengths.sum(dtype=np.int64))
-            progress("compare", tokens, manifest.totals.tokens)
-        unexpected = len(index.read(documents, np.iinfo(np.int64).max).documents)
-        if unexpected:
-            yield from _other_number(manifest, source, documents, tables)
-            yield f"{unexpected:,} segments in the rows are not in the source"
-            return False
-    if not faults:
-        for fault in counts.faults(manifest, source.rejected(), source.describe):
-            faults += 1
-            yield fault
-    return not faults
-
-
-def _other_number(manifest: Manifest, source: SourceOrder, done: int, rest: Iterator[TokenTable]) -> Iterator[str]:
-    """Yield a sentence if a source does not have as many documents as were packed: it may be another source.
-
-    Args:
-        manifest: manifest of the dataset.
-        source: the source.
-        done: documents that have been read.
-        rest: tables that follow, read only to count them; an error in them must not hide a difference that was found.
-    """
-    found, packed = source.documents, manifest.totals.documents
-    with suppress(PackerError):
-        found = done + sum(len(table.lengths) for table in rest) if found is None else found
-        if found != packed:
-            yield f"the source has {found:,} documents, the manifest says {packed:,}"
-
-
-def _parts(table: TokenTable, max_len: int) -> Iterator[TokenTable]:
-    """Split a table into parts of even numbers of documents that have about as many segments as are read together."""
-    segments = np.cumsum(table.lengths // max_len + 1, dtype=np.int64)
-    first, count = 0, len(table.lengths)
-    while first < count:
-        before = int(segments[first - 1]) if first else 0
-        last = int(np.searchsorted(segments, before + _TOGETHER, side="right"))
-        last = min(max(last - (last - first) % 2, first + 2), count)
-        lists = table.lists_of(np.arange(first, last))
-        yield replace(
-            table, lengths=table.lengths[first:last], lists=lists, first_document=table.first_document + first
-        )
-        first = last
-
-
-def _cuts(
-    found: SortedSegments, first_document: int, segments: Segments
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return (documents, starts) at which the rows cut the documents of a table, as `Segments.cut_at` takes them.
-
-    Starts are counted from the first kept token of a document. Impossible cuts are left out: the comparison reports
-    such segments.
-
-    Args:
-        found: segments that the rows have of the documents.
-        first_document: number of the first document.
-        segments: the documents, cut by the long-document policy.
-    """
-    documents = found.documents - first_document
-    starts = found.starts - segments.kept_starts(documents)
-    is_cut = (starts > 0) & (starts < segments.kept_lengths()[documents])
-    is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
-    return documents[is_cut], starts[is_cut].astype(np.int32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +72,8 @@ class TableDifferences:
     def __init__(self, options: PackOptions, source: SourceOrder, rows: PackedRows) -> None:
         self._rows = rows
         self._kept_names = (*options.stored_keep_tokens, *options.kept)
-        self._describe = source.describe
+        self.describe = source.describe
+        """Function that names a document in messages."""
         self._structure: str | None = None
         self._kept: dict[str, str] = {}  # a sentence per column that differs
         self._tokens: dict[str, str] = {}
@@ -254,7 +134,7 @@ class TableDifferences:
         if at < max(len(expected), len(found.documents)):
             first = min(int(each[at]) for each in (documents, found.documents) if at < len(each))
             self._structure = (
-                f"{self._describe(first)} is in the source, but missing from the rows, repeated or cut elsewhere there"
+                f"{self.describe(first)} is in the source, but missing from the rows, repeated or cut elsewhere there"
             )
 
     def _compare_kept(self, pieces: _Pieces) -> None:
@@ -265,7 +145,7 @@ class TableDifferences:
             at = _difference(expected, found)
             if at is not None:
                 segment = at if name in self._rows.kept else int(np.searchsorted(pieces.places, at, side="right")) - 1
-                which = self._describe(int(pieces.segments.documents[segment]))
+                which = self.describe(int(pieces.segments.documents[segment]))
                 values = format_value(expected[at]), format_value(found[at])
                 self._kept[name] = f"{which}: {name} is {values[0]} in the source, {values[1]} in the rows"
 
@@ -284,7 +164,7 @@ class TableDifferences:
         expected, found = np.empty(pieces.size, np.int32), np.empty(pieces.size, np.int32)
         bad = gather(origin.addresses, pieces.in_source, NO_LOSS if name == "labels" else 0, expected)
         if bad >= 0:
-            return f"{self._describe(int(segments.documents[bad]))}: {name} of the source is out of range"
+            return f"{self.describe(int(segments.documents[bad]))}: {name} of the source is out of range"
         gather(column.addresses, pieces.in_rows, NO_LOSS, found)
         if name == "labels":
             mask_context(places, pieces.context, NO_LOSS, expected)
@@ -294,7 +174,7 @@ class TableDifferences:
         segment = int(np.searchsorted(places, differ[0], side="right")) - 1
         position = int(segments.starts[segment] + differ[0] - places[segment])
         return (
-            f"{self._describe(int(segments.documents[segment]))}: {name} at position {position} is "
+            f"{self.describe(int(segments.documents[segment]))}: {name} at position {position} is "
             f"{expected[differ[0]]} in the source, {found[differ[0]]} in row {pieces.in_rows.lists[segment]}"
         )
 
@@ -345,6 +225,90 @@ class _Pieces:
         )
 
 
+class SourceCounts:
+    """Totals of a source, added up table by table.
+
+    Args:
+        options: options of the pack.
+    """
+
+    def __init__(self, options: PackOptions) -> None:
+        self._options = options
+        algorithm = get_algorithm(options.algorithm)
+        self.keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
+        """Whether the algorithm cuts only documents longer than max_len."""
+        self._account: Account | None = None
+        self._policy = np.zeros(options.max_len + 1, np.int64)
+        self._groups: list[pa.DictionaryArray] = []  # values of the documents of each table
+        self._grouped: list[SortedSegments] = []  # segments in the rows of the documents of each table
+
+    def add(self, table: TokenTable, policy: Segments, segments: Segments, found: SortedSegments) -> None:
+        """Count a table.
+
+        Args:
+            table: documents of the source.
+            policy: segments that the long-document policy makes of them, untrained ones left out.
+            segments: the same documents as cut in the rows; wrapping cuts them elsewhere.
+            found: segments that the rows have of them.
+        """
+        account = account_of(segments, self._options)
+        self._account = account if self._account is None else self._account + account
+        self._policy += policy.histogram
+        name = self._options.group_by
+        if name is not None:
+            lists = table.lists_of(np.arange(len(table.lengths)))
+            values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
+            self._groups.append(group_values(values, name))
+            self._grouped.append(found)
+
+    def faults(self, manifest: Manifest, rejected: Mapping[str, int], describe: Callable[[int], str]) -> Iterator[str]:
+        """Yield a sentence for each total that the source contradicts, and for the first row with wrong groups.
+
+        Args:
+            manifest: manifest of the dataset.
+            rejected: numbers of rejected documents by reason, which are among the empty ones here.
+            describe: function that names a document in messages.
+        """
+        totals = manifest.totals
+        counted: dict[str, object] = {"documents": 0, "tokens": 0}
+        if self._account is not None:
+            counted = self._account.to_dict()
+            if self._options.on_error == "skip":
+                counted = self._account.with_rejected(sum(rejected.values())).to_dict()
+                counted["documents_rejected"] = dict(rejected)
+        others = [
+            f"the source has {counted[what]:,} {what}, the manifest says {recorded:,}"
+            for what, recorded in (("documents", totals.documents), ("tokens", totals.tokens))
+            if counted[what] != recorded
+        ]
+        yield from others or differences(totals, counted, "the source")
+        if self._groups:
+            yield from self._group_faults(manifest, describe)
+        elif not self.keeps_whole:
+            bound = cut_bound(self._policy, self._options.max_items)
+            yield from differences(totals, {"lower_bound": bound}, "the source")
+
+    def _group_faults(self, manifest: Manifest, describe: Callable[[int], str]) -> Iterator[str]:
+        options, totals = self._options, manifest.totals
+        groups = _joined(self._groups)
+        documents, _, lengths, places, _ = map(np.concatenate, zip(*self._grouped, strict=True))
+        of_segments, rows = groups.take(as_arrow(documents)), places // manifest.max_len
+        fault = group_fault(rows, of_segments, manifest.options, lambda at: describe(int(documents[at])))
+        if fault is not None:
+            yield f"row {fault[0]} {fault[1]}"
+        step = 2 if options.pairs else 1
+        extents = extents_of(lengths, options.align)
+        items = cut_documents(extents.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
+        least = lower_bound(items.histogram, options.max_items)
+        ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0
+        is_possible = least <= ungrouped <= len(documents) // step  # the exact number depends on the algorithm
+        counted = group_totals(group_codes(groups), ungrouped if is_possible else least)
+        yield from differences(totals, {"groups": counted.to_dict()}, "the source")
+        if options.group_mode == "together":
+            bound = together_bound(items, group_codes(of_segments)[::step], options.max_items)
+            yield from differences(totals, {"lower_bound": bound}, "the source")
+
+
 def _difference(expected: pa.Array, found: pa.Array) -> int | None:
     """Return the first position where the values of two arrays differ, or None; 1 and 1.0 are equal.
 
@@ -361,3 +325,14 @@ def _difference(expected: pa.Array, found: pa.Array) -> int | None:
         return 0 if expected.null_count + found.null_count < 2 else None
     parts = ((expected.slice(at, 1), found.slice(at, 1)) for at in range(len(expected)))
     return next((at for at, pair in enumerate(parts) if _difference(*pair) is not None), None)
+
+
+def _joined(groups: list[pa.DictionaryArray]) -> pa.DictionaryArray:
+    """Join the groups of the parts of a source; a SourceError if no type holds all values."""
+    try:
+        values = cast_to_common_type([part.dictionary for part in groups], "group_by")
+    except DocumentError as fault:
+        raise SourceError(fault.message) from None
+    return pa.concat_arrays(
+        [pa.DictionaryArray.from_arrays(part.indices, each) for part, each in zip(groups, values, strict=True)]
+    )

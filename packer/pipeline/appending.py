@@ -16,20 +16,17 @@ from packer.engine import Engine
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import SourceIdentity, TextIdentity
 from packer.options import PackOptions
-from packer.options.command_options import EngineOptions
 from packer.output.claim_pack import claim_append
-from packer.output.join_generation import changed_by_another, finish_joining, join_generation
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.output.join_generation import Joining, changed_by_another, finish_joining
+from packer.output.unfinished_output import UnfinishedPack
 from packer.paths import expanded
+from packer.pipeline.complete_output import request_of
 from packer.pipeline.job import Job, build_claimed
-from packer.pipeline.name_output import refuse_inside
-from packer.pipeline.packed_source import options_with, refuse_decoding
-from packer.pipeline.packing import PackTarget, pack_into, request_for
-from packer.pipeline.planning.make_plan import PLAN_VERSION
-from packer.pipeline.read_documents import SourceLike, one_source, open_sources
+from packer.pipeline.output_place import refuse_inside
+from packer.pipeline.packing import PackResult, PackTarget, pack_into
 from packer.pipeline.verifying import compare_opened
-from packer.pipeline.watch_source import Watch
-from packer.progress import Progress, silent
+from packer.planning.make_plan import PLAN_VERSION
+from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import appending_folder
 from packer.shards.generations import parts_of
@@ -37,7 +34,10 @@ from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import check_sizes, checked_batches, open_shard, read_manifest
 from packer.shards.row_format import RowFormat
 from packer.sources.corpus import Corpus
-from packer.sources.packed.open_packed import packed_folder
+from packer.sources.find_source import packed_folder
+from packer.sources.open_sources import SourceLike, one_source, open_sources
+from packer.sources.recorded_source import options_with, refuse_decoding
+from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -48,39 +48,13 @@ _SHOWN = 3  # files in a message
 _LOOK_AGAIN = 0.2  # seconds between two looks at whether another rank has put a generation in place
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AppendResult:
-    """Result of `append`."""
-
-    manifest: Manifest
-    """Manifest of the dataset, including the appended documents."""
-
-    output: AnyPath
-    """Folder of the dataset."""
-
-    found_complete: bool
-    """Whether the dataset had these documents before, as its last generation."""
-
-    finished_elsewhere: bool = False
-    """Whether another rank put them in place."""
-
-    @property
-    def appended(self) -> Manifest:
-        """Description of the last generation alone."""
-        return parts_of(self.manifest)[-1]
-
-
 def append(
     packed: str | AnyPath,
     source: SourceLike | Sequence[SourceLike],
     *,
     tokenizer: str | None = None,
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
-    engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
-    progress: Progress = silent,
-) -> AppendResult:
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> PackResult:
     """Append documents to a packed dataset, packed separately with its options; after a kill, the same call resumes.
 
     Until the new manifest replaces the old one, in one step, readers see the old dataset. Existing shards do not
@@ -90,34 +64,19 @@ def append(
         packed: folder of the packed dataset.
         source: a path, glob, Hub id, or a `datasets` object; or a list of paths, which are one source.
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
-        workers: as in `pack`.
-        sync: as in `pack`.
-        overwrite: discard the unfinished append of other documents.
-        engine_options: as in `pack`.
-        progress: callback, as in `pack`.
+        job: how it is written; with `overwrite`, the unfinished append of other documents is discarded.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
     """
-    # Choose the engine; obvious errors are raised before anything is written.
-    job = Job.of(
-        engine_options,
-        source,
-        packed,
-        workers=workers,
-        sync=sync,
-        overwrite=overwrite,
-        progress=progress,
-        remedy="discard what was begun with a single process",
-    )
+    # Choose the engine, and refuse what is wrong before anything is written.
+    job = job.for_output(source, packed, remedy="discard what was begun with a single process")
     folder, source = any_path(expanded(packed)), _as_one(expanded(source))
     options_with(folder, read_manifest(folder), tokenizer)
-    refuse_inside(source, folder, remedy="append the files or folders in it that hold documents")
-    if isinstance(folder, Path) and (same := packed_folder(source)) and same.resolve() == folder.resolve():
-        raise PackerError(f"{folder} cannot be appended to itself: append other documents")
+    _refuse_itself(folder, source)
 
     # Put in place what an interrupted command had finished.
-    prepare = partial(finish_joining, folder, sync=sync)
+    prepare = partial(finish_joining, folder, sync=job.sync)
     with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=job.rank is not None):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
         target = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
@@ -125,17 +84,20 @@ def append(
         check_sizes(folder, target.manifest)
         options = options_with(folder, target.manifest, tokenizer)
         opened = target.open(source, options)
-        if is_last_generation(target, source, opened, options, progress):
-            return AppendResult(manifest=target.manifest, output=folder, found_complete=True)
+        if is_last_generation(target, source, opened, options, job.progress):
+            return PackResult(manifest=target.manifest, output=folder, found_complete=True)
 
-        # Pack it in a folder inside the dataset.
-        is_mine = _pack(target, opened, options, job)
+        # Pack it in a folder inside the dataset, and move it into the dataset.
+        is_mine = _join(target, opened, job, is_mine=_pack(target, opened, options, job))
+        grown = read_manifest(folder)
+        return PackResult(manifest=grown, output=folder, found_complete=False, finished_elsewhere=not is_mine)
 
-        # Move it into the dataset, unless the rank that finished it does so.
-        is_mine = _join(target, opened, job, is_mine=is_mine)
-        return AppendResult(
-            manifest=read_manifest(folder), output=folder, found_complete=False, finished_elsewhere=not is_mine
-        )
+
+def _refuse_itself(folder: AnyPath, source: SourceLike) -> None:
+    """Raise a PackerError if a dataset is to be appended to itself, or to a source that it lies in."""
+    refuse_inside(source, folder, remedy="append the files or folders in it that hold documents")
+    if isinstance(folder, Path) and (same := packed_folder(source)) and same.resolve() == folder.resolve():
+        raise PackerError(f"{folder} cannot be appended to itself: append other documents")
 
 
 def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
@@ -156,6 +118,11 @@ class AppendTarget(PackTarget):
 
     manifest: Manifest
     """Its manifest."""
+
+    @property
+    def generations(self) -> int:
+        """Number of its generations, which is the number of the one that is added."""
+        return len(self.manifest.generations)
 
     @property
     def building(self) -> AnyPath:
@@ -301,7 +268,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) -> bool:
     """Pack documents into a folder inside the dataset, resuming an interrupted run; return whether this process did."""
-    watch, request = Watch.of(opened), request_for([opened], options)
+    watch, request = Watch.of(opened), request_of(opened, options.to_dict())
     made_of = {"appended_to": xxh3_128_hexdigest(target.manifest.to_bytes()), "plan_version": PLAN_VERSION}
 
     def build(claimed: UnfinishedPack, engine: Engine) -> Manifest:
@@ -327,11 +294,11 @@ def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> b
     """
     begun = time.monotonic()
     while not is_mine and not target.has_grown():
-        is_mine = time.monotonic() - begun > job.options.rank_timeout
+        is_mine = time.monotonic() - begun > job.engine.rank_timeout
         time.sleep(_LOOK_AGAIN)
     try:
         if is_mine:
-            join_generation(target.folder, target.generations, sync=job.sync)
+            Joining.of(target.folder, target.generations, sync=job.sync).join()
     except (OSError, PackerError):  # of files that another rank is just moving
         if job.rank is None or not _is_last_of(read_manifest(target.folder), target, opened):
             raise

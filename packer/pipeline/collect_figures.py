@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError
+from packer.figures.dataset_figures import Figures, RowLengths
+from packer.figures.length_figures import tally
+from packer.figures.row_figures import RowFigures, RowSums
 from packer.loader.dataset import PackedDataset
 from packer.options import PackOptions
-from packer.options.pack_options import LONGEST_ROW
+from packer.options.pack_fields import LONGEST_ROW
 from packer.paths import PathList, expanded
-from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.measure_source import Measured, measure_at_lengths
-from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
-from packer.plan.located_rows import rows_of_plan
+from packer.plan.apply_options import cut_lengths_of
+from packer.plan.rows import rows_of_plan
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.shard_table import column_of
 from packer.shards.structure import RowSegments, documents_fault
-from packer.stats.dataset_figures import Figures, RowLengths
-from packer.stats.distribution import tally
-from packer.stats.row_figures import RowFigures, RowSums
+from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -213,9 +213,7 @@ def _compare_lengths(
 ) -> RowLengths:
     """Return the figures of the rows of each length: of those given, or of those around max_len that are possible.
 
-    Raises:
-        PackerError: the options do not allow one of the given lengths, or any length around max_len, or there is
-            nothing to pack at it.
+    A PackerError at one of the given lengths, or at all lengths around max_len, is raised.
     """
     tried = max_lens or _lengths_around(options)
     found: list[Figures] = []

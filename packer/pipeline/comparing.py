@@ -14,22 +14,21 @@ from numpy.typing import NDArray
 
 from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.jit import compile_from_now_on
-from packer.algorithms.prepare_numba import compile_seconds
+from packer.algorithms.jit import compile_from_now_on, compile_seconds
 from packer.errors import PackerError, SourceError
 from packer.facts import Account, PlanTotals
+from packer.figures.algorithm_comparison import Comparison, Failure, Outcome
+from packer.figures.dataset_figures import Figures
+from packer.figures.length_figures import tokens_of
+from packer.figures.row_figures import RowSums
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.measure_source import Measured, measure
-from packer.pipeline.planning.make_plan import needs_documents
-from packer.pipeline.read_documents import SourceLike
-from packer.pipeline.segments.packable_segments import account_of, cut_by_policy, items_and_groups, least_rows
+from packer.planning.make_plan import needs_documents
+from packer.planning.packable_segments import account_of, cut_by_policy, items_and_groups, least_rows
 from packer.progress import Progress, silent
 from packer.sources.lengths_alone import read_length_counts
-from packer.stats.algorithm_comparison import Comparison, Failure, Outcome
-from packer.stats.dataset_figures import Figures
-from packer.stats.padding import tokens_of
-from packer.stats.row_figures import RowSums
+from packer.sources.open_sources import SourceLike
 from packer.stores import is_remote
 
 QUICK = 2.0

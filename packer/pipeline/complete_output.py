@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from packer.errors import PackerError
-from packer.options import PackOptions
 from packer.output.claim_pack import way_to_replace
-from packer.output.request import Request, difference, names_and_sizes
-from packer.pipeline.open_inputs import request_of
+from packer.output.request import Request, RequestedFile, difference, names_and_sizes
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
 from packer.shards.files import hash_file
@@ -19,14 +17,34 @@ from packer.shards.generations import in_generation, parts_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.corpus import Corpus
-from packer.sources.packed.packed_documents import files_read
-from packer.sources.survey_corpus import survey_corpus
+from packer.sources.packed_documents import files_read
+from packer.sources.survey import survey_corpus
 from packer.stores import AnyPath, RemotePath
 from packer.stores.remote_path import ObjectState
 from packer.stores.store import store_at
 
 _CLOCKS_DIFFER_BY = 3600 * 10**9  # ns; stores refuse requests from clocks that differ by 15 minutes
 _REMEDY = "restore it, or write the whole output again with --overwrite"
+
+log = logging.getLogger(__name__)
+
+
+def request_of(opened: Corpus, options: Mapping[str, object]) -> Request:
+    """Return the request for an output of this source; `options` are JSON values by name."""
+    return Request(
+        options=options,
+        files=tuple(
+            RequestedFile(
+                name=input_.file.name,
+                bytes=input_.file.bytes,
+                mtime_ns=input_.path.stat().st_mtime_ns if input_.path is not None else None,
+            )
+            for input_ in opened.inputs
+        ),
+        texts={
+            name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized is not None
+        },
+    )
 
 
 class WrittenFile(Protocol):
@@ -98,11 +116,8 @@ def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool
     return None
 
 
-log = logging.getLogger(__name__)
-
-
 def check_complete(
-    out: AnyPath, sources: Sequence[Corpus], options: PackOptions, progress: Progress
+    out: AnyPath, requested: Sequence[tuple[Corpus, Request]], progress: Progress
 ) -> tuple[Manifest, str]:
     """Check that a complete dataset is what a pack of these sources would write, and that its files are intact.
 
@@ -111,8 +126,7 @@ def check_complete(
 
     Args:
         out: the dataset.
-        sources: source of each requested generation; the dataset may have later generations.
-        options: options of the pack.
+        requested: source of each requested generation, and the request for it; there may be later generations.
         progress: callback, as in `pack`.
 
     Returns:
@@ -124,14 +138,15 @@ def check_complete(
     manifest = read_manifest(out)
     packed = parts_of(manifest)
     remedy = f"choose another --output, or {way_to_replace(out)}"
-    for number, (part, opened) in enumerate(zip(packed, sources, strict=False)):
-        found, requested = _request_in(part), request_of(opened, options.to_dict()).without_times
-        is_same = found == requested
+    sources = [opened for opened, _ in requested]
+    for number, (part, (opened, request)) in enumerate(zip(packed, requested, strict=False)):
+        found = _request_in(part)
+        is_same = found == request.without_times
         if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
             is_same = survey_corpus(opened, progress).identity == part.source
         if not is_same:
             which = f"generation {number} " if len(sources) > 1 else ""
-            raise PackerError(f"{out} is complete, {which}packed {difference(found, requested)}: {remedy}")
+            raise PackerError(f"{out} is complete, {which}packed {difference(found, request.without_times)}: {remedy}")
     if len(packed) < len(sources):
         raise PackerError(
             f"{out} is complete, with the first {len(packed)} of {len(sources)} generations: append the sources of the "
@@ -160,17 +175,11 @@ def _is_newer(out: AnyPath, packed: Sequence[Manifest], sources: Sequence[Corpus
     return len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths)
 
 
-def written_by_another(out: AnyPath, request: Request) -> Manifest | None:
-    """Return the manifest that another process has written for this request; None if there is none."""
+def is_written(out: AnyPath, request: Request) -> bool:
+    """Whether the requested dataset is complete; times of source files are ignored."""
     with contextlib.suppress(OSError, PackerError):  # the first error is the one to report
-        if is_packed(out) and matches_request(manifest := read_manifest(out), request):
-            return manifest
-    return None
-
-
-def matches_request(manifest: Manifest, request: Request) -> bool:
-    """Whether a manifest is that of the requested pack; times of source files are ignored."""
-    return _request_in(manifest) == request.without_times
+        return is_packed(out) and _request_in(read_manifest(out)) == request.without_times
+    return False
 
 
 def _request_in(manifest: Manifest) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packer.engine import Engine, Threads, available_workers
@@ -13,12 +13,12 @@ from packer.heartbeats import Heartbeats
 from packer.options.command_options import EngineOptions
 from packer.output.claim_pack import claim_pack
 from packer.output.request import Request
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.output.unfinished_output import UnfinishedPack
 from packer.paths import PathList
-from packer.pipeline.read_documents import SourceLike
-from packer.progress import Progress
+from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere, RankOf, Ranks, rank_of
 from packer.shards.manifest import Manifest
+from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, is_remote
 
 
@@ -26,51 +26,46 @@ from packer.stores import AnyPath, is_remote
 class Job:
     """How a dataset is written: who does the work, and what it may replace. It does not change the bytes."""
 
-    options: EngineOptions
-    """Options of the engine."""
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    """Who does the work: this process, several processes, or a Ray cluster."""
 
-    rank: RankOf | None
-    """Which rank this process is; None if it claims the output alone, which is not possible in object storage."""
+    workers: int | None = None
+    """Number of threads, or of the cores of a Ray cluster that is started here; None for the available cores."""
 
-    workers: int
-    """Number of threads, or of the cores of a Ray cluster that is started here."""
-
-    sync: bool
+    sync: bool = True
     """Whether files and folders are fsynced."""
 
-    overwrite: bool
+    overwrite: bool = False
     """Whether an output may be replaced, and the plan of an interrupted run discarded."""
 
-    progress: Progress
-    """Callback, called as `progress(stage, done, total)`."""
+    progress: Progress = silent
+    """Callback, called as `progress(stage, done, total)` in every stage."""
 
-    @classmethod
-    def of(
-        cls,
-        options: EngineOptions,
+    rank: RankOf | None = None
+    """Which rank this process is, set by `for_output`; None if it claims the output alone, which no store allows."""
+
+    def for_output(
+        self,
         source: SourceLike | Sequence[SourceLike],
         output: str | AnyPath | None,
         *,
-        workers: int | None,
-        sync: bool,
-        overwrite: bool,
-        progress: Progress,
         remedy: str = "remove the output first, or choose another",
     ) -> Job:
-        """Return the job for these options; raise an OptionError if they exclude each other.
+        """Return the job for this source and output, with its rank; raise an OptionError if options exclude each other.
 
-        `workers` is None for the cores that this process may use. `remedy` says what to do instead of `overwrite`.
+        `remedy` says what to do instead of `overwrite`.
         """
-        rank = rank_of(options.rank, options.ranks)
-        if options.ray_address is not None and options.engine != "ray":
-            raise OptionError(f"--ray-address {options.ray_address} is for --engine ray")
-        if rank is not None and options.engine == "ray":
+        engine = self.engine
+        rank = rank_of(engine.rank, engine.ranks)
+        if engine.ray_address is not None and engine.engine != "ray":
+            raise OptionError(f"--ray-address {engine.ray_address} is for --engine ray")
+        if rank is not None and engine.engine == "ray":
             raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
-        if rank is not None or options.engine == "ray":
+        if rank is not None or engine.engine == "ray":
             name = "--ranks" if rank is not None else "--engine ray"
-            if overwrite and rank is not None:
+            if self.overwrite and rank is not None:
                 raise OptionError(f"--overwrite cannot be used with {name}: {remedy}")
-            if not sync and not is_remote(output):  # where nothing is synced
+            if not self.sync and not is_remote(output):  # where nothing is synced
                 raise OptionError(
                     f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
                 )
@@ -78,8 +73,7 @@ class Job:
                 raise OptionError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
         elif is_remote(output):
             rank = RankOf(rank=0, ranks=1)
-        workers = workers or available_workers()
-        return cls(options=options, rank=rank, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
+        return replace(self, rank=rank)
 
 
 def _is_in_memory(source: object) -> bool:
@@ -111,7 +105,7 @@ def build_claimed(
     Returns:
         The manifest; None if another rank has completed the dataset.
     """
-    shared, patience = job.rank is not None, job.options.rank_timeout
+    shared, patience = job.rank is not None, job.engine.rank_timeout
     try:
         with (
             claim_pack(
@@ -131,18 +125,18 @@ def build_claimed(
 @contextmanager
 def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
     """Yield the engine that runs the tasks."""
-    options = job.options
+    options, workers = job.engine, job.workers or available_workers()
     heartbeats = Heartbeats(store=claimed.store, patience=options.rank_timeout, is_alone=options.ranks is None)
     if options.engine == "ray":
         from packer.ray_engine import ray_engine
 
         showing = heartbeats.shown(0, is_complete) if claimed.is_shared else nullcontext()
-        with showing, ray_engine(options.ray_address, job.workers) as on_ray:
+        with showing, ray_engine(options.ray_address, workers) as on_ray:
             yield on_ray
     elif job.rank is None:
-        yield Threads(workers=job.workers)
+        yield Threads(workers=workers)
     else:
         rank, ranks = job.rank.rank, job.rank.ranks
-        ranked = Ranks(rank=rank, ranks=ranks, workers=job.workers, heartbeats=heartbeats, is_complete=is_complete)
+        ranked = Ranks(rank=rank, ranks=ranks, workers=workers, heartbeats=heartbeats, is_complete=is_complete)
         with ranked.present():
             yield ranked

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,33 +12,27 @@ from xxhash import xxh3_128_hexdigest
 
 from packer.engine import Engine
 from packer.errors import PackerError
-from packer.facts import ShardEntry, Totals
+from packer.facts import Totals
 from packer.gather import lengths_of
 from packer.options import PackOptions
-from packer.options.command_options import EngineOptions
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.output.unfinished_output import UnfinishedPack
 from packer.paths import expanded, output_path
-from packer.pipeline.apply_options import row_format_of
-from packer.pipeline.disk_space import check_writing
+from packer.pipeline.complete_output import request_of
 from packer.pipeline.job import Job
-from packer.pipeline.name_output import refuse_inside
-from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
-from packer.pipeline.packing import PackResult, completed, write_dataset
-from packer.pipeline.read_documents import SourceLike
-from packer.pipeline.rejected_list import write_rejected_list
-from packer.pipeline.segments.segment_reader import MappedDocuments
-from packer.pipeline.shard_maker import ShardMaker
-from packer.pipeline.watch_source import Watch
-from packer.pipeline.write_shards import write_shards
-from packer.plan.located_rows import LocatedRows, joined_rows, pieces_of
-from packer.progress import Progress, silent
-from packer.shards.file_names import rejected_name
-from packer.shards.generations import with_generation
+from packer.pipeline.output_place import refuse_inside
+from packer.pipeline.packing import PackResult, complete, write_dataset
+from packer.pipeline.write_shards import ShardMaker, write_shards
+from packer.plan.rows import LocatedRows, joined_rows, pieces_of
+from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
-from packer.shards.shard_table import column_of, kept_shards
+from packer.shards.row_format import row_format_of
+from packer.shards.shard_table import column_of
 from packer.shards.structure import RowSegments
-from packer.sources.corpus import Corpus
+from packer.sources.corpus import Corpus, Documents
+from packer.sources.open_sources import SourceLike
+from packer.sources.recorded_source import open_index_source, read_index_source, with_sources
+from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
 
 
@@ -48,11 +41,7 @@ def materialize(
     source: SourceLike | Sequence[SourceLike],
     output: str | AnyPath,
     *,
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
-    engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
-    progress: Progress = silent,
+    job: Job = Job(),  # noqa: B008 (immutable)
 ) -> PackResult:
     """Write the rows of an index with their tokens: the same bytes as packing its source without `index_only`.
 
@@ -63,24 +52,23 @@ def materialize(
         source: what was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and of the
             sources of all generations.
         output: folder to write.
-        workers: as in `pack`.
-        sync: as in `pack`.
-        overwrite: as in `pack`.
-        engine_options: as in `pack`.
-        progress: as in `pack`.
+        job: as in `pack`.
 
     Raises:
         PackerError: the folder is not an index, the source is not that of the index, or as in `pack`.
     """
     # Choose the engine.
-    job = Job.of(engine_options, source, output, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
+    job = job.for_output(source, output)
 
     # Open the index, and the source of each of its generations.
     folder, source = any_path(expanded(index)), expanded(source)
     manifest = read_manifest(folder, intact=True)
     _refuse_kind(folder, manifest)
     check_sizes(folder, manifest)
-    parts = _opened(folder, manifest, source)
+    parts = []
+    for part, one in with_sources(folder, manifest, source):
+        opened, watch = open_index_source(folder, part, one)
+        parts.append(_Part(folder=folder, manifest=part, opened=opened, watch=watch))
 
     # Name the output and write it. An unfinished output is resumed only if it is of this index.
     out = output_path(output)
@@ -88,9 +76,8 @@ def materialize(
     options = replace(manifest.options, index_only=False)
     return write_dataset(
         out,
-        [part.opened for part in parts],
-        options,
-        partial(_write, parts=parts, options=options, progress=progress),
+        [(part.opened, request_of(part.opened, options.to_dict())) for part in parts],
+        partial(_write, parts=parts, options=options, progress=job.progress),
         job=job,
         made_of={"index": xxh3_128_hexdigest(manifest.to_bytes())},
     )
@@ -126,92 +113,30 @@ class _Part:
         Raises:
             PackerError: the source is another one, or was changed.
         """
-        mapped = MappedDocuments(documents=read_index_source(self.folder, self.manifest, self.opened, progress))
+        documents = read_index_source(self.folder, self.manifest, self.opened, progress)
         self.watch.check()
         return ShardMaker(
-            mapped=mapped,
-            plan=IndexPlan(folder=self.folder, manifest=self.manifest, mapped=mapped),
-            row_format=row_format_of(options, mapped.table.extra),
+            documents=documents,
+            plan=IndexPlan(folder=self.folder, manifest=self.manifest, documents=documents),
+            row_format=row_format_of(options, documents.table.extra),
             overlap=options.piece_overlap,
             first_document=self.manifest.first.document,
         )
-
-    def described(self, options: PackOptions, shards: Sequence[ShardEntry], files: Mapping[str, str]) -> Manifest:
-        """Return a manifest of its rows with tokens, as if it were a dataset of its own.
-
-        Args:
-            options: options of the copied dataset.
-            shards: entries of its shards.
-            files: hashes of the files that only it has, by name.
-        """
-        return Manifest(
-            options=options,
-            generations=self.manifest.generations,
-            shards=kept_shards(shards),
-            files=files,
-        )
-
-
-def _opened(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[_Part]:
-    """Open the source of each generation of an index.
-
-    Raises:
-        PackerError: a source is obviously another one, or must be decoded; or the number of sources is wrong.
-    """
-    parts = []
-    for part, one in with_sources(folder, manifest, source):
-        opened, watch = open_index_source(folder, part, one)
-        parts.append(_Part(folder=folder, manifest=part, opened=opened, watch=watch))
-    return parts
 
 
 def _write(
     claimed: UnfinishedPack, engine: Engine, *, parts: Sequence[_Part], options: PackOptions, progress: Progress
 ) -> Manifest:
-    """Write the rows of an index into a claimed folder, resuming an interrupted run.
-
-    Args:
-        claimed: claimed output.
-        engine: decides which shards this process writes.
-        parts: generations of the index.
-        options: options of the copied dataset.
-        progress: callback, as in `pack`.
-
-    Raises:
-        FinishedElsewhere: another rank has completed the output.
-    """
+    """Write the rows of an index into a claimed folder, resuming an interrupted run."""
     # Locate the rows in the sources.
     makers = [part.maker(options, progress) for part in parts]
     _refuse_other_types(makers)
 
-    # Write the shards that are missing.
-    totals = [part.manifest.totals for part in parts]
-    size = makers[0].row_format.bytes_of(sum(each.rows for each in totals), sum(each.segments for each in totals))
-    check_writing(claimed, size, options, engine.workers)
+    # Write the shards that are missing, and the manifest, which completes the dataset.
     watch = Watch.joined(part.watch for part in parts)
-    entries = write_shards(claimed, makers, watch, engine, progress)
-    watch.check()
-
-    # Write the manifest, which completes the dataset.
-    return completed(claimed, engine, partial(_described, claimed, parts, options, entries))
-
-
-def _described(
-    claimed: UnfinishedPack, parts: Sequence[_Part], options: PackOptions, entries: Sequence[ShardEntry]
-) -> tuple[Manifest, Mapping[str, bytes]]:
-    """Return the manifest of all generations, as if all but the first one had been appended, and its small files."""
-    manifest: Manifest | None = None
-    files: dict[str, bytes] = {}
-    left = iter(entries)
-    for number, part in enumerate(parts):
-        own, first = {}, part.manifest.first.document
-        if options.on_error == "skip":
-            own[rejected_name(number)] = write_rejected_list(claimed, part.opened.sources, number, first)
-        shards = list(islice(left, len(part.manifest.shards)))
-        manifest, small = with_generation(manifest, part.described(options, shards, own))
-        files.update(small)
-    assert manifest is not None
-    return manifest, files
+    entries = write_shards(claimed, makers, options.shard_size, watch, engine, progress)
+    generations = [(part.manifest.generations[0], part.opened.sources) for part in parts]
+    return complete(claimed, engine, options, generations, entries)
 
 
 def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
@@ -237,7 +162,7 @@ class IndexPlan:
     manifest: Manifest
     """Its manifest, or that of one of its generations."""
 
-    mapped: MappedDocuments
+    documents: Documents
     """Documents of its source."""
 
     @property
@@ -272,23 +197,23 @@ class IndexPlan:
 
     def _numbers(self, columns: Mapping[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
         """Return the documents of segments, as they are numbered for packing."""
-        documents, first = self.mapped.documents, self.manifest.first.document
+        source, first = self.documents, self.manifest.first.document
         ids = numbers = columns["doc_ids"] - first
-        is_known = (ids >= 0) & (ids < documents.identity.documents)
-        if documents.origins.is_mixture:
-            numbers, is_known = documents.origins.numbers(columns["source_ids"], ids, columns["copy"])
+        is_known = (ids >= 0) & (ids < source.identity.documents)
+        if source.origins.is_mixture:
+            numbers, is_known = source.origins.numbers(columns["source_ids"], ids, columns["copy"])
         if not is_known.all():
             raise _misfit(path, f"document {ids[is_known.argmin()] + first}")
         return numbers
 
     def _check(self, documents: NDArray[np.int64], ends: NDArray[np.int64], path: str) -> None:
         """Check that documents have all tokens of their segments, whose memory is read without a further check."""
-        table = self.mapped.table
+        table = self.documents.table
         lengths = np.empty(len(documents), np.int32)
         lengths_of(table.input_ids.addresses, table.lists_of(documents), lengths)
         if (ends > lengths).any():
             at = int((ends > lengths).argmax())
-            raise _misfit(path, f"{ends[at]:,} tokens of {self.mapped.documents.describe(int(documents[at]))}")
+            raise _misfit(path, f"{ends[at]:,} tokens of {self.documents.describe(int(documents[at]))}")
 
 
 def _misfit(path: str, what: str) -> PackerError:

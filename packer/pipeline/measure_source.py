@@ -11,18 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import MixturePart
+from packer.figures.row_figures import RowFigures, RowSums
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.planning.group_plan import document_groups
-from packer.pipeline.planning.limit_plan import limit_values
-from packer.pipeline.planning.make_plan import plan_lengths
-from packer.pipeline.read_documents import Documents, SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
-from packer.plan.located_rows import Plan, rows_of_plan
+from packer.plan.rows import Plan, rows_of_plan
+from packer.planning.make_plan import plan_lengths
+from packer.planning.whole_plan import document_groups, limit_values
 from packer.progress import Progress, silent
-from packer.sources.origins import Origins
-from packer.sources.survey_corpus import CorpusSurvey, survey_corpus
-from packer.stats.row_figures import RowFigures, RowSums
+from packer.sources.corpus import Documents, Origins
+from packer.sources.open_sources import SourceLike, open_sources
+from packer.sources.survey import CorpusSurvey, survey_corpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from packer.errors import SourceError
-from packer.facts import Totals
+from packer.facts import RejectedRecord, Totals
 from packer.output.unfinished_output import Output
 from packer.plan.mixture_shares import Take
 from packer.shards.file_names import rejected_name
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
-from packer.shards.rejected_records import read_rejected
-from packer.sources.rejections import count_rejected, rejected_records
+from packer.shards.reader import read_rejected
+from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.source import Source
 from packer.stores import AnyPath
 
@@ -38,7 +38,7 @@ def write_rejected_list(
     name = rejected_name(generation)
     with folder.temporary(name) as temporary:
         with closing(HashingFile(temporary)) as file:
-            for record in rejected_records(sources):
+            for record in _rejected_records(sources):
                 record = replace(record, document=record.document + first_document)
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
             if folder.store.sync:
@@ -58,6 +58,19 @@ def with_rejected(totals: Totals, sources: Mapping[str, Source], takes: Sequence
     counts = count_rejected([*sources.values()], takes)
     values = totals.with_rejected(sum(counts.values())).values()
     return Totals(**{**values, "documents_rejected": counts})
+
+
+def with_texts(totals: Totals, opened: Corpus) -> Totals:
+    """Add the counts made while text was tokenized, if any source is text."""
+    texts = [source.tokenized for source in opened.sources.values() if source.tokenized is not None]
+    if not texts:
+        return totals
+    return replace(
+        totals,
+        documents_straddling=sum(text.counts["straddling"] for text in texts),
+        documents_untrained=sum(text.counts["untrained"] for text in texts),
+        documents_by_gigatoken=sum(text.counts["fast"] for text in texts) or None,
+    )
 
 
 def refuse_all_rejected(sources: Mapping[str, Source], documents: int, tokens: int) -> None:
@@ -82,9 +95,16 @@ def refuse_untrained(sources: Mapping[str, Source], tokens: int) -> None:
     )
 
 
+def _rejected_records(sources: Mapping[str, Source]) -> Iterator[RejectedRecord]:
+    """Yield the rejected records of a decoded source, or of those of a mixture by name, in order."""
+    for name, source in sources.items():
+        for record in source.rejections.records(source.indices):
+            yield replace(record, source=name) if name else record
+
+
 def _described(sources: Mapping[str, Source], counts: Mapping[str, int], others: str = "") -> str:
     """Describe rejected records: how many, why, what is said of others, and the first one."""
-    first = next(rejected_records(sources))
+    first = next(_rejected_records(sources))
     place = f"line {first.line}" if first.line is not None else f"row {first.row}"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
     return (
@@ -106,7 +126,7 @@ def list_faults(folder: AnyPath, manifest: Manifest, sources: Mapping[str, Sourc
     found = (
         (name or None, int(document) + manifest.first.document, reason)
         for name, source in sources.items()
-        for document, reason in source.rejections.named(source.order)
+        for document, reason in source.rejections.named(source.indices)
     )
     recorded = ((one.source, one.document, one.reason) for one in read_rejected(folder / manifest.rejected_name))
     for one, other in zip_longest(recorded, found):

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.figures.dataset_figures import ShownRow
+from packer.figures.row_figures import RowProfile
 from packer.loader.dataset import PackedDataset
 from packer.loader.draws import draws, stream_key
 from packer.loader.open_shards import Row
-from packer.plan.located_rows import LocatedRows
+from packer.plan.rows import LocatedRows
 from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
-from packer.sources.origins import Origins
-from packer.stats.dataset_figures import ShownRow
-from packer.stats.row_figures import RowProfile
+from packer.sources.corpus import Origins
 
 SAMPLED_ROWS = 32
 """Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""

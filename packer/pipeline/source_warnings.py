@@ -13,11 +13,10 @@ import pyarrow as pa
 from packer.facts import MixturePart, PlanTotals
 from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
+from packer.inputs.document_errors import reading
+from packer.inputs.mapped_lists import MappedLists
 from packer.options import PackOptions
-from packer.sources.corpus import Corpus
-from packer.sources.documents import reading
-from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.rejections import count_rejected
+from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.source import Source
 
 _READ_TOGETHER = 250  # documents

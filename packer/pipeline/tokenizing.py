@@ -14,26 +14,26 @@ from packer.engine import Threads, available_workers
 from packer.errors import PackerError
 from packer.facts import REJECTED, JsonRecord, SourceIdentity, TextIdentity
 from packer.facts.json_record import Count
+from packer.inputs.hugging_face import REPORT, STATE
 from packer.options import PackOptions
 from packer.output.claim_folder import claim
 from packer.output.replace_folder import restore
 from packer.output.request import Request, RequestedFile, difference
 from packer.output.unfinished_output import UNREADABLE, Kind, Output
 from packer.paths import PathList, expanded, local_output, tokenizer_name
-from packer.pipeline.complete_output import changed_since, check_files
-from packer.pipeline.disk_space import check_tokenizing
-from packer.pipeline.name_output import name_after, refuse_inside
-from packer.pipeline.open_inputs import open_with, request_of
+from packer.pipeline.complete_output import changed_since, check_files, request_of
+from packer.pipeline.output_place import check_tokenizing, name_after, refuse_inside
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_unstopped
-from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
-from packer.sources.corpus import Corpus
-from packer.sources.decoding.decoded_pieces import Piece, cut_source
-from packer.sources.files.hugging_face import REPORT, STATE
-from packer.sources.rejections import count_rejected
+from packer.sources.corpus import Corpus, count_rejected
+from packer.sources.decoded_pieces import Piece, cut_source
+from packer.sources.open_sources import open_with
+from packer.sources.spill import spill_corpus
+from packer.sources.survey import survey_source
+from packer.sources.watch_source import Watch
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -92,6 +92,9 @@ class TokenizeReport(JsonRecord):
 
     documents_untrained: Count
     """Documents that have tokens, none of them trained."""
+
+    documents_by_gigatoken: Count | None = None
+    """Documents that gigatoken tokenized; None if there are none."""
 
     documents_rejected: Mapping[str, Count] | None = None
     """Documents that could not be used and are empty, by reason; None if one would have been an error."""
@@ -154,7 +157,8 @@ def tokenize(
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
     source = expanded(source)
-    out = local_output(output if output is not None else name_after(source, options, "tokenized"), "packer tokenize")
+    out = name_after(source, "tokenized", options.split) if output is None else output
+    out = local_output(out, "packer tokenize")
     opened = Corpus(parts=(open_with(source, options, turns_of_chats=True),))
     watch = Watch.of(opened)
     refuse_inside(source, out)
@@ -221,12 +225,12 @@ def _write(
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder.building, spill, pieces, names)
     check_tokenizing(spill, opened, folder.out)
-    decoded = opened.spill(spill, progress, engine=Threads(workers=workers))
+    decoded = spill_corpus(opened, spill, progress, engine=Threads(workers=workers))
     (spilled,) = decoded.parts
     watch.check()
     assert spilled.tokenized is not None
     warn_of_unstopped(decoded)
-    identity = spilled.survey().identity
+    identity = survey_source(spilled).identity
     counts, digest = None, None
     if spilled.skips:
         refuse_all_rejected(decoded.sources, identity.documents, identity.tokens)
@@ -240,6 +244,7 @@ def _write(
         source=identity,
         documents_straddling=spilled.tokenized.counts["straddling"],
         documents_untrained=spilled.tokenized.counts["untrained"],
+        documents_by_gigatoken=spilled.tokenized.counts["fast"] or None,
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(

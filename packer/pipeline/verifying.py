@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.engine import Engine, Threads, available_workers
-from packer.errors import OptionError, SourceError
+from packer.errors import OptionError, PackerError, SourceError
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
+from packer.inputs.token_tables import TokenTable
 from packer.options.choices import EngineName
 from packer.paths import PathList, expanded
-from packer.pipeline.against_source import compare_with_source
-from packer.pipeline.open_inputs import with_texts
-from packer.pipeline.packed_source import open_packed_source, with_sources
-from packer.pipeline.read_documents import SourceLike
-from packer.pipeline.recounting import identity_faults
-from packer.pipeline.rejected_list import list_faults
+from packer.pipeline.against_source import ExpectedSegments, SourceCounts, TableDifferences
+from packer.pipeline.rejected_list import list_faults, with_texts
+from packer.plan.segments import Segments
+from packer.planning.packable_segments import cut_table
 from packer.progress import Progress, silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.check_totals import differences
@@ -25,12 +29,17 @@ from packer.shards.generations import in_generation
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.sources.corpus import Corpus
+from packer.sources.open_sources import SourceLike
+from packer.sources.packed_rows import PackedRows
+from packer.sources.recorded_source import open_packed_source, with_sources
+from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now
 from packer.sources.source import Source
-from packer.sources.source_order import in_source_order
+from packer.sources.source_order import SourceOrder, in_source_order
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
 _PATHS = (str, Path, PathList)
+_TOGETHER = 1 << 18  # segments of the source, approximately, that are compared with those of the rows
 
 
 def verify(
@@ -85,11 +94,7 @@ def verify(
 
 
 def _engine(name: EngineName, ray_address: str | None, workers: int) -> AbstractContextManager[Engine]:
-    """Return a context with the engine that checks the shards.
-
-    Raises:
-        PackerError: there is an address, but the engine is not a cluster.
-    """
+    """Return a context with the engine that checks the shards; an OptionError for an address without a cluster."""
     if name == "ray":
         from packer.ray_engine import ray_engine
 
@@ -124,6 +129,126 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress
             yield from list_faults(folder, manifest, opened.sources)
 
 
+def compare_with_source(
+    folder: AnyPath,
+    manifest: Manifest,
+    source: SourceOrder,
+    progress: Progress,
+) -> Generator[str, None, bool]:
+    """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
+
+    If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does not
+    grow with the number of documents: the segments of the rows are sorted in a temporary folder (`sorted_for_now`),
+    and then read for one part of the source after the other.
+
+    Args:
+        folder: packed dataset, itself verified before.
+        manifest: its manifest, or that of one of its generations, whose documents are numbered from 0 here.
+        source: source that was packed; of a mixture, the documents that were taken.
+        progress: callback, called as `progress("compare", done, total)`, in tokens.
+
+    Returns:
+        Whether rows and totals agree with the source.
+
+    Raises:
+        PackerError: a document of the source is wrong, a file cannot be read, or the temporary files cannot be written.
+    """
+    options = manifest.options
+    counts = SourceCounts(options)
+    documents = tokens = faults = 0
+
+    def number_documents(segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
+        return source.numbers(segments) - manifest.first.document
+
+    rows = PackedRows.of(folder, manifest, options.kept, options.stored_keep_tokens)
+    index = SegmentIndex(
+        packed=folder, manifest=manifest, folder=folder, number_documents=number_documents, is_source=False
+    )
+    with sorted_for_now(index) as index:
+        tables = source.tables()
+        for table in tables:
+            differences = _compared(table, index, TableDifferences(options, source, rows), counts)
+            documents += len(table.lengths)
+            if differences.in_structure:
+                yield from _other_number(manifest, source, documents, tables)
+            for fault in differences.faults():
+                faults += 1
+                yield fault
+            if differences.in_structure:
+                return False
+            tokens += int(table.lengths.sum(dtype=np.int64))
+            progress("compare", tokens, manifest.totals.tokens)
+        unexpected = len(index.read(documents, np.iinfo(np.int64).max).documents)
+        if unexpected:
+            yield from _other_number(manifest, source, documents, tables)
+            yield f"{unexpected:,} segments in the rows are not in the source"
+            return False
+    if not faults:
+        for fault in counts.faults(manifest, source.rejected(), source.describe):
+            faults += 1
+            yield fault
+    return not faults
+
+
+def _compared(
+    table: TokenTable, index: SegmentIndex, differences: TableDifferences, counts: SourceCounts
+) -> TableDifferences:
+    """Compare the documents of a table, and count them as long as they agree with the rows."""
+    options = index.manifest.options
+    for part in _parts(table, options.max_len):
+        found = index.read(part.first_document, part.first_document + len(part.lengths))
+        policy = segments = cut_table(part, options, differences.describe)
+        if not counts.keeps_whole:
+            segments = policy.cut_at(*_cuts(found, part.first_document, policy))
+        differences.compare(ExpectedSegments.of(segments), found, part)
+        if differences.in_structure:
+            break
+        counts.add(part, policy, segments, found)
+    return differences
+
+
+def _other_number(manifest: Manifest, source: SourceOrder, done: int, rest: Iterator[TokenTable]) -> Iterator[str]:
+    """Yield a sentence if a source does not have as many documents as were packed: it may be another source.
+
+    `done` documents have been read; `rest` is read only to count, and errors in it must not hide a difference.
+    """
+    found, packed = source.documents, manifest.totals.documents
+    with suppress(PackerError):
+        found = done + sum(len(table.lengths) for table in rest) if found is None else found
+        if found != packed:
+            yield f"the source has {found:,} documents, the manifest says {packed:,}"
+
+
+def _parts(table: TokenTable, max_len: int) -> Iterator[TokenTable]:
+    """Split a table into parts of even numbers of documents that have about as many segments as are read together."""
+    segments = np.cumsum(table.lengths // max_len + 1, dtype=np.int64)
+    first, count = 0, len(table.lengths)
+    while first < count:
+        before = int(segments[first - 1]) if first else 0
+        last = int(np.searchsorted(segments, before + _TOGETHER, side="right"))
+        last = min(max(last - (last - first) % 2, first + 2), count)
+        lists = table.lists_of(np.arange(first, last))
+        yield replace(
+            table, lengths=table.lengths[first:last], lists=lists, first_document=table.first_document + first
+        )
+        first = last
+
+
+def _cuts(
+    found: SortedSegments, first_document: int, segments: Segments
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return (documents, starts) at which the rows cut the documents of a part, as `Segments.cut_at` takes them.
+
+    Starts are counted from the first kept token of a document. Impossible cuts are left out: the comparison reports
+    such segments.
+    """
+    documents = found.documents - first_document
+    starts = found.starts - segments.kept_starts(documents)
+    is_cut = (starts > 0) & (starts < segments.kept_lengths()[documents])
+    is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
+    return documents[is_cut], starts[is_cut].astype(np.int32)
+
+
 def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:
     """Return the first difference between a source of a mixture and the one that was packed, or None."""
     others = found.to_dict()
@@ -145,3 +270,41 @@ def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str |
         if packed.get(name) != found.get(name):
             return f"it was packed with another {name}: {packed.get(name)}, here {found.get(name)}"
     return None
+
+
+def identity_faults(recorded: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
+    """Yield a sentence for each difference between a source and the identity in the manifest.
+
+    Versions of the libraries that tokenize text may differ, since tokens are compared, and so may the names and sizes
+    of files: the same documents in other files, or compressed, are the same source. Only if all names are equal must
+    each file have the same documents and tokens.
+
+    Args:
+        recorded: identity in the manifest.
+        found: identity of the source.
+    """
+    one, other = _facts(recorded), _facts(found)
+    if [file["name"] for file in one["files"]] != [file["name"] for file in other["files"]]:
+        del one["files"], other["files"]
+    yield from _differing(one, other)
+
+
+def _facts(identity: SourceIdentity) -> dict[str, Any]:
+    """Return the facts that must be equal, without the sources of a mixture, which are compared before."""
+    content = identity.to_dict()
+    if identity.text is not None:
+        content["text"] = identity.text.without_versions()
+    content["files"] = [{name: file[name] for name in file if name != "bytes"} for file in content["files"]]
+    content.pop("mixture", None)
+    return content
+
+
+def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys([*recorded, *found]):
+        one, other = recorded.get(name), found.get(name)
+        if name == "files" and len(one or ()) == len(other or ()):
+            for number, files in enumerate(zip(one or (), other or (), strict=True)):
+                for fault in _differing(*files):
+                    yield f"{fault} (files, number {number})"
+        elif one != other:
+            yield f"the source differs from the packed one: {name} is {other}, the manifest says {one}"

@@ -1,21 +1,193 @@
-"""Write the shards of a plan that an interrupted run has not written."""
+"""Make and write the shards of a plan; the bytes of a shard depend only on the source, the plan and its number."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.engine import Engine, run_tasks, without
+from packer.errors import SourceError
 from packer.facts import ShardEntry
-from packer.output.unfinished_pack import UnfinishedPack
-from packer.pipeline.shard_maker import Batches, ShardMaker
-from packer.pipeline.watch_source import Watch
+from packer.facts.rejection import REMEDY
+from packer.gather import Spans, held_spans
+from packer.inputs.document_errors import reading, value_message, wrong_values
+from packer.inputs.token_tables import TokenTable
+from packer.output.unfinished_output import UnfinishedPack
+from packer.pipeline.output_place import check_writing
+from packer.plan.rows import LocatedRows, Plan, ShardRows
+from packer.plan.segments import context_of, extents_of
+from packer.planning.leftover_values import LeftoverValues
 from packer.progress import Progress
 from packer.shards.file_names import all_shard_names, shard_name
-from packer.shards.writer import write_shard
+from packer.shards.kept_columns import KeptValues
+from packer.shards.row_format import RowFormat
+from packer.shards.segment_values import SegmentValues
+from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batches, write_shard
+from packer.sources.corpus import Documents, Origins
+from packer.sources.watch_source import Watch
+from packer.stores.mirror import in_use
+
+Batches: TypeAlias = Iterator[tuple[list[pa.RecordBatch], Counts]]
+"""Record batches of each block of rows, and their counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardMaker:
+    """Everything that the bytes of the shards depend on. Can be pickled; makes the same bytes in any process."""
+
+    documents: Documents
+    """Documents that are packed."""
+
+    plan: Plan
+    """Segments of the rows of each shard."""
+
+    row_format: RowFormat
+    """Format of the rows."""
+
+    overlap: int
+    """Tokens that each piece of a split document repeats from the end of the piece before it."""
+
+    leftovers: LeftoverValues | None = None
+    """Notes with the values of leftovers; None if every shard reads its segments from the source."""
+
+    first_document: int = 0
+    """Number that the first document has in the rows; above 0 if they are appended to others."""
+
+    @property
+    def table(self) -> TokenTable:
+        """Columns of all documents, by address."""
+        return self.documents.table
+
+    @property
+    def origins(self) -> Origins:
+        """Source, document and copy that each document comes from."""
+        return self.documents.origins
+
+    def batches(self, shard: int) -> Batches:
+        """Yield (record batches, their counts) of each block of rows of a shard, in order.
+
+        Raises:
+            SourceError: a token or label of the source is out of range.
+        """
+        rows = self.plan.rows(shard)
+        kept, schema = self._kept(rows), self.row_format.schema
+        is_collected = self.leftovers is not None and self.leftovers.plan.is_of_pool(shard)
+        segments = 0
+        with self._read(shard, rows) as columns:
+            for first, last in self.row_format.blocks(len(rows)):
+                block = self.block(rows.part(first, last))
+                if is_collected:
+                    block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
+                segments += len(block.lists)
+                try:
+                    yield build_batches(block, columns, kept, self.row_format, schema)
+                except BadTokenError as bad:
+                    raise SourceError(self._explain(bad, block)) from bad
+
+    def block(self, rows: LocatedRows) -> RowBlock:
+        """Return the segments of some rows with everything that the writer needs."""
+        documents, starts, lengths = rows.documents, rows.starts, rows.lengths
+        sources, ids, copies = self.origins.of(documents)
+        lists = self.table.lists_of(documents)
+        return RowBlock(
+            lists=lists,
+            kept_lists=lists,
+            documents=ids + self.first_document if self.first_document else ids,
+            source_ids=sources,
+            copies=copies,
+            starts=starts,
+            lengths=lengths,
+            extents=extents_of(lengths, self.row_format.align),
+            context=context_of(starts, self.overlap),
+            row_starts=rows.row_starts,
+        )
+
+    def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: SegmentValues) -> None:
+        """Copy the values of segments from the source.
+
+        Args:
+            pieces: (segments,) an array of PIECE.
+            places: (segments,) index of the first value of each in `out`.
+            out: receives the values.
+
+        Raises:
+            SourceError: a token or label of the source is out of range.
+        """
+        block, columns = self.block(LocatedRows.one_row(pieces)), self._columns()
+        with self._held(columns, pieces):
+            try:
+                out.fill(columns, Spans(block.lists, block.starts, block.lengths, places))
+            except BadTokenError as bad:
+                raise SourceError(self._explain(bad, block)) from bad
+
+    def _columns(self) -> SourceColumns:
+        kept = {name: self.table.extra[name].addresses() for name in self.row_format.stored_kept_tokens}
+        labels = self.table.labels if "labels" in self.row_format.token_columns else None
+        return SourceColumns(input_ids=self.table.input_ids, labels=labels, kept_tokens=kept)
+
+    @contextmanager
+    def _read(self, shard: int, rows: ShardRows) -> Iterator[SourceColumns]:
+        """Yield the columns that a shard is made of, with all values in memory that it needs.
+
+        List i of collected leftovers is segment i of the shard; otherwise, lists are those of the source.
+        """
+        columns = self._columns()
+        if self.leftovers is None:
+            if not in_use():
+                yield columns
+                return
+            with self._held(columns, rows.part(0, len(rows)).pieces):
+                yield columns
+            return
+        every = rows.part(0, len(rows))
+        if self.leftovers.plan.is_of_pool(shard):
+            yield self.leftovers.collected(shard, every.pieces, self.copy_values).columns(every.starts, every.lengths)
+        else:
+            left = self.leftovers.left_by(shard)
+            with self._held(columns, np.concatenate([every.pieces, left])):
+                self.leftovers.save(shard, left, self.copy_values)
+                yield columns
+
+    @contextmanager
+    def _held(self, columns: SourceColumns, pieces: NDArray[Any]) -> Iterator[None]:
+        """Hold segments of a source in object storage, which is read in as few requests as possible."""
+        tokens = None if self.row_format.index_only else columns.input_ids
+        read = [column for column in (tokens, columns.labels, *columns.kept_tokens.values()) if column]
+        rows = LocatedRows.one_row(pieces)
+        lists = self.table.lists_of(rows.documents)
+        with reading(self.documents.source.name), held_spans(read, lists, rows.starts, rows.lengths):
+            yield
+
+    def _kept(self, rows: ShardRows) -> KeptValues:
+        """Return the values that the documents of a shard have in kept columns."""
+        if not self.row_format.kept:
+            return KeptValues(lists=np.empty(0, np.int64), values={})
+        lists = self.table.lists_of(rows.part(0, len(rows)).documents)
+        return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, lists)
+
+    def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
+        """Return a message that names the document, position and value that is not a token id."""
+        column = self.table.input_ids if bad.column == "input_ids" else self.table.labels
+        assert column is not None
+        start = int(block.starts[bad.segment])
+        values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
+        found = values.to_numpy(zero_copy_only=False)
+        position = int(wrong_values(found, label=bad.column == "labels").argmax())
+        document = int(block.documents[bad.segment]) - self.first_document
+        where = self.origins.describe(int(block.source_ids[bad.segment]), document)
+        is_label = bad.column == "labels"
+        name = self.documents.source.token_column(document, label=is_label)
+        message = value_message(name, int(found[position]), start + position, label=is_label)
+        return f"{where}: {message}; {REMEDY}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +230,12 @@ class ShardTask:
 
 
 def write_shards(
-    claimed: UnfinishedPack, makers: Sequence[ShardMaker], watch: Watch, engine: Engine, progress: Progress
+    claimed: UnfinishedPack,
+    makers: Sequence[ShardMaker],
+    shard_size: int,
+    watch: Watch,
+    engine: Engine,
+    progress: Progress,
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
@@ -67,56 +244,72 @@ def write_shards(
     Args:
         claimed: unfinished output.
         makers: maker of the shards of each generation; a new pack has one, the only one that may have leftovers.
+        shard_size: bytes of a shard, about.
         watch: source files.
         engine: decides which shards this process writes.
         progress: callback.
+
+    Raises:
+        PackerError: the rows do not fit on the disk, a token or label is out of range, or a source file changed.
     """
+    plans = [maker.plan.totals for maker in makers]
+    size = makers[0].row_format.bytes_of(sum(each.rows for each in plans), sum(each.segments for each in plans))
+    check_writing(claimed, size, shard_size, engine.workers)
     rows_of = [maker.plan.shard_rows for maker in makers]
     ends = list(accumulate(map(len, rows_of)))
     task = ShardTask(claimed=claimed, makers=makers, watch=watch, ends=ends)
-    shard_rows, names = [rows for each in rows_of for rows in each], all_shard_names(*ends)
-    maker = makers[0]
+    names = all_shard_names(*ends)
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
-    total = sum(shard_rows)
     done = sum(entry.rows for entry in entries.values())
-    counting = threading.Lock()
-    max_len = maker.row_format.max_len
-
-    def counted(batches: Batches, raise_if_cancelled: Callable[[], None]) -> Batches:
-        nonlocal done
-        for built, counts in batches:
-            raise_if_cancelled()
-            yield built, counts
-            with counting:
-                done += sum(batch.num_rows for batch in built)
-                progress("write", done * max_len, total * max_len)
+    rows = _RowCount(progress, makers[0].row_format.max_len, sum(map(sum, rows_of)), done)
 
     def write(shard: int, raise_if_cancelled: Callable[[], None]) -> ShardEntry:
-        return task(shard, lambda batches: counted(batches, raise_if_cancelled))
+        return task(shard, lambda batches: rows.of_batches(batches, raise_if_cancelled))
 
     def written(asked: Sequence[int]) -> list[int]:
         if engine.is_shared:
             entries.update(claimed.committed([names[shard] for shard in asked if names[shard] not in entries]))
         return [shard for shard in asked if names[shard] in entries]
 
-    def write_some(shards: Sequence[int]) -> None:
-        nonlocal done
-        for missing in engine.assigned(shards, written):
+    def write_some(some: Sequence[int]) -> None:
+        for missing in engine.assigned(some, written):
             for entry in engine.run(task, missing, write):
                 entries[entry.file] = entry
                 if not engine.is_local:
-                    done += entry.rows
-                    progress("write", done * max_len, total * max_len)
+                    rows.add(entry.rows)
 
-    if maker.leftovers is None:
-        write_some(range(len(shard_rows)))
+    leftovers = makers[0].leftovers
+    if leftovers is None:
+        write_some(range(len(names)))
     else:
-        pool = maker.leftovers.plan.pool_numbers.tolist()
-        write_some(without(range(len(shard_rows)), pool))
+        pool = leftovers.plan.pool_numbers.tolist()
+        write_some(without(range(len(names)), pool))
         if len(written(pool)) < len(pool):
-            maker.leftovers.pass_on(engine, maker.copy_values)
+            leftovers.pass_on(engine, makers[0].copy_values)
         write_some(pool)
+    watch.check()
     return [entries[name] for name in names]
+
+
+class _RowCount:
+    """Counts the rows that are written, and reports them in tokens, padding included."""
+
+    def __init__(self, progress: Progress, max_len: int, total: int, done: int) -> None:
+        self._progress, self._max_len, self._total, self._done = progress, max_len, total, done
+        self._lock = threading.Lock()
+
+    def add(self, rows: int) -> None:
+        """Count rows and report the sum."""
+        with self._lock:
+            self._done += rows
+            self._progress("write", self._done * self._max_len, self._total * self._max_len)
+
+    def of_batches(self, batches: Batches, raise_if_cancelled: Callable[[], None]) -> Batches:
+        """Yield record batches, and count their rows once they are written."""
+        for built, counts in batches:
+            raise_if_cancelled()
+            yield built, counts
+            self.add(sum(batch.num_rows for batch in built))
 
 
 def _intact_shards(

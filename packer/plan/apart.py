@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_if_large
 from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound_of_extents, by_group, groups_of_numbers
 from packer.plan.rows import PlacedRows, collected_rows
 from packer.plan.segments import Segments
@@ -171,7 +171,7 @@ def mark_clashes(
 
 
 @jit
-def find_runs(grouped: GroupedSegments, classes: NDArray[np.int64], out_runs: NDArray[Any]) -> Any:
+def find_runs(grouped: GroupedSegments, classes: NDArray[np.int64], out_runs: NDArray[Any]) -> int:
     """Divide groups into runs of segments of one class; write where runs begin, by class and then by group.
 
     Args:
@@ -202,7 +202,7 @@ def find_runs(grouped: GroupedSegments, classes: NDArray[np.int64], out_runs: ND
                 out_runs[ends[segment_class]] = i
                 ends[segment_class] += 1
                 last = segment_class
-    return runs
+    return int(runs)
 
 
 @jit
@@ -214,23 +214,15 @@ def spread_runs(
     limit: int,
     least: int,
     out_rows: NDArray[Any],
-) -> Any:
+) -> int:
     """Give every segment the emptiest row that has room and holds no segment of its group, or a new one.
 
     While a run is placed, rows that hold its group are set aside, so that every other row may be taken. Rows with the
     same number of tokens form a stack. `OpenPacks` is not used, because its calls take several times as long.
 
-    Args:
-        grouped: segments by group.
-        classes: (max_len + 1,) class of each extent.
-        runs: (runs,) first segment of each run in `grouped.numbers`, from `find_runs`.
-        max_len: length of a row.
-        limit: largest number of segments in a row.
-        least: number of rows to begin with, at most the number of segments.
-        out_rows: (segments,) row of each segment, from 0 on.
-
-    Returns:
-        The number of rows.
+    Classes are those of each extent, shape (max_len + 1,), and runs, from `find_runs`, the first segment of each. There
+    are `least` rows to begin with, and at most `limit` segments in each. Writes the row of each segment, shape
+    (segments,), from 0 on, and returns the number of rows.
     """
     numbers, starts, groups, extents = grouped
     tops = np.full(max_len + 1, NONE)
@@ -238,8 +230,7 @@ def spread_runs(
     count = np.int64(least)
     for row in range(count):
         rows[row, FILL], rows[row, DEPTH] = 0, 0
-        rows[row, ABOVE], rows[row, BELOW] = row + 1 if row + 1 < count else NONE, row - 1
-    tops[0] = count - 1
+        _put_on_top(rows, tops, row)
     lowest = np.int64(0)  # stacks below it are empty
     for run in range(len(runs)):
         begin = np.int64(runs[run])
@@ -248,15 +239,8 @@ def spread_runs(
         segment_class = classes[extents[numbers[begin]]]
         for i in range(first, begin):
             row = np.int64(out_rows[i])
-            if rows[row, FILL] == max_len or rows[row, DEPTH] == limit:
-                continue
-            above, below = rows[row, ABOVE], rows[row, BELOW]
-            if above == NONE:
-                tops[rows[row, FILL]] = below
-            else:
-                rows[above, BELOW] = below
-            if below != NONE:
-                rows[below, ABOVE] = above
+            if rows[row, FILL] < max_len and rows[row, DEPTH] < limit:
+                _take_out(rows, tops, row)
         end = begin
         while end < last:
             extent = np.int64(extents[numbers[end]])
@@ -266,10 +250,7 @@ def spread_runs(
                 lowest += 1
             if lowest + extent <= max_len:
                 row = tops[lowest]
-                below = rows[row, BELOW]
-                tops[lowest] = below
-                if below != NONE:
-                    rows[below, ABOVE] = NONE
+                _take_out(rows, tops, row)
             else:
                 row = count
                 rows[row, FILL], rows[row, DEPTH] = 0, 0
@@ -280,13 +261,29 @@ def spread_runs(
             end += 1
         for i in range(first, end):
             row = np.int64(out_rows[i])
-            fill = rows[row, FILL]
-            if fill == max_len or rows[row, DEPTH] == limit:
-                continue
-            below = tops[fill]
-            rows[row, ABOVE], rows[row, BELOW] = NONE, below
-            if below != NONE:
-                rows[below, ABOVE] = row
-            tops[fill] = row
-            lowest = min(lowest, fill)
-    return count
+            if rows[row, FILL] < max_len and rows[row, DEPTH] < limit:
+                _put_on_top(rows, tops, row)
+                lowest = min(lowest, rows[row, FILL])
+    return int(count)
+
+
+@jit_if_large
+def _put_on_top(out_rows: NDArray[np.int64], out_tops: NDArray[np.int64], row: int) -> None:
+    """Put a row on the stack of the rows with as many tokens."""
+    below = out_tops[out_rows[row, FILL]]
+    out_rows[row, ABOVE], out_rows[row, BELOW] = NONE, below
+    if below != NONE:
+        out_rows[below, ABOVE] = row
+    out_tops[out_rows[row, FILL]] = row
+
+
+@jit_if_large
+def _take_out(out_rows: NDArray[np.int64], out_tops: NDArray[np.int64], row: int) -> None:
+    """Take a row out of its stack, wherever it lies there."""
+    above, below = out_rows[row, ABOVE], out_rows[row, BELOW]
+    if above == NONE:
+        out_tops[out_rows[row, FILL]] = below
+    else:
+        out_rows[above, BELOW] = below
+    if below != NONE:
+        out_rows[below, ABOVE] = above

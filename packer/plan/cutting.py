@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import jit_if_large
-from packer.errors import SourceError
 from packer.options.choices import LongPolicy, TruncateSide
 from packer.plan.segments import Segments, extents_of
 
@@ -22,7 +21,6 @@ def cut_documents(
     overlap: int = 0,
     truncate_side: TruncateSide = "right",
     align: int = 1,
-    first_document: int = 0,
 ) -> Segments:
     """Apply the long-document policy.
 
@@ -33,24 +31,16 @@ def cut_documents(
     Args:
         lengths: (documents,) tokens of each document.
         max_len: length of a row.
-        long: long-document policy.
+        long: long-document policy; with "error", no document may be long.
         overlap: tokens that a piece repeats, 0 to max_len - 1.
         truncate_side: left or right.
         align: extents are rounded up to a multiple of this divisor of max_len.
-        first_document: number of the first of these documents in the source, for the error message.
-
-    Raises:
-        SourceError: `long` is "error" and a document is longer than max_len.
     """
     assert 0 <= overlap < max_len
     assert max_len % align == 0
     cut = np.flatnonzero(lengths > max_len)
     of_long = lengths[cut].astype(np.int64)
-    if long == "error" and len(cut):
-        raise SourceError(
-            f"document {first_document + cut[0]} has {of_long[0]:,} tokens and max_len is {max_len:,} "
-            f"({len(cut):,} documents are longer); choose --long split, truncate or drop"
-        )
+    assert long != "error" or not len(cut)
     tails, stride = lengths, max_len - overlap
     heads, tail_starts = np.zeros(len(cut), np.int64), np.zeros(len(cut), np.int64)
     if len(cut) and long == "split":
@@ -89,7 +79,6 @@ def cut_pairs(
     *,
     truncate_side: TruncateSide = "right",
     align: int = 1,
-    first_document: int = 0,
 ) -> Segments:
     """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed max_len.
 
@@ -99,13 +88,9 @@ def cut_pairs(
     Args:
         lengths: (2 * pairs,) tokens of each document; documents 2i and 2i + 1 are a pair.
         max_len: length of a row, at least 2 * align.
-        long: long-document policy; pairs are never split, so that "split" is "error".
+        long: long-document policy; with "split" or "error", no pair may be long.
         truncate_side: left or right, the side that is cut off.
         align: extents are rounded up to a multiple of this divisor of max_len.
-        first_document: number of the first of these documents in the source, for the error message.
-
-    Raises:
-        SourceError: `long` is "split" or "error", and a pair is longer than max_len.
     """
     assert len(lengths) % 2 == 0
     assert max_len >= 2 * align
@@ -114,13 +99,7 @@ def cut_pairs(
     places = extents.sum(axis=1)
     is_whole = np.minimum(pairs[:, 0], pairs[:, 1]) > 0
     is_long = is_whole & (places > max_len)
-    if long in ("split", "error") and is_long.any():
-        first = int(np.argmax(is_long))
-        raise SourceError(
-            f"pair {first_document // 2 + first} takes {places[first]:,} tokens and max_len is {max_len:,} "
-            f"({np.count_nonzero(is_long):,} pairs are longer), and pairs are never split: "
-            "choose --long truncate or drop"
-        )
+    assert long in ("truncate", "drop") or not is_long.any()
     tails = np.where(is_whole[:, None], pairs, np.int32(0))
     if long == "truncate":
         half = max_len // 2 // align * align

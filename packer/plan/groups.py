@@ -150,7 +150,7 @@ def pack_groups(
     limit: int,
     open_rows: OpenPacks,
     out_rows: NDArray[Any],
-) -> Any:
+) -> int:
     """Pack every group on its own by best-fit decreasing; return the number of rows.
 
     Args:
@@ -186,4 +186,4 @@ def pack_groups(
         while room <= max_len:
             detach(open_rows, room, 1, 0)
             room = next_key(open_rows, room)
-    return rows
+    return int(rows)

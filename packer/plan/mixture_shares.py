@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import jit
 from packer.errors import PackerError
 from packer.options.choices import MixUnit
-from packer.plan.hash_sample import HashSample, WeightCounter
+from packer.plan.permute import hashes_of
 
 _DOCUMENT_BYTES = 32  # memory per document to order a mixture: its length, twice, its position, and the plan
 _MOST_DOCUMENTS = 2**53
@@ -182,3 +182,167 @@ def _fill_order(
         out[place] = following[chosen]
         done[chosen] += kept[following[chosen]]
         following[chosen] += 1
+
+
+BLOCK = 1 << 10
+"""Numbers per count of members. Finding a member hashes the numbers of its block."""
+
+_BUCKET_BITS = 12
+_BUCKET_SHIFT = np.uint64(64 - _BUCKET_BITS)
+_CHUNK = 1 << 18  # numbers hashed together
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HashSample:
+    """Sample of the numbers 0 to population - 1, which is not stored: those whose hash is below a threshold.
+
+    The hash maps numbers one to one to 64 bits, so no two hashes are equal, and taking numbers in ascending order of
+    their hash is drawing without replacement. It depends only on a key and the number, so that any worker can compute
+    whether a number belongs to the sample. Only one count per BLOCK numbers is stored.
+    """
+
+    population: int
+    """Number of numbers that the sample is drawn from."""
+
+    key: np.uint64
+    """Key of the hash; see `packer.plan.permute.key_of`."""
+
+    threshold: np.uint64
+    """Threshold below which the hashes of members are; 0 for an empty sample."""
+
+    before: NDArray[np.int64]
+    """Shape (blocks + 1,): members before each block of BLOCK numbers, then the number of members."""
+
+    @classmethod
+    def of(cls, population: int, key: np.uint64, threshold: np.uint64) -> HashSample:
+        """Create a sample; counts the members of every block in one pass over the numbers."""
+        before = np.zeros(-(-population // BLOCK) + 1, np.int64)
+        for first in range(0, population if threshold else 0, _CHUNK):
+            hashes = hashes_of(key, np.arange(first, min(first + _CHUNK, population)))
+            members = np.add.reduceat(hashes < threshold, np.arange(0, len(hashes), BLOCK), dtype=np.int64)
+            before[first // BLOCK + 1 :][: len(members)] = members
+        np.cumsum(before, out=before)
+        return cls(population=population, key=key, threshold=threshold, before=before)
+
+    def __len__(self) -> int:
+        return int(self.before[-1])
+
+    def contains(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Return which of the numbers first..last - 1 are members: bool, shape (last - first,)."""
+        is_member = np.zeros(last - first, np.bool_)
+        for start in range(0, len(is_member) if len(self) else 0, _CHUNK):
+            part = is_member[start : start + _CHUNK]
+            part[:] = hashes_of(self.key, first + start + np.arange(len(part))) < self.threshold
+        return is_member
+
+    def members(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return members by rank, in any order of ranks: of members 3, 7 and 8, ranks [2, 0] are [8, 3]."""
+        found = np.empty(len(ranks), np.int64)
+        blocks = np.searchsorted(self.before, ranks, side="right") - 1
+        for here, rows, is_member in self._blocks_with(blocks):
+            counts = is_member.sum(axis=1)
+            in_block = ranks[here] - self.before[blocks[here]]
+            places = np.flatnonzero(is_member)[(np.cumsum(counts) - counts)[rows] + in_block]
+            found[here] = blocks[here] * BLOCK + places % BLOCK
+        return found
+
+    def ranks(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return (members below each number, whether it is a member).
+
+        With members 3, 7 and 8, the result for 7 is (1, True), and for 5 (1, False).
+
+        Args:
+            numbers: int64, from 0 to population - 1, in any order.
+        """
+        ranks, is_found = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.bool_)
+        if not len(self):
+            return ranks, is_found
+        blocks, places = np.divmod(numbers, BLOCK)
+        for here, rows, is_member in self._blocks_with(blocks):
+            is_found[here] = is_member[rows, places[here]]
+            upto = np.cumsum(is_member, axis=1)[rows, places[here]]
+            ranks[here] = self.before[blocks[here]] + upto - is_found[here]
+        return ranks, is_found
+
+    def _blocks_with(
+        self, blocks: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
+        """Hash some blocks, each once and a few together.
+
+        Yields (indices of `blocks`, row of each in the third, which of the numbers of each block are members); the
+        third is of shape (blocks hashed together, BLOCK).
+        """
+        order = np.argsort(blocks, kind="stable")
+        ascending = blocks[order]
+        rows = np.cumsum(np.diff(ascending, prepend=-1) > 0) - 1
+        for first in range(0, int(rows[-1]) + 1 if len(rows) else 0, _CHUNK // BLOCK):
+            begin, end = np.searchsorted(rows, [first, first + _CHUNK // BLOCK])
+            hashed = np.unique(ascending[begin:end])
+            hashes = hashes_of(self.key, hashed[:, None] * BLOCK + np.arange(BLOCK))
+            yield order[begin:end], rows[begin:end] - first, hashes < self.threshold
+
+
+class WeightCounter:
+    """Adds up the weights of numbers by the highest bits of their hash, to find a sample of any total weight.
+
+    Args:
+        key: key of the hash.
+    """
+
+    def __init__(self, key: np.uint64) -> None:
+        self.key = key
+        self.population = 0
+        """Number of numbers that have been added."""
+        self._buckets = np.zeros(1 << _BUCKET_BITS, np.int64)
+
+    @property
+    def total(self) -> int:
+        """Sum of all weights."""
+        return int(self._buckets.sum())
+
+    def add(self, weights: NDArray[np.int32]) -> None:
+        """Add the next numbers; their weights are at least 0: int32, shape (numbers,)."""
+        for first in range(0, len(weights), _CHUNK):
+            part = weights[first : first + _CHUNK]
+            hashes = hashes_of(self.key, self.population + first + np.arange(len(part)))
+            # sums of a part are below 2**53, and exact
+            buckets = (hashes >> _BUCKET_SHIFT).astype(np.int64)
+            self._buckets += np.bincount(buckets, part, len(self._buckets)).astype(np.int64)
+        self.population += len(weights)
+
+    def nearest(
+        self, target: int, weights_of: Callable[[NDArray[np.int64]], NDArray[np.int32]]
+    ) -> tuple[np.uint64, int]:
+        """Find the threshold of the sample whose weight is nearest to a target, the smaller one if two are.
+
+        Only the numbers of one bucket, about one in 4,096, are weighed again.
+
+        Args:
+            target: weight of the sample, from 1 to `total`.
+            weights_of: function that returns the weights of ascending numbers.
+
+        Returns:
+            The threshold, and the weight of the sample.
+        """
+        after = np.cumsum(self._buckets)
+        bucket = int(np.searchsorted(after, target))
+        numbers = self._numbers_in(bucket)
+        hashes = hashes_of(self.key, numbers)
+        order = np.argsort(hashes)
+        weights = weights_of(numbers).astype(np.int64)[order]
+        sums = after[bucket] - self._buckets[bucket] + np.cumsum(weights)
+        last = int(np.searchsorted(sums, target))
+        with_last = int(sums[last])
+        without = with_last - int(weights[last])
+        is_nearer = with_last - target < target - without
+        # Adding 1 overflows only if the sample is the whole population, which is taken as a copy instead.
+        threshold = hashes[order[last]] + np.uint64(1) if is_nearer else hashes[order[last]]
+        return np.uint64(threshold), with_last if is_nearer else without
+
+    def _numbers_in(self, bucket: int) -> NDArray[np.int64]:
+        """Return the numbers whose hash falls into a bucket, ascending: int64."""
+        found = []
+        for first in range(0, self.population, _CHUNK):
+            hashes = hashes_of(self.key, np.arange(first, min(first + _CHUNK, self.population)))
+            found.append(first + np.flatnonzero(hashes >> _BUCKET_SHIFT == np.uint64(bucket)))
+        return np.concatenate([np.zeros(0, np.int64), *found])

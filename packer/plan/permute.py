@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_if_large
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -20,16 +20,17 @@ _UNIT = 2.0**-53
 _ROUNDS = 8
 
 
-@jit_helper
-def mixed(value: Any) -> Any:
+@jit_if_large
+def mixed(value: np.uint64) -> np.uint64:
     """Mix 64 bits, uint64 to uint64; the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
     value = (value ^ (value >> np.uint64(27))) * _FACTOR_2
-    return value ^ (value >> np.uint64(31))
+    mixed_bits: np.uint64 = value ^ (value >> np.uint64(31))
+    return mixed_bits
 
 
-@jit_helper
-def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> Any:
+@jit_if_large
+def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> np.uint64:
     """Return the key, uint64, of the draws for a purpose and one of its streams (a partition, an extent, ...)."""
     key = mixed(np.uint64(seed) + _GOLDEN)
     key = mixed(key ^ (np.uint64(purpose) * _GOLDEN))
@@ -37,47 +38,57 @@ def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> A
 
 
 def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
-    """Return `stream_key`, computed in Python."""
-    key: np.uint64 = stream_key(np.uint64(seed), purpose, stream)
+    """Return `stream_key` as NumPy's type; what a compiled kernel returns is an int."""
+    key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, stream))
     return key
 
 
-@jit_helper
-def draw_bits(key: Any, index: int | np.int64) -> Any:
+@jit_if_large
+def draw_bits(key: np.uint64, index: int | np.int64) -> np.uint64:
     """Return draw number `index` of a stream: 64 bits, uint64; no two draws of a stream are equal."""
     return mixed(key + np.uint64(index) * _GOLDEN)
 
 
-@jit_helper
-def draw_below(key: Any, index: int, limit: int) -> Any:
-    """Return draw number `index` of a stream as an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
-    bits = draw_bits(key, index)
-    return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
+def hashes_of(key: np.uint64, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return `draw_bits` of each number."""
+    values: NDArray[np.uint64] = key + numbers.astype(np.uint64) * _GOLDEN
+    for shift, factor in ((30, _FACTOR_1), (27, _FACTOR_2), (31, np.uint64(1))):
+        values ^= values >> np.uint64(shift)
+        values *= factor
+    return values
 
 
 @jit_if_large
-def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
+def draw_below(key: np.uint64, index: int, limit: int) -> np.int64:
+    """Return draw number `index` of a stream as an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
+    bits = draw_bits(key, index)
+    drawn: np.int64 = np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
+    return drawn
+
+
+@jit_if_large
+def permute(out: NDArray[Any], first: int, last: int, key: np.uint64) -> None:
     """Permute out[first:last] in place with one draw per element (Fisher and Yates)."""
     for i in range(last - first - 1, 0, -1):
         j = draw_below(key, i, i + 1)
         out[first + i], out[first + j] = out[first + j], out[first + i]
 
 
-def permute_all(out: NDArray[Any], key: Any) -> None:
+def permute_all(out: NDArray[Any], key: np.uint64) -> None:
     """Permute an array in place."""
     permute(out, 0, len(out), key)
 
 
 @jit_if_large
-def permute_runs(starts: NDArray[np.int64], key: Any, purpose: int, first: int, out: NDArray[Any]) -> None:
+def permute_runs(starts: NDArray[np.int64], key: np.uint64, purpose: int, first: int, out: NDArray[Any]) -> None:
     """Permute each run out[starts[i]:starts[i + 1]] in place, with the draws of stream `first + i`."""
     for run in range(len(starts) - 1):
         if starts[run + 1] - starts[run] > 1:
             permute(out, starts[run], starts[run + 1], stream_key(key, purpose, first + run))
 
 
-@jit_helper
-def permuted(index: int | np.int64, size: int | np.int64, key: Any) -> Any:
+@jit_if_large
+def permuted(index: int | np.int64, size: int | np.int64, key: np.uint64) -> np.int64:
     """Return where a permutation of 0 to size - 1 takes an index, in a time that does not grow with the size.
 
     It is a Feistel network on the next power of 4, walked until it is below `size` (Black and Rogaway, "Ciphers with
@@ -86,7 +97,8 @@ def permuted(index: int | np.int64, size: int | np.int64, key: Any) -> Any:
     bits = np.int64(1)
     while np.int64(1) << (2 * bits) < size:
         bits += 1
-    mask, place = (np.int64(1) << bits) - 1, np.int64(index)
+    mask = (np.int64(1) << bits) - 1
+    place: np.int64 = np.int64(index)
     while True:
         high, low = place >> bits, place & mask
         for step in range(_ROUNDS):

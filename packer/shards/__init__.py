@@ -7,10 +7,3 @@ memory, and `files.py` hashes it. `structure.py` checks that the lists of a shar
 segments may share a row, `check_totals.py` that the counts in the manifest are true, and `check_shards.py` every byte.
 Reading needs only numpy and pyarrow.
 """
-
-from packer.facts import ShardEntry
-from packer.shards.file_names import MANIFEST
-from packer.shards.manifest import Manifest
-from packer.shards.reader import check_batch, open_shard, read_manifest
-
-__all__ = ["MANIFEST", "Manifest", "ShardEntry", "check_batch", "open_shard", "read_manifest"]

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +18,14 @@ from packer.engine import Engine, Threads
 from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.gather import count_trained
+from packer.plan.segments import context_of
 from packer.progress import Progress
-from packer.shards.check_totals import SegmentCounts, manifest_faults, totals_faults
+from packer.shards.check_totals import SegmentCounts, manifest_faults, rejected_faults, totals_faults
 from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work
 from packer.shards.files import hash_file
 from packer.shards.generations import documents_of_shard, in_generation, parts_of
 from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.reader import open_shard, read_manifest
-from packer.shards.rejected_records import rejected_faults
-from packer.shards.row_format import PADDING
 from packer.shards.sharing import sharing_fault
 from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
@@ -163,16 +161,7 @@ def _verify_shard(
     documents: range,
     copy: Path | None = None,
 ) -> Iterator[str]:
-    """Yield a sentence for each fault of a shard, and add its segments to `out`.
-
-    Args:
-        folder: the dataset.
-        entry: entry of the shard.
-        manifest: manifest of the dataset.
-        out: counts of segments.
-        documents: documents that may be in it, unless the dataset is a mixture.
-        copy: local copy of the shard, to be read instead.
-    """
+    """Yield a sentence for each fault of a shard, or of its local copy, and add its segments to `out`."""
     path = copy or folder / entry.file
     if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
@@ -180,16 +169,16 @@ def _verify_shard(
     table = open_shard(folder, entry, manifest, copy)
     found, row, is_counted = Counts(), 0, True
     for batch in table.to_batches():
-        segments, fault = None, batch_fault(batch, manifest)
-        if fault is None:
-            segments = RowSegments.of(batch)
-            fault = documents_fault(segments, manifest, documents)
+        fault = rows_fault(batch, manifest)
+        segments = RowSegments.of(batch) if fault is None else None
+        if segments is not None:
+            fault = _tokens_fault(batch, segments, manifest) or documents_fault(segments, manifest, documents)
         if segments is None or fault is not None:
             is_counted = False
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
-            found = Counts(*map(sum, zip(found, _counts(batch, manifest), strict=True)))
-            found_in = sharing_fault(batch, manifest.options)
+            found = Counts(*map(sum, zip(found, _counts(batch, segments, manifest), strict=True)))
+            found_in = sharing_fault(batch, segments, manifest.options)
             if found_in is not None:
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
@@ -210,70 +199,46 @@ def _verify_shard(
         yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
 
 
-def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:
+def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> Counts:
     """Count the tokens and labels of a record batch that has no faults."""
-    layout = _Layout.of(batch, manifest)
-    tokens, real = int(layout.lengths.sum()), layout.lengths > 0
+    tokens = int(segments.lengths.sum())
     if manifest.options.index_only and manifest.options.labels:
-        trained = np.maximum(layout.lengths - layout.context, 0)[real]
+        trained = np.maximum(segments.lengths - context_of(segments.starts, manifest.options.overlap), 0)
         return Counts(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)))
     if "labels" not in batch.schema.names:
         return Counts(tokens)
-    return Counts(
-        tokens, *count_trained(layout.places[real], layout.extents[real], as_numpy(batch["labels"].flatten()))
-    )
+    return Counts(tokens, *count_trained(segments.places, segments.extents, as_numpy(batch["labels"].flatten())))
 
 
-def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Return the first fault of a record batch of rows, tokens included, or None."""
-    fault = rows_fault(batch, manifest)
-    return fault if fault is not None else _tokens_fault(batch, manifest)
-
-
-class _Layout(NamedTuple):
-    """Positions of the segments of a record batch, padding tails included; int64 arrays of shape (segments,)."""
-
-    places: NDArray[np.int64]  # first token in the batch
-    extents: NDArray[np.int64]  # tokens and alignment
-    lengths: NDArray[np.int64]  # tokens; 0 for a padding tail
-    context: NDArray[np.int64]  # tokens at the start that have no loss
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, manifest: Manifest) -> _Layout:
-        segments = {name: as_numpy(batch[name].values).astype(np.int64) for name in manifest.row_format.segment_columns}
-        extents, starts = segments["seq_lengths"], segments["doc_starts"]
-        lengths = segments.get("seq_tokens", np.where(segments["doc_ids"] == PADDING, 0, extents))
-        context = np.where(starts > 0, max(manifest.options.overlap, 1), 1)
-        return cls(np.cumsum(extents) - extents, extents, lengths, np.minimum(context, extents))
-
-    def within(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which tokens are at positions begins[s] to ends[s] - 1 of a segment s: bool, shape (tokens,)."""
-        edges = np.zeros(int(self.extents.sum()) + 1, np.int32)
-        np.add.at(edges, self.places + begins, 1)
-        np.add.at(edges, self.places + ends, -1)
-        return np.cumsum(edges[:-1]) > 0
-
-
-def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
+def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
     """Return the first fault in the token columns of a record batch whose structure is valid, or None."""
-    layout = _Layout.of(batch, manifest)
     wanted = manifest.row_format.stored_token_columns
     if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
         return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
     if not wanted:
         return None
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
-    padding = layout.within(layout.lengths, layout.extents)
+    padding = ~_covered(segments.places, segments.lengths, len(flat["input_ids"]))
     if flat["input_ids"].min() < 0:
         return "a token is negative"
     if (flat["input_ids"][padding] != manifest.row_format.pad_id).any():
         return f"padding is not pad_id {manifest.row_format.pad_id}"
     if "labels" in flat:
-        untrained = padding | layout.within(np.zeros_like(layout.context), layout.context)
+        context = np.minimum(context_of(segments.starts, manifest.options.overlap), segments.extents)
+        untrained = padding | _covered(segments.places, context, len(padding))
         if (flat["labels"][untrained] != NO_LOSS).any():
             return f"a label of padding, of a segment's first token or of a repeated token is not {NO_LOSS}"
     if "position_ids" in flat:
-        expected = np.arange(len(padding)) - np.repeat(layout.places, layout.extents)
+        extents = as_numpy(batch["seq_lengths"].values).astype(np.int64)  # those of padding tails, too
+        expected = np.arange(len(padding)) - np.repeat(np.cumsum(extents) - extents, extents)
         if not np.array_equal(flat["position_ids"], expected):
             return "position_ids do not restart at 0 with every segment"
     return None
+
+
+def _covered(places: NDArray[np.int64], lengths: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
+    """Return which positions are in some range: with places [0, 3], lengths [2, 1] and size 5, only 0, 1 and 3."""
+    edges = np.zeros(size + 1, np.int32)
+    np.add.at(edges, places, 1)
+    np.add.at(edges, places + lengths, -1)
+    return np.cumsum(edges[:-1]) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from packer.options import PackOptions
 from packer.shards.files import hash_file
 from packer.shards.generations import in_generation, parts_of
 from packer.shards.manifest import Manifest
+from packer.shards.reader import read_rejected
 from packer.shards.shard_table import column_of, files_beside
 from packer.stores import AnyPath
 
@@ -107,7 +109,8 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
         of_packed = reason == "untrained"  # tokens of packed documents, too
         most = totals.documents if of_packed else dropped.get(reason, 0)
         yield from _outside(f"tokens_dropped.{reason}", lost, 0, most * _LONGEST)
-    for name in ("documents_truncated", "documents_straddling", "documents_untrained"):
+    for name in ("truncated", "straddling", "untrained", "by_gigatoken"):
+        name = f"documents_{name}"
         yield from _outside(name, getattr(totals, name) or 0, 0, totals.documents)
     if totals.groups is not None:
         with_group = totals.documents - totals.groups.documents_without
@@ -205,3 +208,23 @@ def _bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int,
         return token_bound(items), False
     proves = isinstance(algorithm, Algorithm) and algorithm.proves
     return lower_bound(items, options.max_items), not is_grouped and not proves
+
+
+def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each reason that the list and the totals of the manifest count differently.
+
+    A mixture counts a document once per copy, and may not take it at all, so its counts are not compared.
+    """
+    recorded = manifest.totals.documents_rejected
+    if recorded is None or manifest.options.weights:
+        return
+    try:
+        counted = Counter(record.reason for record in read_rejected(folder / manifest.rejected_name))
+    except PackerError as error:
+        yield str(error)
+        return
+    for reason in dict.fromkeys([*recorded, *counted]):
+        one, other = recorded.get(reason, 0), counted[reason]
+        if one != other:
+            origin = manifest.rejected_name
+            yield f"documents_rejected.{reason} is {one:,} in the manifest, {other:,} computed from {origin}"

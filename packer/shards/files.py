@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import xxhash
 
 from packer.stores import AnyPath, RemotePath
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _HASHED_TOGETHER = 16 << 20  # bytes
 _WRITTEN_TOGETHER = 1 << 16  # bytes: Arrow writes headers, padding and short columns one by one
@@ -23,7 +26,7 @@ class HashingFile:
         self.bytes = 0
         self.closed = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         """Write all of `data`."""
         self._hash.update(data)
         size: int = self._file.write(data)

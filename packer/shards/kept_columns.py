@@ -56,18 +56,6 @@ class KeptValues:
         return pc.if_else(as_arrow(is_padding), filler, taken)
 
 
-def values_at(column: pa.ChunkedArray, positions: NDArray[np.int64]) -> pa.Array:
-    """Return the values of a column at ascending positions; `ChunkedArray.take` would copy the whole column."""
-    ends = np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64)
-    bounds = np.searchsorted(positions, np.concatenate([[0], ends]))
-    parts = []
-    for number, chunk in enumerate(column.chunks):
-        first, last = bounds[number], bounds[number + 1]
-        if first < last:
-            parts.append(chunk.take(as_arrow(positions[first:last] - (ends[number] - len(chunk)))))
-    return pa.concat_arrays(parts) if parts else pa.nulls(0, column.type)
-
-
 def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
     """Copy values per token unchanged into an Arrow array; positions outside the spans are 0.
 

@@ -50,6 +50,8 @@ class PartOfSet:
 class Manifest:
     """Description of a packed dataset. It has no time, host or absolute path, so that equal packs have equal manifests.
 
+    Only library versions and `documents_by_gigatoken` may differ where text was tokenized in other ways.
+
     The file contains `max_len`, and other options that differ from their defaults.
     """
 
@@ -132,7 +134,7 @@ class Manifest:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from packer.plots.svg_elements import notebook_facts
+        from packer.figures.svg_elements import notebook_facts
 
         return notebook_facts("Manifest of a packed dataset", self.facts())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError, first_line
-from packer.facts import ShardEntry
+from packer.facts import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed, table_listed
 from packer.shards.shard_table import ShardTable, column_of
@@ -83,11 +83,7 @@ def _damage_named(path: AnyPath) -> Iterator[None]:
 
 
 def _read_table(path: AnyPath, digest: str, ends: Sequence[int]) -> ShardTable:
-    """Read the entries of very many shards from the table.
-
-    Raises:
-        PackerError: the file is missing, or was changed.
-    """
+    """Read the entries of very many shards from their table; raise a PackerError if it is missing or was changed."""
     import xxhash
 
     if not _is_regular_file(path):
@@ -123,11 +119,7 @@ def _refuse_irregular(folder: Path, listed: Iterable[Iterable[str]]) -> None:
 
 
 def _is_regular_file(path: AnyPath) -> bool:
-    """Whether a regular file exists; links may point anywhere and pipes may never end, so these are refused.
-
-    Raises:
-        PackerError: the path leads to something other than a regular file, or cannot be read.
-    """
+    """Whether a regular file exists; raise a PackerError for links, which may point anywhere, and for anything else."""
     if isinstance(path, RemotePath):
         return path.is_file()
     try:
@@ -254,6 +246,21 @@ def checked_batches(
         for batch in table.to_batches():
             check_batch(batch, path, manifest)
             yield batch
+
+
+def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
+    """Yield the rejected records that a file lists.
+
+    Raises:
+        PackerError: a line is damaged.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                record = RejectedRecord.from_dict(json.loads(line))
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                raise PackerError(f"{path} line {number} is damaged ({error}): restore it") from None
+            yield record
 
 
 def check_batch(batch: pa.RecordBatch, path: AnyPath, manifest: Manifest) -> None:

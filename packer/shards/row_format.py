@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from packer.arrow import is_numeric
 from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.errors import SourceError
 from packer.options import PackOptions
 
 PADDING = -1
@@ -121,3 +123,23 @@ def _ranges(end: int, step: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of `step` numbers, the last of which may be shorter, as (first, last + 1)."""
     for first in range(0, end, step):
         yield first, min(first + step, end)
+
+
+def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:
+    """Return the format of the rows.
+
+    Args:
+        options: options of the pack.
+        extra: columns of the source, among them those to keep.
+
+    Raises:
+        SourceError: a kept column of lists does not hold numbers of whole bytes.
+    """
+    kept_tokens = {name: extra[name].type.value_type for name in options.keep_tokens}
+    for name, value_type in kept_tokens.items():
+        if pa.types.is_null(value_type):  # every list is empty
+            kept_tokens[name] = pa.int8()
+        elif not is_numeric(value_type):
+            raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
+    kept = {name: extra[name].type for name in options.kept}
+    return RowFormat.of(options).keeping(kept, kept_tokens)

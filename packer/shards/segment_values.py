@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from packer.arrow import numpy_dtype
-from packer.column_names import NO_LOSS
-from packer.gather import Spans, TokenColumn, gather, gather_bytes
+from packer.gather import Spans, TokenColumn, gather_bytes
 from packer.shards.row_format import RowFormat
-from packer.shards.writer import BadTokenError, SourceColumns
+from packer.shards.writer import SourceColumns, copy_labels, copy_tokens
 
 _KEPT = "kept "  # begins the names of arrays of kept columns
 
@@ -33,7 +33,12 @@ class SegmentValues:
 
     @classmethod
     def empty(
-        cls, tokens: int, row_format: RowFormat, *, labels: bool, memory: Callable[[int], Any] = bytearray
+        cls,
+        tokens: int,
+        row_format: RowFormat,
+        *,
+        labels: bool,
+        memory: Callable[[int], bytearray | mmap.mmap] = bytearray,
     ) -> SegmentValues:
         """Return room for the values of segments.
 
@@ -44,7 +49,7 @@ class SegmentValues:
             memory: returns a writable buffer of so many bytes.
         """
 
-        def room(dtype: Any) -> NDArray[Any]:
+        def room(dtype: DTypeLike) -> NDArray[Any]:
             return np.frombuffer(memory(tokens * np.dtype(dtype).itemsize), dtype, tokens)
 
         return cls(
@@ -75,14 +80,10 @@ class SegmentValues:
         Raises:
             BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
         """
-        bad = gather(source.input_ids.addresses, spans, 0, self.input_ids)
-        if bad >= 0:
-            raise BadTokenError("input_ids", bad)
+        copy_tokens(source.input_ids, spans, self.input_ids)
         if self.labels is not None:
             assert source.labels is not None
-            bad = gather(source.labels.addresses, spans, NO_LOSS, self.labels)
-            if bad >= 0:
-                raise BadTokenError("labels", bad)
+            copy_labels(source.labels, spans, self.labels)
         for name, values in self.kept_tokens.items():
             gather_bytes(source.kept_tokens[name].addresses, spans, values.itemsize, values.view(np.uint8))
 

@@ -65,11 +65,12 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
     return codes
 
 
-def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str] | None:
+def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOptions) -> tuple[int, str] | None:
     """Find a row that holds too many segments, or segments that must not share a row.
 
     Args:
         batch: record batch of a shard, with a valid structure.
+        segments: its segments.
         options: options in the manifest. Groups are checked only if the rows keep their column.
 
     Returns:
@@ -78,7 +79,6 @@ def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str
     Raises:
         SourceError: the values of the column of groups are of a type that cannot be compared.
     """
-    segments = RowSegments.of(batch)
     real, rows, documents = segments.values, segments.rows, segments.documents
     limit, counts = options.max_segments, np.bincount(rows, minlength=1)
     if limit is not None and counts.max() > limit:

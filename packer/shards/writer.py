@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS
+from packer.arrow import as_arrow
+from packer.column_names import NO_LOSS, SEGMENT_COLUMNS
 from packer.facts import ShardEntry
 from packer.gather import (
     RowLayout,
@@ -25,8 +26,7 @@ from packer.gather import (
 )
 from packer.shards.files import HashingFile
 from packer.shards.kept_columns import KeptValues, tokens_at
-from packer.shards.row_block import RowBlock, SegmentColumns
-from packer.shards.row_format import RowFormat
+from packer.shards.row_format import PADDING, RowFormat
 
 
 class BadTokenError(Exception):
@@ -65,6 +65,115 @@ class SourceColumns:
     """Lists of other values per token, by the name of the column."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowBlock:
+    """Segments of consecutive rows, padding tails not included; each array has a value per segment."""
+
+    lists: NDArray[np.int64]
+    """Lists of the token columns that the segments come from: shape (segments,)."""
+
+    kept_lists: NDArray[np.int64]
+    """Lists of the kept columns that they come from; they differ if tokens were copied out of their source before."""
+
+    documents: NDArray[np.int64]
+    """Documents of the segments, numbered in their own source: shape (segments,)."""
+
+    source_ids: NDArray[np.int64]
+    """Sources of the segments: shape (segments,)."""
+
+    copies: NDArray[np.int64]
+    """Repetitions of the documents, from 0: shape (segments,)."""
+
+    starts: NDArray[np.int64]
+    """First tokens of the segments in their documents: shape (segments,)."""
+
+    lengths: NDArray[np.int64]
+    """Tokens of the segments: shape (segments,)."""
+
+    extents: NDArray[np.int64]
+    """Tokens and alignment of the segments: shape (segments,)."""
+
+    context: NDArray[np.int64]
+    """Tokens at the start of the segments that have no loss, at least 1: shape (segments,)."""
+
+    row_starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r holds segments row_starts[r]..row_starts[r + 1] - 1."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.row_starts) - 1
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """End of the last extent of each row, counted from the start of the row: shape (rows,)."""
+        ends: NDArray[np.int64] = np.add.reduceat(self.extents, self.row_starts[:-1])
+        return ends
+
+
+class SegmentColumns(NamedTuple):
+    """Columns with a value per segment of a block of rows, padding tails included."""
+
+    offsets: NDArray[np.int32]
+    """Shape (rows + 1,): row r has the values offsets[r]..offsets[r + 1] - 1."""
+
+    is_padding: NDArray[np.bool_]
+    """Shape (values,): whether a value is that of a padding tail."""
+
+    kept_lists: NDArray[np.int64]
+    """Shape (values,): list of the kept columns that a value comes from; 0 for a padding tail."""
+
+    columns: dict[str, NDArray[Any]]
+    """Shape (values,) each, by name, in the order of the schema."""
+
+    @classmethod
+    def of(cls, block: RowBlock, row_format: RowFormat) -> SegmentColumns:
+        """Return the columns of a block of rows."""
+        max_len, ends = row_format.max_len, block.ends
+        is_short = ends < max_len
+        tails = np.flatnonzero(is_short)
+        offsets = block.row_starts.astype(np.int32)
+        offsets[1:] += np.cumsum(is_short, dtype=np.int32)
+        pads = offsets[tails + 1] - 1  # a padding tail is the last segment of its row
+        is_padding = np.zeros(offsets[-1], bool)
+        is_padding[pads] = True
+        segments = np.flatnonzero(~is_padding)
+        of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
+            "seq_lengths": (block.extents, max_len - ends[tails]),
+            "seq_tokens": (block.lengths, 0),
+            "doc_ids": (block.documents, PADDING),
+            "doc_starts": (block.starts, 0),
+            "source_ids": (block.source_ids, PADDING),
+            "copy": (block.copies, 0),
+        }
+        columns = {}
+        for name in row_format.segment_columns:
+            values, padding = of_segments[name]
+            column = columns[name] = np.empty(len(is_padding), SEGMENT_COLUMNS[name])
+            column[segments], column[pads] = values, padding
+        kept_lists = np.zeros(len(is_padding), np.int64)
+        kept_lists[segments] = block.kept_lists
+        return cls(offsets, is_padding, kept_lists, columns)
+
+    def arrays(self, first: int, last: int, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
+        """Return rows first..last - 1 of every column, in the order of the schema, kept columns last.
+
+        Args:
+            first: first row.
+            last: row after the last.
+            kept: values of the kept columns.
+            row_format: format of the rows.
+        """
+        begin, end = self.offsets[first], self.offsets[last]
+        offsets = as_arrow(self.offsets[first : last + 1] - begin)
+        arrays = [pa.ListArray.from_arrays(offsets, as_arrow(column[begin:end])) for column in self.columns.values()]
+        if row_format.kept:
+            lists, is_padding = self.kept_lists[begin:end], self.is_padding[begin:end]
+            for name in row_format.kept:
+                arrays.append(pa.ListArray.from_arrays(offsets, kept.column(name, lists, is_padding)))
+        return arrays
+
+
 def build_batches(
     block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
 ) -> tuple[list[pa.RecordBatch], Counts]:
@@ -89,7 +198,7 @@ def build_batches(
     if row_format.index_only:
         trained = _count_labels(block, source, row_format)
     else:
-        tokens, trained = token_buffers(block, source, row_format)
+        tokens, trained = _token_buffers(block, source, row_format)
     segments = SegmentColumns.of(block, row_format)
     batches = []
     for first, last in row_format.batches(block.rows):
@@ -100,30 +209,22 @@ def build_batches(
     return batches, Counts(int(block.lengths.sum()), *trained)
 
 
-def token_buffers(
+def _token_buffers(
     block: RowBlock, source: SourceColumns, row_format: RowFormat
 ) -> tuple[list[pa.Buffer], tuple[int, int]]:
-    """Copy the tokens of a block of rows.
-
-    Returns:
-        The values of each column with a value per token, in the order of the schema; and the number of trained tokens
-        and of segments without any.
-
-    Raises:
-        BadTokenError: as in `build_batches`.
-    """
+    """Copy the values per token of a block of rows; return them by column, and the counts of `_count_labels`."""
     max_len = row_format.max_len
     layout, spans = _placed(block, max_len)
     size = len(layout.ends) * max_len
     columns: dict[str, NDArray[np.int32]] = {}
     trained = 0, 0
     tokens = columns["input_ids"] = np.empty(size, np.int32)
-    bad = gather(source.input_ids.addresses, spans, 0, tokens)
-    if bad >= 0:
-        raise BadTokenError("input_ids", bad)
+    copy_tokens(source.input_ids, spans, tokens)
     fill_gaps(layout, max_len, row_format.pad_id, tokens)
     if "labels" in row_format.token_columns:
-        columns["labels"] = tokens.copy() if source.labels is None else _gathered_labels(source.labels, spans, size)
+        columns["labels"] = tokens.copy() if source.labels is None else np.empty(size, np.int32)
+        if source.labels is not None:
+            copy_labels(source.labels, spans, columns["labels"])
         fill_gaps(layout, max_len, NO_LOSS, columns["labels"])
         mask_context(layout.places, block.context, NO_LOSS, columns["labels"])
         trained = count_trained(layout.places, block.extents, columns["labels"])
@@ -153,25 +254,30 @@ def _placed(block: RowBlock, max_len: int) -> tuple[RowLayout, Spans]:
     return layout, Spans(block.lists, block.starts, block.lengths, places)
 
 
-def _gathered_labels(labels: TokenColumn, spans: Spans, size: int) -> NDArray[np.int32]:
-    out = np.empty(size, np.int32)
+def copy_tokens(input_ids: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
+    """Copy tokens of segments; raise a BadTokenError for one that is negative or above int32."""
+    bad = gather(input_ids.addresses, spans, 0, out)
+    if bad >= 0:
+        raise BadTokenError("input_ids", bad)
+
+
+def copy_labels(labels: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
+    """Copy labels of segments; raise a BadTokenError for one that is neither a token id nor NO_LOSS."""
     bad = gather(labels.addresses, spans, NO_LOSS, out)
     if bad >= 0:
         raise BadTokenError("labels", bad)
-    return out
 
 
 def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat) -> tuple[int, int]:
-    """Count the trained tokens of a block, and its segments without any, as `token_arrays` does; read labels only."""
+    """Return the number of trained tokens of a block, and of its segments without any; only labels are read."""
     if "labels" not in row_format.token_columns:
         return 0, 0
     if source.labels is None:
         trained = np.maximum(block.lengths - block.context, 0)
         return int(trained.sum()), int(np.count_nonzero(trained == 0))
     places = np.cumsum(block.lengths) - block.lengths
-    labels = _gathered_labels(
-        source.labels, Spans(block.lists, block.starts, block.lengths, places), int(block.lengths.sum())
-    )
+    labels = np.empty(int(block.lengths.sum()), np.int32)
+    copy_labels(source.labels, Spans(block.lists, block.starts, block.lengths, places), labels)
     mask_context(places, block.context, NO_LOSS, labels)
     tokens, without = count_trained(places, block.lengths, labels)
     return int(tokens), int(without)

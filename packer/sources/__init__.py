@@ -1,37 +1,39 @@
-"""Documents read in a fixed order from Hugging Face datasets, Arrow, Parquet, JSON lines and text.
+"""Sources: inputs read in a fixed order, as one sequence of documents.
 
-    source = open_source("data/", split=None)     find files and columns; no document is read yet
-    source = open_text("data/", options)          the same for text, with a tokenizer
-    source.spill_size(folder)                     estimate the disk space that decoding takes
-    source = source.spill(folder, progress)       decode files that cannot be memory-mapped
-    survey = source.survey(progress)              check every document; lengths and identity of the source
-    table = source.table(survey.lengths())        all documents by address, for the gather kernels
+    corpus = open_sources("data/", options)            find files and columns; no document is read yet
+    spill_size(corpus, folder)                         estimate the disk space that decoding takes
+    corpus = spill_corpus(corpus, folder, progress)    decode files that cannot be memory-mapped
+    documents = read_documents(corpus, progress)       check every document; lengths and identity of the source
+    table = documents.table                            all documents by address, for the gather kernels
 
-What an input and a source are:
+What is packed, as data:
 
-    documents.py         inputs, which yield documents; tables of checked documents; errors
     source.py            inputs in order, as one sequence of documents
-    pairs.py, text_pairs.py    preference pairs of tokens and of text
-    survey.py            a pass over a source: lengths, and its identity
-    corpus.py            what is packed: one source, or several that are mixed
-    survey_corpus.py     a pass over all sources, and the documents that a mixture takes of them
-    origins.py           the source, document and copy that each document comes from
+    corpus.py            one source, or several that are mixed; the source, document and copy behind each document
+    pairs.py             preference pairs: the answers of a record in turn
+    rejections.py        numbers, reasons and list of the rejected documents
+
+Functions of these:
+
+    decoded_pieces.py    cuts inputs into pieces, each of which becomes a stream with a note; estimates their size
+    spill.py             decodes an open source to one whose documents are mapped
+    survey.py            a pass over all sources: lengths, identity, and the documents that a mixture takes of them
     source_order.py      documents in the order of the files, for verification
-    rejections.py        stores the rejected documents
+    watch_source.py      detects files that change while they are read
 
 How they are opened, from a path or object to a source:
 
-    tokenized_source.py  finds the files of a source, and opens tokenized ones
+    open_sources.py      opens a source or a mixture, with the options of a pack
+    recorded_source.py   opens the source that the manifest of a packed dataset names
+    find_source.py       finds the files or the table of a source
+    tokenized_source.py  opens tokenized and packed ones, and pairs of them
     text_source.py       opens text, which `text_decoder.py` tokenizes while it is read
-    files/               files in folders, by globs, on the Hub; opening them
-    formats.py           the registry of formats
-    readers/             a reader for each format
-    mapped/              Arrow, whose lists are addressed in place
-    decoding/            everything else is decoded to Arrow streams
-    packed/              packed datasets
     lengths_alone.py     lengths instead of documents
+    number_columns.py    columns of whole numbers
 
-Columns of documents:
+A packed dataset as a source, its documents taken out of the rows in the order of their numbers:
 
-    columns/             names and types; checks of lists, masks and numbers
+    packed_rows.py       rows of a packed dataset, mapped
+    segment_index.py     segments of all rows, sorted by document; verification reads these, too
+    packed_documents.py  the input, which puts the pieces of documents together, and yields these
 """

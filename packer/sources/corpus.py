@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.engine import Engine, Threads
 from packer.errors import SourceError
+from packer.facts import REASONS, SourceIdentity
+from packer.inputs.document_errors import reading
+from packer.inputs.documents import Input
+from packer.inputs.token_tables import TokenTable
 from packer.options.choices import MixUnit
-from packer.progress import Progress, documents_of, silent
-from packer.sources.columns.column_types import join_by_name
-from packer.sources.decoding.decoded_pieces import SpillSize
-from packer.sources.documents import Input
+from packer.plan.mixture_shares import Take
+from packer.progress import Progress, documents_of
+from packer.sources.rejections import Order
 from packer.sources.source import Source
-from packer.stores import AnyPath
+from packer.stores.mirror import fetch_queued
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +62,8 @@ class Corpus:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Inputs of all sources, one source after the other."""
-        return tuple(input_ for part in self.parts for input_ in part.inputs)
+        """Inputs of all sources, one source after the other, in the order of the files of the manifest."""
+        return tuple(input_ for part in self.parts for input_ in part.listed_inputs)
 
     @property
     def sources(self) -> dict[str, Source]:
@@ -78,50 +80,28 @@ class Corpus:
         """Whether all documents can be addressed in memory."""
         return all(part.mapped for part in self.parts)
 
-    def spill_size(self, folder: AnyPath) -> SpillSize:
-        """Estimate how much `spill` will write to `folder`."""
-        if self.recipe is None:
-            return self.parts[0].spill_size(folder)
-        sizes = [part.spill_size(each) for part, each in zip(self.parts, self._folders(folder), strict=True)]
-        return SpillSize(
-            bytes=sum(size.bytes for size in sizes),
-            tokens=sum(size.tokens for size in sizes),
-            sampled=any(size.sampled for size in sizes),
-        )
-
-    def spill(
-        self,
-        folder: AnyPath,
-        progress: Progress = silent,
-        *,
-        engine: Engine = Threads(),  # noqa: B008 (immutable)
-    ) -> Corpus:
-        """Decode inputs that cannot be mapped; see `Source.spill`. Each source of a mixture has its own subfolder."""
-        if self.recipe is None:
-            return replace(self, parts=(self.parts[0].spill(folder, progress, engine=engine),))
-        decoded = self._decoded(folder, progress, engine, {})
-        types = [part.extra_types() for part in decoded.parts]
-        kinds = join_by_name(types)
-        if all(each == kinds for each in types):
-            return decoded
-        return self._decoded(folder, silent, engine, kinds)  # decoded streams are reused and gain wider types
-
-    def _decoded(self, folder: AnyPath, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]) -> Corpus:
-        parts = list(self.parts)
-        in_turn = overall_progress(progress, [part for part in parts if not part.mapped])
-        for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
-            if not part.mapped:
-                with prefix_errors(self.names[number]):
-                    parts[number] = part.spill(each, next(in_turn), engine=engine, kinds=kinds)
-        return replace(self, parts=tuple(parts))
-
-    def _folders(self, folder: AnyPath) -> list[AnyPath]:
-        return [folder / f"{number:05d}" for number in range(len(self.parts))]
-
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """Number equal names by their position: data, code, data -> data (1), code, data (3)."""
     return tuple(f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1))
+
+
+def count_rejected(sources: Sequence[Source], takes: Sequence[Take] | None = None) -> dict[str, int]:
+    """Count the rejected documents by reason.
+
+    Args:
+        sources: a source that has been read or decoded, or those of a mixture.
+        takes: documents that a mixture takes of each source, so that a document counts once per copy.
+    """
+    counts = np.zeros(len(REASONS), np.int64)
+    for number, source in enumerate(sources):
+        documents, reasons = source.rejections.documents(source.indices)
+        times = np.ones(len(documents), np.int64)
+        if takes is not None and len(documents):
+            take = takes[number]
+            times = take.copies + take.sample.ranks(documents)[1].astype(np.int64)
+        np.add.at(counts, reasons, times)
+    return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
 
 
 @contextmanager
@@ -149,3 +129,129 @@ def overall_progress(progress: Progress, parts: Sequence[Source]) -> Iterator[Pr
     for number in range(len(parts)):  # noqa: B007 (`overall` reads it)
         before = documents
         yield overall
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origins:
+    """Documents to pack, numbered source by source, and within a source as in `Take`.
+
+    Nothing is held per document, except for another order.
+    """
+
+    parts: tuple[Source, ...]
+    """Sources."""
+
+    names: tuple[str, ...]
+    """Names of the sources; empty for one that is not mixed."""
+
+    takes: tuple[Take, ...]
+    """Documents taken of each source."""
+
+    firsts: NDArray[np.int64]
+    """First document of each source, shape (sources + 1,): source s has documents firsts[s] to firsts[s + 1] - 1."""
+
+    first_lists: NDArray[np.int64]
+    """First list of each source, shape (sources + 1,), where lists are counted across all sources."""
+
+    order: Order | None
+    """Another order of the documents, shape (documents,); None for their own."""
+
+    @classmethod
+    def of_takes(
+        cls, parts: tuple[Source, ...], names: tuple[str, ...], takes: Sequence[Take], order: Order | None = None
+    ) -> Origins:
+        """Number what is taken of sources that have been read to their end."""
+        lists = [sum(count or 0 for count in part.rows) for part in parts]
+        return cls(
+            parts=parts,
+            names=names,
+            takes=tuple(takes),
+            firsts=np.cumsum([0, *(take.documents for take in takes)], dtype=np.int64),
+            first_lists=np.cumsum([0, *lists], dtype=np.int64),
+            order=order,
+        )
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether sources are mixed; if not, every document of the one source is taken once, in its order."""
+        return any(self.names)
+
+    def of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return source_ids, doc_ids and copy of documents in any order: each int64, shape (documents,)."""
+        if not self.is_mixture:
+            zeros = np.zeros_like(documents)
+            return zeros, documents, zeros
+        numbers = documents if self.order is None else self.order[documents].astype(np.int64)
+        sources = np.searchsorted(self.firsts, numbers, side="right") - 1
+        ids, copies = np.empty_like(numbers), np.empty_like(numbers)
+        for source in np.flatnonzero(np.bincount(sources, minlength=len(self.parts))):
+            here = sources == source
+            ids[here], copies[here] = self.takes[source].locate(numbers[here] - self.firsts[source])
+        return sources, ids, copies
+
+    def numbers(
+        self, sources: NDArray[np.int64], ids: NDArray[np.int64], copies: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the documents with these source_ids, doc_ids and copy, and whether it has each of them.
+
+        This reverses `of` where the documents have their own order.
+        """
+        assert self.order is None
+        numbers, is_taken = np.zeros_like(ids), np.zeros(len(ids), np.bool_)
+        for source, take in enumerate(self.takes):
+            here = np.flatnonzero(sources == source)
+            found, is_taken[here] = take.numbers(ids[here], copies[here])
+            numbers[here] = self.firsts[source] + found
+        return numbers, is_taken
+
+    def __getitem__(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the list of each document, counted across all sources; used as `TokenTable.lists`."""
+        sources, ids, _ = self.of(documents)
+        return self.lists_of(sources, ids)
+
+    def lists_of(self, sources: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the list of documents given by their sources and their numbers there: int64, of the same shape."""
+        lists = self.first_lists[sources] + ids
+        for source, part in enumerate(self.parts):
+            if part.indices is not None:
+                here = sources == source
+                lists[here] = self.first_lists[source] + part.indices[ids[here]].astype(np.int64)
+        return lists
+
+    def describe(self, source: int, document: int) -> str:
+        """Name a document of a source: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
+        where = self.parts[source].describe(document)
+        return f"{where} of {self.names[source]}" if self.is_mixture else where
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Documents to be packed, in order. Can be pickled; the addresses of their columns are computed again."""
+
+    source: Source
+    """Source of all lists; for a mixture, its sources one after the other."""
+
+    identity: SourceIdentity
+    """Identity of the source or mixture, for the manifest."""
+
+    lengths: NDArray[np.int32] | None
+    """(documents,) tokens of each document; None if they are looked up when needed."""
+
+    origins: Origins
+    """Source, document and copy that each document comes from."""
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """Columns of all documents of a mapped source, by address; `lengths` is empty."""
+        with reading(self.source.name):
+            fetch_queued()
+        table = self.source.table(np.zeros(0, np.int32))
+        return replace(table, lists=self.origins) if self.origins.is_mixture else table
+
+    def describe(self, document: int) -> str:
+        """Name a document for a message: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
+        sources, ids, _ = self.origins.of(np.array([document]))
+        return self.origins.describe(int(sources[0]), int(ids[0]))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "table"}

@@ -7,9 +7,10 @@ columns.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,23 +19,23 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
-from packer.paths import PathList
-from packer.sources.columns.column_checks import check_types
-from packer.sources.columns.column_types import as_plain, cast_to_common_type, infer, shown
-from packer.sources.columns.number_columns import whole_numbers
-from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
-from packer.sources.files.file_access import require_regular
-from packer.sources.formats import InputFormat
-from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.mapped.record_batches import TableInMemory
-from packer.sources.readers.csv_files import CsvFile
-from packer.sources.readers.format_reader import Reader
+from packer.inputs.column_checks import check_types
+from packer.inputs.column_types import as_plain, cast_to_common_type, infer, shown
+from packer.inputs.csv_files import CsvFile
+from packer.inputs.document_errors import LONGEST, DocumentError, reading
+from packer.inputs.documents import Columns, SourceFile
+from packer.inputs.file_access import require_regular
+from packer.inputs.format_reader import Reader
+from packer.inputs.hugging_face import Found, select_records
+from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.record_batches import TableInMemory
+from packer.sources.find_source import for_each_file, refuse_packed
+from packer.sources.number_columns import whole_numbers
 from packer.sources.source import Source
-from packer.sources.tokenized_source import find_source, for_each_file
-from packer.stores import AnyPath, any_path
+from packer.stores import AnyPath
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    pass
 
 ARRAY = ".npy"
 """Ending of files of NumPy that hold an array."""
@@ -54,39 +55,43 @@ def is_array_file(source: object) -> bool:
     return isinstance(source, (str, Path)) and str(source).endswith(ARRAY)
 
 
-def open_lengths(
-    source: str | Path | PathList | Dataset | DatasetDict, column: str, keep: Sequence[str], *, split: str | None = None
-) -> Source:
+def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
     """Open a source of lengths: documents that have lengths and kept columns, but no tokens.
 
     It holds 8 bytes for each document, and its kept columns.
 
     Args:
-        source: as for `open_source`; or the path of a .npy file with an array of one dimension.
+        found: the source; see `find_source`.
         column: column with the number of tokens of each document.
         keep: other columns to keep, with a value for each document.
-        split: as for `open_source`.
 
     Raises:
-        PackerError: the path, the split or a column does not exist.
+        PackerError: a column does not exist.
         SourceError: a file is damaged, or a length is missing, negative or not a whole number.
     """
+    refuse_packed(found)
     columns = Columns(_LISTS, "", tuple(keep))
-    if is_array_file(source):
-        path = any_path(str(source))
-        return Source(path.name, (_of_array(path, columns),), columns)
-    found = find_source(source, split)
     if found.table is not None:
-        inputs = [_of_table(found.table.table, found.name, column, columns)]
+        of_table = _of_reader(select_records(found._replace(indices=None)), column, columns)
+        size = found.table.table.select(list(dict.fromkeys((column, *keep)))).nbytes
+        inputs = [replace(of_table, file=replace(of_table.file, bytes=size))]
     else:
-        inputs = for_each_file(lambda kind, path, name: _of_file(kind, path, name, column, columns), found)
+        inputs = for_each_file(
+            lambda kind, path, name: _of_reader(kind.open_records(path, name), column, columns), found
+        )
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    return Source(found.name, tuple(inputs), columns, found.indices)
+    return Source(name=found.name, inputs=tuple(inputs), columns=columns, indices=found.indices)
 
 
-def _of_array(path: AnyPath, columns: Columns) -> MappedLists:
-    if columns.extra:
-        raise PackerError(f"{path.name} holds lengths and no columns: leave out {', '.join(columns.extra)}")
+def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
+    """Open a .npy file that holds the lengths of documents as an array of one dimension.
+
+    Raises:
+        PackerError: the file does not exist, or columns are to be kept.
+        SourceError: it is damaged, or a length is negative or not a whole number.
+    """
+    if keep:
+        raise PackerError(f"{path.name} holds lengths and no columns: leave out {', '.join(keep)}")
     if not path.is_file():
         raise PackerError(f"{path}: no such file; check the path")
     with reading(path.name), path.open("rb") as file:
@@ -99,16 +104,17 @@ def _of_array(path: AnyPath, columns: Columns) -> MappedLists:
             f"{path.name}: its header names {shape[0]:,} values of {dtype.itemsize} bytes, and {len(content):,} bytes "
             "follow; write it again with numpy.save"
         )
-    native = np.frombuffer(content, dtype).astype(dtype.newbyteorder("="))
-    return _input(_file(path, path.name), path, [{ARRAY_COLUMN: as_arrow(native)}], ARRAY_COLUMN, columns)
+    native = as_arrow(np.frombuffer(content, dtype).astype(dtype.newbyteorder("=")))
+    try:
+        lengths = whole_numbers(native, ARRAY_COLUMN, in_text=False)
+    except DocumentError as fault:
+        raise SourceError(f"{path.name} row {fault.row}: {fault.message}") from None
+    documents = _input(SourceFile(name=path.name, bytes=path.stat().st_size), path, [lengths], {})
+    return Source(name=path.name, inputs=(documents,), columns=Columns(_LISTS, ""))
 
 
-def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read the header of a .npy file; return the shape and the type of its array.
-
-    Raises:
-        ValueError: the header is damaged.
-    """
+def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Read the header of a .npy file; return the shape and type of its array. A ValueError says that it is damaged."""
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(file)
     if version not in read:
@@ -120,44 +126,41 @@ def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _of_table(table: pa.Table, name: str, column: str, columns: Columns) -> MappedLists:
-    wanted = (column, *columns.extra)
-    for each in wanted:
-        if each not in table.column_names:
-            raise PackerError(f"{name}: no column '{each}' (found: {', '.join(table.column_names)})")
-    chosen = table.select(dict.fromkeys(wanted))
-    batches = [{each: as_plain(batch[each]) for each in wanted} for batch in chosen.to_batches()]
-    return _input(SourceFile(name=name, bytes=chosen.nbytes), None, batches, column, columns)
-
-
-def _of_file(kind: InputFormat, path: AnyPath, name: str, column: str, columns: Columns) -> MappedLists:
-    reader = kind.open_records(path, name)
+def _of_reader(reader: Reader, column: str, columns: Columns) -> MappedLists:
+    """Read the lengths and kept columns of a file."""
     wanted = tuple(dict.fromkeys((column, *columns.extra)))
     reader.require(wanted)
-    return _input(_file(path, name), path, list(_batches(reader, wanted)), column, columns, reader)
+    lengths, row = [], 0
+    kept: dict[str, list[pa.Array]] = {name: [] for name in columns.extra}
+    try:
+        for batch in _batches(reader, wanted):
+            lengths.append(whole_numbers(batch[column], column, in_text=isinstance(reader, CsvFile)))
+            for name, chunks in kept.items():
+                chunks.append(batch[name])
+            row += len(batch[column])
+    except DocumentError as fault:
+        raise SourceError(f"{reader.places.place(row + fault.row)}: {fault.message}") from None
+    joined = {name: pa.chunked_array(cast_to_common_type(chunks, name)) for name, chunks in kept.items() if chunks}
+    extra = {name: joined.get(name, pa.nulls(0)) for name in kept}
+    return _input(reader.file, reader.path, lengths, extra)
 
 
 def _batches(reader: Reader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
     """Yield the wanted columns of the records of a file, block by block."""
-    row = 0
     for block, _ in reader.blocks(wanted):
         try:
             records = reader.records(block, wanted)
             if isinstance(records, pa.RecordBatch):
-                arrays = {name: as_plain(records.column(name)) for name in wanted}
-            else:
-                if not isinstance(reader, CsvFile):  # whose values are strings
-                    _check_lengths([record.get(wanted[0]) for record in records], wanted[0])
-                arrays = {name: infer([record.get(name) for record in records], name) for name in wanted}
-        except DocumentError as fault:
-            raise _located(fault, row, reader) from None
+                yield {name: as_plain(records.column(name)) for name in wanted}
+                continue
+            if not isinstance(reader, CsvFile):  # whose values are strings
+                _check_lengths([record.get(wanted[0]) for record in records], wanted[0])
+            yield {name: infer([record.get(name) for record in records], name) for name in wanted}
         except pa.ArrowException as error:
             raise SourceError(f"{reader.file.name}: {str(error).splitlines()[0]}") from error
-        yield arrays
-        row += len(arrays[wanted[0]])
 
 
-def _check_lengths(values: Sequence[Any], column: str) -> None:
+def _check_lengths(values: Sequence[object], column: str) -> None:
     """Raise a DocumentError for the first value from JSON that is neither a length nor null."""
     for row, value in enumerate(values):
         if value is not None and type(value) is not int:  # a bool is an int to isinstance
@@ -167,46 +170,20 @@ def _check_lengths(values: Sequence[Any], column: str) -> None:
 
 
 def _input(
-    file: SourceFile,
-    path: AnyPath | None,
-    batches: Sequence[dict[str, pa.Array]],
-    column: str,
-    columns: Columns,
-    reader: Reader | None = None,
+    file: SourceFile, path: AnyPath | None, lengths: Sequence[NDArray[np.int32]], extra: Mapping[str, pa.ChunkedArray]
 ) -> MappedLists:
-    """Return the documents of a file, given its columns."""
-    lengths, row = [np.zeros(0, np.int32)], 0
-    for batch in batches:
-        try:
-            lengths.append(whole_numbers(batch[column], column, in_text=isinstance(reader, CsvFile)))
-        except DocumentError as fault:
-            raise _located(fault, row, reader, file.name) from None
-        row += len(batch[column])
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)])
+    """Return documents of these lengths, as lists whose values take no bytes."""
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int32), *lengths]), dtype=np.int64)])
     values = pa.Array.from_buffers(NO_BYTES, int(offsets[-1]), [None, pa.py_buffer(b"")])
-    arrays: dict[str, Any] = {_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values)}
-    for name in columns.extra:
-        arrays[name] = (
-            pa.chunked_array(cast_to_common_type([batch[name] for batch in batches], name)) if batches else pa.nulls(0)
-        )
-    table = pa.table(arrays)
+    table = pa.table({_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values), **extra})
     return MappedLists(
         file=file,
         path=path,
         stores=(TableInMemory.of(table, table.column_names, (_LISTS,)),),
         input_ids=_LISTS,
         labels=None,
-        extra=columns.extra,
+        extra=tuple(extra),
     )
-
-
-def _located(fault: DocumentError, first_row: int, reader: Reader | None, name: str = "") -> SourceError:
-    row = first_row + fault.row
-    return SourceError(f"{reader.places.place(row) if reader is not None else f'{name} row {row}'}: {fault.message}")
-
-
-def _file(path: AnyPath, name: str) -> SourceFile:
-    return SourceFile(name=name, bytes=path.stat().st_size)
 
 
 def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import REASONS, RejectedRecord
+from packer.inputs.decoded_streams import atomic_write
+from packer.inputs.documents import Batch, Places, RecordPlaces, RowPlaces
+from packer.inputs.line_blocks import filled_line_numbers
 from packer.shards.files import HashingFile
-from packer.sources.decoding.decoded_pieces import Piece
-from packer.sources.decoding.decoded_streams import atomic_write
-from packer.sources.documents import Batch, Input, Places, RowPlaces
-from packer.sources.readers.line_blocks import filled_line_numbers
 from packer.stores import AnyPath
 
-if TYPE_CHECKING:
-    from packer.plan.mixture_shares import Take
-    from packer.sources.source import Source
+Order = NDArray[np.int64] | NDArray[np.uint64]
+"""List of each document, shape (documents,)."""
+
+
+class RejectedNote(TypedDict):
+    """What the note of a piece says about its list of rejected documents."""
+
+    lines: int | None
+    """Lines of the piece; None if its records are located by row."""
+
+    xxh3_128: str
+    """Hash of the list."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +53,18 @@ class RejectedPart:
     lines_before: int | None = None
     """Lines of the file before the piece; None if its records are located by row."""
 
+    pairs: int | None = None
+    """Number of preference pairs in the source, whose lists before the piece are those of one side; None for others."""
+
     def records(self) -> Iterator[RejectedRecord]:
         """Yield the record of each rejected document in order; `document` is the number of its list."""
         with self.path.open("rb") as file:
             for content in file:
                 row, place, reason, message = json.loads(content)
                 line = None if self.lines_before is None else self.lines_before + place
+                number = row if self.pairs is None else row // 2 + row % 2 * self.pairs
                 yield RejectedRecord(
-                    document=self.first_list + row,
+                    document=self.first_list + number,
                     file=self.file,
                     line=line,
                     row=place if line is None else None,
@@ -75,7 +86,7 @@ class Rejections:
     parts: tuple[RejectedPart, ...] = ()
     """Files that list them; empty unless the source has been decoded."""
 
-    def documents(self, order: NDArray[Any] | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    def documents(self, order: Order | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return (documents, reasons): the rejected documents in ascending order, and the reason of each.
 
         Args:
@@ -88,13 +99,13 @@ class Rejections:
         found = np.flatnonzero(self.lists[places] == lists)
         return found, self.reasons[places[found]]
 
-    def named(self, order: NDArray[Any] | None) -> Iterator[tuple[int, str]]:
+    def named(self, order: Order | None) -> Iterator[tuple[int, str]]:
         """Yield (document, reason) of the rejected documents in ascending order; see `documents`."""
         documents, reasons = self.documents(order)
         for document, reason in zip(documents.tolist(), reasons.tolist(), strict=True):
             yield document, REASONS[reason]
 
-    def records(self, order: NDArray[Any] | None) -> Iterator[RejectedRecord]:
+    def records(self, order: Order | None) -> Iterator[RejectedRecord]:
         """Yield the records of the rejected documents in ascending order, from the files that list them.
 
         Args:
@@ -129,7 +140,8 @@ class RejectionCollector:
     def finish(self, parts: Sequence[RejectedPart] = ()) -> Rejections:
         """Return what was collected."""
         lists, reasons = np.array(self._lists, np.int64), np.array(self._reasons, np.uint8)
-        return Rejections(lists=lists, reasons=reasons, parts=tuple(parts))
+        order = np.argsort(lists)
+        return Rejections(lists=lists[order], reasons=reasons[order], parts=tuple(parts))
 
 
 class RejectedFile:
@@ -142,11 +154,14 @@ class RejectedFile:
 
     def __init__(self, file: HashingFile | None, places: Places) -> None:
         self._file = file
+        self._documents_each = 1
+        if isinstance(places, RecordPlaces):
+            self._documents_each, places = places.documents_each, places.records
         self._number: Callable[[int], int] = places.number if isinstance(places, RowPlaces) else int
         self._lines: int | None = None
 
     @property
-    def note(self) -> dict[str, Any] | None:
+    def note(self) -> RejectedNote | None:
         """What the note of the piece says about the file; None without a file."""
         return None if self._file is None else {"lines": self._lines, "xxh3_128": self._file.hexdigest()}
 
@@ -160,85 +175,32 @@ class RejectedFile:
             yield batch
 
     def _list(self, file: HashingFile, batch: Batch, first_row: int) -> None:
-        places = [self._number(first_row + one.row) for one in batch.rejected]
+        records = [one.row // self._documents_each for one in batch.rejected]
+        places = [self._number(first_row // self._documents_each + record) for record in records]
         if batch.lines is not None:
             self._lines = self._lines or 0
             if batch.rejected:
                 numbers = filled_line_numbers(batch.lines)
-                places = [self._lines + numbers[one.row] for one in batch.rejected]
+                places = [self._lines + numbers[record] for record in records]
             self._lines += batch.lines.count(b"\n")
         for one, place in zip(batch.rejected, places, strict=True):
             file.write(json.dumps([first_row + one.row, place, one.reason, one.message]).encode() + b"\n")
 
 
 @contextmanager
-def rejected_file(piece: Piece, *, skips: bool, sync: bool) -> Iterator[RejectedFile]:
+def rejected_file(path: AnyPath, places: Places, *, skips: bool, sync: bool) -> Iterator[RejectedFile]:
     """Yield the file of the rejected documents of a piece, which gets its final name when it is complete.
 
     Args:
-        piece: the piece.
+        path: path of the file.
+        places: locations of the documents of the piece.
         skips: whether documents are ever rejected; if not, there is no file.
         sync: fsync the file.
     """
     if not skips:
-        yield RejectedFile(None, piece.input.places)
+        yield RejectedFile(None, places)
         return
-    with atomic_write(piece.rejected_path) as temporary, closing(HashingFile(temporary)) as file:
-        yield RejectedFile(file, piece.input.places)
+    with atomic_write(path) as temporary, closing(HashingFile(temporary)) as file:
+        yield RejectedFile(file, places)
         if sync:
             file.sync()
-
-
-def rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejections:
-    """Return the rejected documents of decoded pieces, given the inputs that these were joined to."""
-    first_lists = np.cumsum([0, *(input_.rows or 0 for input_ in inputs)])
-    collector, parts = RejectionCollector(), []
-    for number, of_input in groupby(pieces, key=lambda piece: piece.number):
-        first_list, lines = int(first_lists[number]), 0
-        for piece in of_input:
-            in_piece = (piece.rejected() or {}).get("lines")
-            parts.append(
-                RejectedPart(
-                    path=piece.rejected_path,
-                    file=piece.input.file.name,
-                    first_list=first_list,
-                    lines_before=None if in_piece is None else lines,
-                )
-            )
-            collector.add(0, ((record.document, record.reason) for record in parts[-1].records()))
-            first_list += piece.open().rows
-            lines += in_piece or 0
-    return collector.finish(parts)
-
-
-def joined_sides(sides: Sequence[Rejections], lists: int) -> Rejections:
-    """Join the rejected lists of the chosen and of the rejected answers of pairs, `lists` of each."""
-    one, other = sides
-    return Rejections(
-        lists=np.concatenate([one.lists, other.lists + lists]), reasons=np.concatenate([one.reasons, other.reasons])
-    )
-
-
-def count_rejected(sources: Sequence[Source], takes: Sequence[Take] | None = None) -> dict[str, int]:
-    """Count the rejected documents by reason.
-
-    Args:
-        sources: a source that has been read or decoded, or those of a mixture.
-        takes: documents that a mixture takes of each source, so that a document counts once per copy.
-    """
-    counts = np.zeros(len(REASONS), np.int64)
-    for number, source in enumerate(sources):
-        documents, reasons = source.rejections.documents(source.order)
-        times = np.ones(len(documents), np.int64)
-        if takes is not None and len(documents):
-            take = takes[number]
-            times = take.copies + take.sample.ranks(documents)[1].astype(np.int64)
-        np.add.at(counts, reasons, times)
-    return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
-
-
-def rejected_records(sources: Mapping[str, Source]) -> Iterator[RejectedRecord]:
-    """Yield the rejected records of a decoded source, or of those of a mixture by name, in order."""
-    for name, source in sources.items():
-        for record in source.rejections.records(source.order):
-            yield replace(record, source=name) if name else record

@@ -3,113 +3,100 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.engine import Engine, Threads
+from packer.column_names import ROLE
 from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
+from packer.inputs.column_checks import check_indices, one_type
+from packer.inputs.column_types import join_by_name
+from packer.inputs.document_errors import DocumentError, reading
+from packer.inputs.documents import Batch, Columns, Input, SourceFile, Tokenized
+from packer.inputs.list_checks import checked, document_error, document_lengths
+from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import TokenTable, ValueColumn, table_of
 from packer.progress import Progress, documents_of, silent
-from packer.sources.columns.column_checks import check_indices, one_type
-from packer.sources.columns.column_types import join_by_name
-from packer.sources.columns.list_checks import checked, document_error, document_lengths, table_of
-from packer.sources.decoding.decoded_pieces import SpillSize, spill_size
-from packer.sources.decoding.decoded_streams import COLUMNS
-from packer.sources.decoding.spill import spill_inputs
-from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
-from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.mapped.record_batches import ValueColumn
+from packer.sources.pairs import REJECTED, roles_in_turn, roles_of_lists
 from packer.sources.rejections import RejectionCollector, Rejections
-from packer.sources.survey import SourceSurvey, survey_source
-from packer.stores import AnyPath
+from packer.text.fast_tokens import SWITCH
 
 _STEP = 1 << 20  # documents of a table under an indices mapping
 
 
+@dataclass(kw_only=True)
 class Source:
     """Documents in a fixed order, from one or more inputs, opened and ready to read.
 
     A source holds no documents, only mappings of files and addresses of lists; every pass checks what it reads. A
     mapped source can be pickled; unpickling maps its files again by path.
 
-    Lists are numbered from 0 across all inputs. Document i is list i, unless the source has an indices mapping.
+    Lists are numbered from 0 across all inputs. Document i is list i, unless the source has an indices mapping, as
+    mapped preference pairs always have.
     """
 
-    side_count = 1
-    """Number of lists per document of the inputs: 2 for preference pairs (chosen, rejected), otherwise 1."""
+    name: str
+    """Name of the source in messages."""
 
-    documents_per_record = 1
-    """Number of documents that a record of the files makes: 2 for preference pairs, otherwise 1."""
+    inputs: tuple[Input, ...]
+    """Files in order; a dataset in memory counts as one."""
 
-    def __init__(
-        self,
-        name: str,
-        inputs: tuple[Input, ...],
-        columns: Columns,
-        indices: NDArray[np.int64] | NDArray[np.uint64] | None = None,
-        tokenized: Tokenized | None = None,
-        pad_id: int | None = None,
-        *,
-        skips: bool = False,
-        rejections: Rejections | None = None,
-        holds_chats: bool = False,
-    ) -> None:
-        self.name = name
-        self.inputs = inputs
-        self.columns = columns
-        self.indices = indices
-        self.tokenized = tokenized
-        self.pad_id = pad_id  # padding or end-of-sequence token of the tokenizer; None if unknown
-        self.holds_chats = holds_chats  # text with a chat template, or tokens with the column "turn_starts"
-        self.skips = skips  # whether documents that cannot be used are rejected, and empty
-        self.rejections = rejections or Rejections()  # known once the source has been decoded or read
-        self._rows = [input_.rows for input_ in inputs]  # None until the input has been read to its end
-        if indices is not None:
-            check_indices(name, indices, sum(count or 0 for count in self._rows))
+    columns: Columns
+    """Columns to read from every input; for pairs, those of the chosen answers."""
+
+    indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
+    """(documents,) list of each document; None if document i is list i."""
+
+    tokenized: Tokenized | None = None
+    """Facts about text; None for tokens."""
+
+    pad_id: int | None = None
+    """Padding or end-of-sequence token of the tokenizer; None if unknown."""
+
+    skips: bool = False
+    """Whether documents that cannot be used are rejected, and empty."""
+
+    pairs: bool = False
+    """Whether documents 2i and 2i + 1 are the chosen and the rejected answer of a preference pair."""
+
+    holds_chats: bool = False
+    """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
+
+    rejections: Rejections = field(default_factory=Rejections)
+    """Rejected documents, known once the source has been decoded or read."""
+
+    rows: list[int | None] = field(init=False)
+    """Number of lists in each input; None until the input has been read to its end."""
+
+    def __post_init__(self) -> None:
+        self.rows = [input_.rows for input_ in self.inputs]
+        if self.indices is not None:
+            check_indices(self.name, self.indices, sum(count or 0 for count in self.rows))
 
     @property
-    def records(self) -> Source:
-        """The source to decode, whose lists are the records of the files: itself, except for pairs of text."""
-        return self
-
-    @property
-    def stored_columns(self) -> Columns:
-        """Names of the columns of decoded streams."""
-        return COLUMNS._replace(extra=self.columns.extra)
-
-    def columns_of(self, number: int) -> Columns:
-        """Return the columns to read from an input."""
-        return self.columns
+    def listed_inputs(self) -> tuple[Input, ...]:
+        """Inputs as manifests list their files: those of pairs once for each side, which mapped pairs have anyway."""
+        return self.inputs * 2 if self.pairs and not self.mapped else self.inputs
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """Files in order; a dataset in memory counts as one."""
-        return tuple(input_.file for input_ in self.inputs)
+        """Files in the order of `listed_inputs`."""
+        return tuple(input_.file for input_ in self.listed_inputs)
 
     @property
     def mapped(self) -> bool:
-        """Whether all documents can be addressed in memory, so that `table` works and `spill` has nothing to do."""
-        return all(input_.mapped for input_ in self.inputs)
+        """Whether all documents can be addressed in memory, so that `table` works and nothing has to be decoded."""
+        return all(isinstance(input_, MappedLists) for input_ in self.inputs)
 
     @property
     def has_labels(self) -> bool:
         """Whether the documents have labels: either all have, or none has."""
         return any(input_.has_labels for input_ in self.inputs)
-
-    @property
-    def rows(self) -> list[int | None]:
-        """Number of lists in each input; None if it is known only after reading the input."""
-        return list(self._rows)
-
-    @property
-    def order(self) -> NDArray[np.int64] | NDArray[np.uint64] | None:
-        """List of each document, shape (documents,); None if document i is list i."""
-        return self.indices
 
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order, checked, in tables of bounded memory.
@@ -126,7 +113,7 @@ class Source:
             yield from self._mapped_tables(self.indices, progress)
             return
         stage = "lengths" if self.mapped else "tokenize" if self.tokenized else "decode"
-        total = sum(file.bytes for file in self.files)
+        total = sum(input_.file.bytes for input_ in self.inputs)
         first_document = finished = 0
         counts: Counter[str] = Counter()
         rejected = RejectionCollector()
@@ -135,20 +122,31 @@ class Source:
             try:
                 for batch, lengths in checked(input_, self.columns):
                     rejected.add_batch(first_document + row, batch)
-                    yield table_of(batch, lengths, first_document + row)
+                    yield self._table_of(batch, lengths, first_document + row)
                     row += len(lengths)
                     progress(stage, *documents_of(first_document + row, finished + batch.done, total))
                     counts.update(batch.counts)
+                    if counts["differing"] and counts["fast"]:  # which were yielded before
+                        raise SourceError(
+                            f"{self.name}: gigatoken gives other tokens than tokenizers for a document, after others "
+                            f"that it tokenized: set {SWITCH}=0"
+                        )
             except DocumentError as fault:
                 raise fault.in_source(first_document + fault.row) from None
-            self._rows[number] = row
+            self.rows[number] = row
             first_document += row
             finished += input_.file.bytes
-        if self.mapped:  # `spill` has counted for decoded copies
+        if self.mapped:  # `spill_source` has counted for decoded copies
             return
         self.rejections = rejected.finish()
         if self.tokenized is not None:
             self.tokenized = replace(self.tokenized, counts=counts)
+
+    def _table_of(self, batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
+        table = table_of(batch, lengths, first_document)
+        if not self.pairs:
+            return table
+        return replace(table, extra={**table.extra, ROLE: roles_in_turn(first_document, len(lengths))})
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """Return all documents by address; the source must be mapped and checked.
@@ -170,60 +168,12 @@ class Source:
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
-        return self._named(document, document if self.indices is None else int(self.indices[document]))
-
-    def _named(self, document: int, number: int) -> str:
-        """Return the name of a document for messages, given its list."""
-        for input_, rows in zip(self.inputs, self._rows, strict=True):
+        number = document if self.indices is None else int(self.indices[document])
+        for input_, rows in zip(self.inputs, self.rows, strict=True):
             if rows is None or number < rows:  # None: this input is being read
                 return f"document {document} ({input_.place(number)})"
             number -= rows
         return f"document {document}"
-
-    def spill_size(self, folder: AnyPath) -> SpillSize:
-        """Estimate how much `spill` will write to `folder`."""
-        return spill_size(self, folder)
-
-    def spill(
-        self,
-        folder: AnyPath,
-        progress: Progress = silent,
-        *,
-        engine: Engine = Threads(),  # noqa: B008 (immutable)
-        kinds: Mapping[str, pa.DataType] = {},
-    ) -> Source:
-        """Decode inputs that cannot be mapped to Arrow streams in `folder`, reusing complete ones from earlier.
-
-        The returned source is mapped. It keeps the names and sizes of the original files, and the names of documents.
-
-        Args:
-            folder: folder for the streams, created if missing.
-            progress: callback, called with "decode" or "tokenize", in bytes of the original files.
-            engine: decides what this process decodes; neither the streams nor the errors of one process depend on it.
-            kinds: types that the extra columns must be able to hold, because other sources of a mixture have them.
-
-        Raises:
-            SourceError: a document is invalid or has a value outside int32; a file is truncated or corrupt; or no type
-                holds all values of an extra column.
-            PackerError: the folder cannot be written.
-        """
-        inputs, counts, rejections = spill_inputs(self, folder, progress, engine, kinds=kinds)
-        tokenized = self.tokenized
-        if tokenized is not None:
-            tokenized = replace(tokenized, counts=counts)
-        same = self.stored_columns, self.indices, tokenized, self.pad_id
-        chats = self.holds_chats
-        return Source(self.name, inputs, *same, skips=self.skips, rejections=rejections, holds_chats=chats)
-
-    def survey(
-        self,
-        progress: Progress = silent,
-        *,
-        with_extra: bool = False,
-        on_table: Callable[[TokenTable], None] = lambda table: None,
-    ) -> SourceSurvey:
-        """Check every document in one pass; see `survey_source`."""
-        return survey_source(self, progress, with_extra=with_extra, on_table=on_table)
 
     def extra(self) -> dict[str, pa.ChunkedArray]:
         """Return the extra columns of a mapped source, one value per list, with all chunks decoded.
@@ -234,15 +184,20 @@ class Source:
         columns = self.value_columns()
         return {name: pa.chunked_array(list(column.chunks), column.type) for name, column in columns.items()}
 
+    def token_column(self, document: int, *, label: bool) -> str:
+        """Return the name of the column with the tokens or labels of a document, for messages."""
+        columns = REJECTED if self.pairs and document % 2 else self.columns
+        return columns.labels if label else columns.input_ids
+
     def value_columns(self) -> dict[str, ValueColumn]:
-        """Return the extra columns of a mapped source, one value per list, decoded on demand.
+        """Return the extra columns of a mapped source and the roles of pairs, one value per list, decoded on demand.
 
         Raises:
             SourceError: a column has different types in different files.
         """
         stores = [(input_.file.name, store) for input_ in self._mapped_inputs() for store in input_.stores]
         stores = [(file, store) for file, store in stores if len(store.ends)]
-        return {
+        columns = {
             name: ValueColumn(
                 name,
                 one_type(self.name, name, [(file, store.type_of(name)) for file, store in stores]),
@@ -250,6 +205,9 @@ class Source:
             )
             for name in self.columns.extra
         }
+        if self.pairs:
+            columns[ROLE] = roles_of_lists(sum(count or 0 for count in self.rows) // 2)
+        return columns
 
     def extra_types(self) -> dict[str, pa.DataType]:
         """Return the types of the extra columns of a mapped source; files without documents do not count."""
@@ -268,12 +226,13 @@ class Source:
     ) -> Iterator[TokenTable]:
         """Yield the documents that an indices mapping selects; the others may be invalid."""
         if not self.mapped:
-            raise indices_need_mapping(self.name)
+            raise SourceError(
+                f"{self.name}: masks, rejected documents or compressed data under an indices mapping can be packed, "
+                "but not read as a stream; save it again after .flatten_indices()"
+            )
         with reading(self.name):
-            parts = [
-                document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns))
-                for batch in self._mapped_batches()
-            ]
+            batches = (batch for input_ in self._mapped_inputs() for batch in input_.batches())
+            parts = [document_lengths(batch, self.columns) for batch in batches]
         all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
         table = self.table(all_lengths)
         for start in range(0, len(indices), _STEP):
@@ -282,28 +241,18 @@ class Source:
             wrong = np.flatnonzero(lengths < 0)
             if len(wrong):
                 number = int(lists[wrong[0]])
-                fault = self._fault_of_list(number, int(all_lengths[number]))
+                fault = self._fault_of_list(number)
                 raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}; {REMEDY}")
             progress("lengths", start + len(lists), len(indices))
             yield replace(table, lengths=lengths, lists=lists, first_document=start)
 
-    def _mapped_batches(self) -> Iterator[Batch]:
+    def _fault_of_list(self, number: int) -> DocumentError:
+        """Return the error for an invalid list."""
         for input_ in self._mapped_inputs():
-            yield from input_.batches()
-
-    def _fault_of_list(self, number: int, mark: int) -> DocumentError:
-        """Return the error for a list with this mark instead of a length."""
-        for batch in self._mapped_batches():
-            count = sum(map(len, batch.input_ids))
-            if number < count:
-                return document_error(batch, number, mark, self.columns)
-            number -= count
+            columns = self.columns._replace(input_ids=input_.input_ids, labels=input_.labels or self.columns.labels)
+            for batch in input_.batches():
+                count = sum(map(len, batch.input_ids))
+                if number < count:
+                    return document_error(batch, number, columns)
+                number -= count
         raise AssertionError(number)
-
-
-def indices_need_mapping(name: str) -> SourceError:
-    """Return the error for a source that must be decoded but has an indices mapping."""
-    return SourceError(
-        f"{name}: masks, rejected documents or compressed data under an indices mapping can be packed, but not read as "
-        "a stream; save it again after .flatten_indices()"
-    )

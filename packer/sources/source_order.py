@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import MixturePart, SourceIdentity
-from packer.plan.hash_sample import BLOCK
-from packer.sources.corpus import Corpus
-from packer.sources.documents import TokenTable
-from packer.sources.rejections import count_rejected
+from packer.inputs.token_tables import TokenTable
+from packer.plan.mixture_shares import BLOCK
+from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.source import Source
-from packer.sources.survey import IdentityCounter
-from packer.sources.survey_corpus import CorpusSurvey, survey_corpus
+from packer.sources.survey import CorpusSurvey, IdentityCounter, survey_corpus
 
 _TOGETHER = 1 << 20  # documents of a table, copies included
 
@@ -37,8 +35,7 @@ class OwnOrder:
         rows = [count for count in self._source.rows if count is not None]
         if len(rows) < len(self._source.rows):
             return None
-        order = self._source.order  # of pairs of text, it is known after reading only
-        return sum(rows) if order is None else len(order)
+        return sum(rows) if self._source.indices is None else len(self._source.indices)
 
     def tables(self) -> Iterator[TokenTable]:
         """Yield all documents in order, collecting the identity of the source."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,22 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.facts import FileIdentity, SourceIdentity
+from packer.facts import FileIdentity, MixturePart, SourceIdentity, TakenDocuments
 from packer.gather import lengths_of
+from packer.inputs.column_checks import one_column
+from packer.inputs.column_types import cast_to_common_type
+from packer.inputs.document_errors import DocumentError
+from packer.inputs.documents import Input
+from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import TokenTable
+from packer.plan.mixture_shares import Take, WeightCounter, interleave, mixture_targets, refuse_too_many, take_documents
+from packer.plan.permute import key_of
 from packer.progress import Progress, silent
-from packer.sources.columns.column_types import cast_to_common_type
-from packer.sources.documents import DocumentError, TokenTable
-
-if TYPE_CHECKING:
-    from packer.sources.source import Source
+from packer.random_purposes import MIXTURE
+from packer.sources.corpus import Corpus, Documents, Origins, Recipe, overall_progress, prefix_errors
+from packer.sources.pairs import sides_in_turn
+from packer.sources.rejections import Order
+from packer.sources.source import Source
 
 _TOGETHER = 1 << 18  # documents whose lengths are looked up at once
 
@@ -31,9 +39,6 @@ LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceSurvey:
     """Result of one pass over a source."""
-
-    source: Source
-    """The source that was read."""
 
     identity: SourceIdentity
     """Identity of the source, for the manifest."""
@@ -97,7 +102,7 @@ def survey_source(
     if with_extra:
         extra = source.extra() if source.mapped else {name: _column(source, name, columns[name]) for name in columns}
     look_up = _mapped_lengths(source) if source.mapped else np.concatenate(held).__getitem__
-    return SourceSurvey(source=source, identity=seen.identity(), lengths_of=look_up, extra=extra)
+    return SourceSurvey(identity=seen.identity(), lengths_of=look_up, extra=extra)
 
 
 def _mapped_lengths(source: Source) -> LengthsOf:
@@ -112,21 +117,10 @@ def _mapped_lengths(source: Source) -> LengthsOf:
     return look_up
 
 
-def source_identity(source: Source, lengths: NDArray[np.int32]) -> SourceIdentity:
-    """Return the identity of a source.
-
-    Args:
-        source: the source, read to its end.
-        lengths: (documents,) tokens of each document.
-    """
-    digest = xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data)
-    return _identity(source, *_per_file(source, lengths), digest)
-
-
 class IdentityCounter:
     """Collects the identity of a source while its tables are read.
 
-    Lengths are held only if the documents are not in the order of the files.
+    Lengths are held only if the documents are not in the order of the files as manifests list them.
 
     Args:
         source: the source, which must be read to its end before `identity` is called.
@@ -134,6 +128,7 @@ class IdentityCounter:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._is_held = source.pairs or source.indices is not None
         self._digest = xxhash.xxh3_128()
         self._ends, self._tokens = [0], [0]  # up to the end of each table, which never crosses files
         self._held: list[NDArray[np.int32]] = []
@@ -148,64 +143,270 @@ class IdentityCounter:
         self._digest.update(lengths.astype("<i4", copy=False).data)
         self._ends.append(self._ends[-1] + len(lengths))
         self._tokens.append(self._tokens[-1] + int(lengths.sum(dtype=np.int64)))
-        if self._source.order is not None:
+        if self._is_held:
             self._held.append(lengths)
 
     def identity(self) -> SourceIdentity:
         """Return the identity of the source."""
-        if self._source.order is not None:
-            return source_identity(self._source, np.concatenate([np.empty(0, np.int32), *self._held]))
-        rows = [count or 0 for count in self._source.rows]
-        at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
-        tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()
-        return _identity(self._source, rows, tokens, self._digest.hexdigest())
+        source, order_digest = self._source, None
+        rows, order = _as_listed(source)
+        if order is None:
+            at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
+            tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()
+        else:  # equal lengths in another order are other documents
+            rows, tokens = _per_file(rows, order, np.concatenate([np.empty(0, np.int32), *self._held]))
+            hashed = xxhash.xxh3_128()
+            for start in range(0, len(order), _TOGETHER):
+                hashed.update(order[start : start + _TOGETHER].astype("<i8").data)
+            order_digest = hashed.hexdigest()
+        return SourceIdentity(
+            files=tuple(
+                FileIdentity(name=file.name, bytes=file.bytes, rows=of_file, tokens=count)
+                for file, of_file, count in zip(source.files, rows, tokens, strict=True)
+            ),
+            documents=sum(rows),
+            tokens=sum(tokens),
+            labels=source.has_labels,
+            lengths_xxh3_128=self._digest.hexdigest(),
+            columns=source.columns.extra,
+            text=None if source.tokenized is None else source.tokenized.identity,
+            indices_xxh3_128=order_digest,
+        )
 
 
-def _identity(source: Source, rows: list[int], tokens: list[int], digest: str) -> SourceIdentity:
-    """Return the identity of a source with these documents and tokens per file, and this hash of its lengths."""
-    documents, order, order_digest = sum(rows), source.order, None
-    if order is not None:  # equal lengths in another order are other documents
-        hashed = xxhash.xxh3_128()
-        for start in range(0, documents, _TOGETHER):
-            hashed.update(order[start : start + _TOGETHER].astype("<i8").data)
-        order_digest = hashed.hexdigest()
-    return SourceIdentity(
-        files=tuple(
-            FileIdentity(name=file.name, bytes=file.bytes, rows=rows[number], tokens=tokens[number])
-            for number, file in enumerate(source.files)
-        ),
-        documents=documents,
-        tokens=sum(tokens),
-        labels=source.has_labels,
-        lengths_xxh3_128=digest,
-        columns=tuple(source.columns.extra),
-        text=None if source.tokenized is None else source.tokenized.identity,
-        indices_xxh3_128=order_digest,
-    )
+def _as_listed(source: Source) -> tuple[list[int], Order | None]:
+    """Return the lists of each of `source.files`, and the list of each document, None if document i is list i.
+
+    Manifests number the lists of pairs as mapped ones are: all chosen answers, followed by all rejected ones.
+    """
+    rows = [count or 0 for count in source.rows]
+    if not source.pairs or source.mapped:
+        return rows, source.indices
+    return [count // 2 for count in rows] * 2, sides_in_turn(sum(rows) // 2)
 
 
 def _column(source: Source, name: str, chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
-    """Join the chunks of a column that was read as a stream.
-
-    Raises:
-        SourceError: no type holds all values; the message names the first document that does not fit.
-    """
+    """Join the chunks of a column that was read as a stream; an error names the first document that does not fit."""
     try:
         return pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
     except DocumentError as fault:
         raise SourceError(f"{source.describe(fault.row)}: {fault.message}") from None
 
 
-def _per_file(source: Source, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-    """Return the documents and the tokens of each file."""
-    ends, order = np.cumsum([rows or 0 for rows in source.rows], dtype=np.int64), source.order
-    if order is None:
-        starts = [0, *ends[:-1].tolist()]
-        parts = [lengths[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
-        return [len(part) for part in parts], [int(part.sum(dtype=np.int64)) for part in parts]
+def _per_file(listed: list[int], order: Order, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
+    """Return the documents and the tokens of each file, given its number of lists."""
+    ends = np.cumsum(listed, dtype=np.int64)
     rows, tokens = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
     for start in range(0, len(lengths), _TOGETHER):
         files = np.searchsorted(ends, order[start : start + _TOGETHER].astype(np.int64), side="right")
         rows += np.bincount(files, minlength=len(ends))
         np.add.at(tokens, files, lengths[start : start + _TOGETHER])
     return rows.tolist(), tokens.tolist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusSurvey:
+    """Documents to pack, all of them checked; made by `survey_corpus`."""
+
+    corpus: Corpus
+    """The sources, and how much of each is wanted."""
+
+    surveys: tuple[SourceSurvey, ...]
+    """Survey of each source."""
+
+    takes: tuple[Take, ...]
+    """Documents taken of each source."""
+
+    identity: SourceIdentity
+    """Identity of the source or mixture, for the manifest."""
+
+    @property
+    def source(self) -> Source:
+        """One source with the lists of all sources, each list once; a source that is not mixed is itself."""
+        parts = self.corpus.parts
+        if self.corpus.recipe is None:
+            return parts[0]
+        has_labels = any(part.has_labels for part in parts)
+        inputs = tuple(_with_labels(input_) if has_labels else input_ for input_ in self.corpus.inputs)
+        return Source(name=", ".join(self.corpus.names), inputs=inputs, columns=parts[0].columns)
+
+    def origins(self, order: Order | None = None) -> Origins:
+        """Return the source, document and copy behind each document.
+
+        Args:
+            order: (documents,) another order of the documents, as returned by `order`; None for their own.
+        """
+        return Origins.of_takes(self.corpus.parts, self.corpus.names, self.takes, order)
+
+    def lengths(self) -> NDArray[np.int32]:
+        """Return the lengths of all documents, shape (documents,).
+
+        Raises:
+            PackerError: a mixture has more documents than fit into memory.
+        """
+        if self.corpus.recipe is None:
+            return self.surveys[0].lengths()
+        refuse_too_many(self.takes, self.corpus.names, self.corpus.recipe.unit, in_order=True)
+        parts = [np.zeros(0, np.int32)]
+        for survey, take in zip(self.surveys, self.takes, strict=True):
+            whole = survey.lengths()
+            parts += [whole] * take.copies
+            parts.append(whole[take.sample.contains(0, len(whole))])
+        return np.concatenate(parts)
+
+    def order(self, lengths: NDArray[np.int32] | None = None) -> Order | None:
+        """Interleave the sources of a mixture so that every stretch has the shares of the whole; see `interleave`.
+
+        Args:
+            lengths: (documents,) the result of `lengths`, if already computed.
+
+        Returns:
+            (documents,) another order of the documents; None for one source.
+        """
+        if self.corpus.recipe is None:
+            return None
+        lengths = self.lengths() if lengths is None else lengths
+        return interleave(self.corpus.recipe.kept(lengths, 0), self.origins().firsts)
+
+    def lists(self, order: Order | None = None) -> Order | None:
+        """Return the list of `source` that each document is, shape (documents,); None if document i is list i."""
+        if self.corpus.recipe is None:
+            return self.corpus.parts[0].indices
+        return self.origins(order)[np.arange(self.identity.documents)]
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return an extra column, one value per list, counted across all sources.
+
+        Raises:
+            SourceError: no type holds the values of all sources.
+        """
+        lists = [survey.extra[name].chunks for survey in self.surveys]
+        try:
+            return pa.chunked_array(cast_to_common_type([chunk for chunks in lists for chunk in chunks], name))
+        except DocumentError:  # the names of the sources help a user more than the document
+            by_source = list(zip(self.corpus.names, lists, strict=True))
+            return one_column(", ".join(self.corpus.names), name, by_source)
+
+
+def survey_corpus(corpus: Corpus, progress: Progress = silent, *, with_extra: bool = False) -> CorpusSurvey:
+    """Check all sources, and decide how often each document of a mixture is taken.
+
+    Args:
+        corpus: the sources.
+        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files of all sources.
+        with_extra: keep the extra columns for `CorpusSurvey.column`.
+
+    Raises:
+        SourceError: a source has no documents, or no tokens to take, or a document or file is invalid.
+        PackerError: the mixture has more documents than can be numbered.
+    """
+    if corpus.recipe is None:
+        survey = survey_source(corpus.parts[0], progress, with_extra=with_extra)
+        take = Take.whole(survey.identity.documents)
+        return CorpusSurvey(corpus=corpus, surveys=(survey,), takes=(take,), identity=survey.identity)
+    return _draw_mixture(corpus, corpus.recipe, progress, with_extra=with_extra)
+
+
+def read_documents(
+    opened: Corpus, progress: Progress = silent, *, hold_lengths: bool = False, interleaved: bool = False
+) -> Documents:
+    """Check every document, and decide which documents of a mixture are taken how often.
+
+    Args:
+        opened: source or mixture.
+        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
+        hold_lengths: hold the length of every document in memory.
+        interleaved: interleave the sources of a mixture evenly; the order is held in memory.
+
+    Raises:
+        SourceError: a source holds no document, or a document or file is wrong.
+        PackerError: a mixture has more documents than can be numbered, or held.
+    """
+    survey = survey_corpus(opened, progress)
+    lengths = survey.lengths() if hold_lengths else None
+    order = survey.order(lengths) if interleaved else None
+    if lengths is not None and order is not None:
+        lengths = lengths[order]
+    return Documents(source=survey.source, identity=survey.identity, lengths=lengths, origins=survey.origins(order))
+
+
+def _draw_mixture(corpus: Corpus, recipe: Recipe, progress: Progress, *, with_extra: bool) -> CorpusSurvey:
+    """Check the sources of a mixture, and decide how often each document is taken.
+
+    The lengths that are hashed are those of the documents that are taken, source by source and in the order of the
+    source, as int32. A document counts once if its source is taken whole at least once, and once more if it is in the
+    sample.
+    """
+    surveys, kept = [], []
+    in_turn = overall_progress(progress, corpus.parts)
+    for number, part in enumerate(corpus.parts):
+        with prefix_errors(corpus.names[number]):
+            counter = WeightCounter(key_of(recipe.seed, MIXTURE, number))
+            overall = next(in_turn)
+            on_table = partial(_count_kept, recipe, counter)
+            surveys.append(survey_source(part, overall, with_extra=with_extra, on_table=on_table))
+            kept.append(counter)
+            if not counter.total:
+                what = "empty, rejected or dropped" if len(part.rejections.lists) else "empty or dropped"
+                raise SourceError(f"there is nothing to take: all {counter.population:,} documents are {what}")
+    totals = [counter.total for counter in kept]
+    targets = mixture_targets(totals, recipe.weights, unit=recipe.unit, total=recipe.tokens)
+    digest = xxhash.xxh3_128()
+    takes, facts = [], []
+    for number, (survey, counter, target) in enumerate(zip(surveys, kept, targets, strict=True)):
+        take, tokens_kept = take_documents(counter, target, _kept_of(survey, recipe))
+        takes.append(take)
+        taken = TakenDocuments(
+            copies=take.copies,
+            documents=take.documents,
+            tokens=_count_taken(survey, take, digest),
+            tokens_kept=tokens_kept,
+        )
+        name, weight = corpus.names[number], recipe.weights[number]
+        facts.append(MixturePart.of(survey.identity, name=name, weight=weight, tokens_kept=counter.total, taken=taken))
+    if not any(take.documents for take in takes):
+        raise SourceError("nothing to pack: no source's share is half a document; raise --mix-tokens or the weights")
+    refuse_too_many(takes, corpus.names, recipe.unit)
+    identity = SourceIdentity(
+        files=tuple(file for survey in surveys for file in survey.identity.files),
+        documents=sum(part.taken.documents for part in facts),
+        tokens=sum(part.taken.tokens for part in facts),
+        labels=any(part.has_labels for part in corpus.parts),
+        lengths_xxh3_128=digest.hexdigest(),
+        columns=surveys[0].identity.columns,  # the same in all sources
+        mixture=tuple(facts),
+    )
+    return CorpusSurvey(corpus=corpus, surveys=tuple(surveys), takes=tuple(takes), identity=identity)
+
+
+def _count_kept(recipe: Recipe, counter: WeightCounter, table: TokenTable) -> None:
+    """Count the tokens of a table that reach the rows."""
+    counter.add(recipe.kept(table.lengths, table.first_document))
+
+
+def _kept_of(survey: SourceSurvey, recipe: Recipe) -> LengthsOf:
+    """Return a function that looks up the tokens of documents that reach the rows."""
+
+    def kept_of(documents: NDArray[np.int64]) -> NDArray[np.int32]:
+        return recipe.kept(survey.lengths_of(documents), 0)
+
+    return kept_of
+
+
+def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) -> int:
+    """Return the tokens taken of a source, and add lengths to the digest as `_draw_mixture` says."""
+    if not take.documents:
+        return 0
+    sampled, once = 0, min(take.copies, 1)
+    for first, lengths in survey.chunks():
+        is_sampled = take.sample.contains(first, first + len(lengths))
+        sampled += int(lengths[is_sampled].sum(dtype=np.int64))
+        out_digest.update(np.repeat(lengths, once + is_sampled).astype("<i4", copy=False).data)
+    return take.copies * survey.identity.tokens + sampled
+
+
+def _with_labels(input_: Input) -> Input:
+    """Let the tokens of an input without labels serve as its labels."""
+    if isinstance(input_, MappedLists) and input_.labels is None:
+        return replace(input_, labels=input_.input_ids)
+    return input_

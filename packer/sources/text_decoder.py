@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
-from packer.sources.columns.column_types import as_plain, infer
-from packer.sources.columns.list_checks import rejection
-from packer.sources.decoding.decoded_input import DecodedInput
-from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Rejection
-from packer.sources.readers.format_reader import Reader, Records
-from packer.sources.text_pairs import rejected_columns
-from packer.text import Encoded, Encoder, TextError
+from packer.inputs.column_types import as_plain, infer
+from packer.inputs.document_errors import DocumentError
+from packer.inputs.documents import TURN_STARTS, Batch
+from packer.inputs.format_reader import DecodedInput, Reader, Records
+from packer.inputs.list_checks import rejection
+from packer.sources.pairs import each_twice
+from packer.text import Encoded, Encoder, TextError, join_encoded
 
 
 def decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, skips: bool) -> DecodedInput:
@@ -34,6 +33,7 @@ def decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, ski
         start=partial(TextDecoder, encoder, kept, skips),
         is_slow=True,
         has_labels=encoder.has_labels,
+        documents_per_record=encoder.documents_per_record,
     )
 
 
@@ -46,11 +46,16 @@ class TextDecoder:
     skips: bool
     reader: Reader
 
-    def __call__(self, block: tuple[Any, int]) -> Batch:
+    def __call__(self, block: tuple[object, int]) -> Batch:
         """Tokenize a block."""
-        content, done = block
-        needed = (*self.encoder.records.needed, *self.kept)
-        rejected: tuple[Rejection, ...] = ()
+        try:
+            return self._decoded(*block)
+        except DocumentError as fault:  # with the number of its record
+            raise fault.at(self.encoder.documents_per_record * fault.row) from None
+
+    def _decoded(self, content: object, done: int) -> Batch:
+        needed, each = (*self.encoder.records.needed, *self.kept), self.encoder.documents_per_record
+        faults: Mapping[int, DocumentError] = {}
         try:
             records = self.reader.records(content, needed)
             encoded = self.encoder.encode(records)
@@ -58,28 +63,29 @@ class TextDecoder:
         except (DocumentError, TextError, UnicodeDecodeError) as error:
             if not self.skips:
                 raise document_error(error) from None
-            faults: list[DocumentError] = []
-            records = self.reader.records(content, needed, faults)
-            encoded, extra, rejected = _encode_usable(self.encoder, records, self.kept, faults)
+            unread: list[DocumentError] = []
+            records = self.reader.records(content, needed, unread)
+            encoded, extra, faults = _encode_usable(self.encoder, records, self.kept, unread)
+        if each > 1:
+            extra = {name: each_twice(values) for name, values in extra.items()}
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
-        if encoded.rejected_answers is not None:
-            extra |= rejected_columns(encoded.rejected_answers)
         return Batch(
             [encoded.input_ids],
             [encoded.labels] if encoded.labels is not None else None,
             done,
             {name: [values] for name, values in extra.items()},
             counts=encoded.counts,
-            rejected=rejected,
+            differing=None if encoded.differing_row is None else each * encoded.differing_row,
+            rejected=tuple(rejection(each * row + side, faults[row]) for row in sorted(faults) for side in range(each)),
             lines=self.reader.lines_of(content) if self.skips else None,
         )
 
 
 def _encode_usable(
     encoder: Encoder, records: Records, kept: Sequence[str], faults: Sequence[DocumentError]
-) -> tuple[Encoded, dict[str, pa.Array], tuple[Rejection, ...]]:
-    """Encode records, with an empty document instead of every record that cannot be used.
+) -> tuple[Encoded, dict[str, pa.Array], Mapping[int, DocumentError]]:
+    """Encode records, with empty documents instead of every record that cannot be used; also return their errors.
 
     The indices of `faults`, the errors for records that could not be decoded, count from the first record. A
     DocumentError is raised if no type holds all values of a kept column.
@@ -101,7 +107,7 @@ def _encode_usable(
                 rejected[row], part = fault, None
         parts.append(part)
     extra = {column: _kept_values(records, column, rejected) for column in kept}
-    return _joined(encoder, parts), extra, tuple(rejection(row, rejected[row]) for row in sorted(rejected))
+    return _joined(encoder, parts), extra, rejected
 
 
 def document_error(error: DocumentError | TextError | UnicodeDecodeError) -> DocumentError:
@@ -132,27 +138,14 @@ def _kept_values(records: Records, column: str, rejected: Mapping[int, DocumentE
 
 
 def _joined(encoder: Encoder, parts: Sequence[Encoded | None]) -> Encoded:
-    """Join documents, or pairs of them; None is an empty one."""
-    joined = _joined_documents(encoder, parts)
-    if encoder.documents_per_record == 1:
-        return joined
-    answers = [part.rejected_answers if part is not None else None for part in parts]
-    return replace(joined, rejected_answers=_joined_documents(encoder, answers))
-
-
-def _joined_documents(encoder: Encoder, parts: Sequence[Encoded | None]) -> Encoded:
-    empty = pa.array([[]], pa.list_(pa.int32()))
-    encoded = [part for part in parts if part is not None]
-    labels = turns = None
-    if encoder.has_labels:
-        labels = pa.concat_arrays([empty if part is None else part.labels for part in parts])
-    if encoder.has_turns:
-        turns = pa.concat_arrays([empty if part is None else part.turn_starts for part in parts])
-    return Encoded(
-        input_ids=pa.concat_arrays([empty if part is None else part.input_ids for part in parts]),
-        labels=labels,
-        straddling=sum(part.straddling for part in encoded),
-        untrained=sum(part.untrained for part in encoded),
-        turn_starts=turns,
-        unstopped=sum(part.unstopped for part in encoded),
+    """Join the documents of records; those of None are empty."""
+    empty = pa.array([[]] * encoder.documents_per_record, pa.list_(pa.int32()))
+    nothing = Encoded(
+        input_ids=empty,
+        labels=empty if encoder.has_labels else None,
+        turn_starts=empty if encoder.has_turns else None,
+        straddling=0,
+        untrained=0,
     )
+    documents = [nothing if part is None else part for part in parts]
+    return join_encoded(documents, has_labels=encoder.has_labels, has_turns=encoder.has_turns)

@@ -7,53 +7,53 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import xxhash
 
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
-from packer.paths import PathList
-from packer.sources.columns.column_checks import check_types, refuse_twins
-from packer.sources.decoding.decoded_streams import COLUMNS
-from packer.sources.documents import TURN_STARTS, DocumentError, Tokenized
-from packer.sources.files.hugging_face import Found
-from packer.sources.readers.arrow_files import open_records, select_records
-from packer.sources.readers.format_reader import Reader
+from packer.inputs.arrow_files import open_records
+from packer.inputs.column_checks import check_types, refuse_twins
+from packer.inputs.decoded_streams import COLUMNS
+from packer.inputs.document_errors import DocumentError
+from packer.inputs.documents import TURN_STARTS, Tokenized
+from packer.inputs.format_reader import Reader
+from packer.inputs.hugging_face import Found, select_records
+from packer.sources.find_source import for_each_file, refuse_packed
+from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
 from packer.sources.source import Source
 from packer.sources.text_decoder import decoded_text
-from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs
-from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
-from packer.stores import AnyPath
+from packer.sources.tokenized_source import refuse_masks
 from packer.text import Encoder, Records, TextOptions, recognize, recognize_pairs
 from packer.text.conversations import holds_messages
 from packer.text.text_columns import JSON, OF_CHATS, column_values
 
+Fields: TypeAlias = pa.Schema | Mapping[str, object]
+"""Columns of a file: its schema, or a record."""
+
 _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    pass
 
 
 def open_text(
-    source: str | AnyPath | PathList | Dataset | DatasetDict,
+    found: Found,
     options: TextOptions,
     *,
-    split: str | None = None,
     text_column: str | None = None,
     keep: Sequence[str] = (),
     turns: bool = False,
     pairs: bool = False,
     skips: bool = False,
 ) -> Source:
-    """Open a dataset of text: find its files and columns, without reading the documents.
+    """Open a dataset of text: find its columns, without reading the documents.
 
     Args:
-        source: a file, folder, glob, folder of `save_to_disk`, several of these, a `datasets` object, or a Hub id
-            ("org/name").
+        found: the dataset; see `find_source`.
         options: tokenizer, chat template and other options that shape the tokens.
-        split: name of the split; may be None if there is only one.
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
             `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`,
             whichever exists.
@@ -64,14 +64,14 @@ def open_text(
         skips: reject records that cannot be used, with an empty document in the place of each.
 
     Raises:
-        PackerError: the path, split or column does not exist, the format is unknown, or the tokenizer does not fit.
+        PackerError: a column does not exist, the format is unknown, or the tokenizer does not fit.
         SourceError: a file is truncated or corrupt, or does not hold text.
     """
     refuse_masks(keep)
     written = next((name for name in keep if name == TURN_STARTS or (pairs and name in COLUMNS_OF_PAIRS)), None)
     if written is not None:
         raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
-    found = find_source(source, split)
+    refuse_packed(found)
     readers = _readers(found)
     records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
     turns = turns and records.conversational and not pairs
@@ -80,17 +80,21 @@ def open_text(
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
         identity = replace(identity, indices_xxh3_128=digest)
-    tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
+    tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint, encoder=encoder)
     for reader in readers:
         reader.require(keep)
     inputs = tuple(decoded_text(reader, encoder, tuple(keep), skips=skips) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    name, pad_id = found.name, encoder.pad_id
-    if pairs:
-        return open_text_pairs(name, inputs, tuple(keep), tokenized=tokenized, pad_id=pad_id, skips=skips)
-    columns = COLUMNS._replace(extra=(*keep, TURN_STARTS) if turns else tuple(keep))
-    chats = identity.chat_template is not None
-    return Source(name, inputs, columns, tokenized=tokenized, pad_id=pad_id, skips=skips, holds_chats=chats)
+    return Source(
+        name=found.name,
+        inputs=inputs,
+        columns=(CHOSEN if pairs else COLUMNS)._replace(extra=(*keep, TURN_STARTS) if turns else tuple(keep)),
+        tokenized=tokenized,
+        pad_id=encoder.pad_id,
+        skips=skips,
+        pairs=pairs,
+        holds_chats=identity.chat_template is not None,
+    )
 
 
 def _readers(found: Found) -> list[Reader]:
@@ -103,11 +107,7 @@ def _readers(found: Found) -> list[Reader]:
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool, skips: bool) -> Records:
-    """Return the columns that hold the text or preference pairs, which must be the same in all files.
-
-    Raises:
-        PackerError: a file holds no text, or another kind of it than the others.
-    """
+    """Return the columns that hold the text or preference pairs, which must be the same in all files."""
     known: dict[str, Records] = {}
     for reader in readers:
         if reader.fault is not None and not skips:
@@ -134,11 +134,7 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
 
 
 def _refuse_json(reader: Reader, records: Records) -> None:
-    """Refuse strings that hold lists of messages as JSON, in all of the first records, which would be packed as text.
-
-    Raises:
-        PackerError: there are such columns.
-    """
+    """Refuse lists of messages as JSON in the strings of all of the first records, which would be packed as text."""
     if records.conversational:
         return
     names = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
@@ -156,9 +152,7 @@ def _refuse_json(reader: Reader, records: Records) -> None:
         )
 
 
-def _records_of(
-    fields: pa.Schema | Mapping[str, Any] | None, reader: Reader, text_column: str | None, *, pairs: bool
-) -> Records | None:
+def _records_of(fields: Fields | None, reader: Reader, text_column: str | None, *, pairs: bool) -> Records | None:
     """Return the columns that hold the text, given a schema or a record of a file; None without any."""
     if fields is None:
         return None
@@ -174,11 +168,10 @@ def _records_of(
     return found
 
 
-def _usable_records(reader: Reader, tell: Callable[[pa.Schema | Mapping[str, Any]], Records | None]) -> Records | None:
+def _usable_records(reader: Reader, tell: Callable[[Fields], Records | None]) -> Records | None:
     """Return the columns that hold the text, given the first record from which they are known; None without records.
 
-    Raises:
-        PackerError: they are not known from any of the first records; with the error for the first of them.
+    If they are not known from any of the first records, the error for the first of them is raised.
     """
     first: PackerError | None = None
     for fields in islice(reader.samples(), _SAMPLES):
@@ -191,7 +184,7 @@ def _usable_records(reader: Reader, tell: Callable[[pa.Schema | Mapping[str, Any
     return None
 
 
-def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None) -> None:
+def _refuse_tokens(fields: Fields, name: str, text_column: str | None) -> None:
     columns = fields.names if isinstance(fields, pa.Schema) else fields
     if text_column is None and COLUMNS.input_ids in columns:
         raise OtherSourceError(

@@ -2,9 +2,8 @@
 
 store.py         `Store`, through which outputs are written: a folder, or a prefix in object storage
 file_locks.py    locks of local files
-address.py       addresses, taken apart and put together like paths, and the buckets that they lead to
 remote_path.py   `RemotePath`, which reads and writes objects like a `pathlib.Path`, also as files that can be sought
-hub_path.py      `HubPath`, which reads files of the Hugging Face Hub
+buckets.py       buckets, which are opened once per process, and those of the Hugging Face Hub
 listing.py       folders whose content was listed once
 requests.py      requests to a store, repeated if they fail, with one line for an error
 mirror.py        `Mirror`, memory of the size of an object that holds the parts that were fetched

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,9 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import PackerError
 from packer.stores.remote_path import AnyPath, RemotePath
 from packer.stores.requests import PART, in_parallel
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 CHUNK = 1 << 15
 """Bytes that are read together at least."""
@@ -46,7 +49,7 @@ class _Region:
         self.size = size
         self.used = -self.base % CHUNK  # so that no chunk holds parts of two objects
 
-    def write(self, address: int, content: Any) -> None:
+    def write(self, address: int, content: Buffer) -> None:
         """Write to the file, which the memory shows; unlike writing to the memory, it can fail with an error.
 
         Raises:

@@ -7,21 +7,24 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from packer.stores.address import SCHEMES, Address, Bucket, ObjectMeta
+from packer.errors import PackerError
+from packer.stores.buckets import SCHEMES, Bucket, ObjectMeta, opened_bucket
 from packer.stores.requests import (
     PART,
     CutShortError,
     StoreError,
     count,
     in_parallel,
-    opened_bucket,
     opened_in_parallel,
     requested,
     submitted,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -51,19 +54,89 @@ class ObjectState:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class RemotePath(Address):
-    """A path in object storage, with the methods of `pathlib.Path` that packer uses.
+class RemotePath:
+    """Path of an object, or of a folder of objects, with the methods of `pathlib.Path` that packer uses.
 
     It never passes for a local path: it has no `__fspath__`. It can be pickled.
     """
 
+    scheme: str
+    """Beginning of the address: "s3", "gs" or "az"."""
+
+    bucket: str
+    """Name of the bucket, or container."""
+
+    key: str
+    """Name of the object in the bucket, or of a folder, without a slash at either end."""
+
     state: ObjectState | None = field(default=None, compare=False)
     """Size and version that the object is known to have; reading another version is an error. None: any version."""
+
+    @staticmethod
+    def of(address: str) -> RemotePath:
+        """Return the path of an address such as "s3://bucket/folder".
+
+        Raises:
+            PackerError: it is no such address.
+        """
+        scheme, separator, rest = address.partition("://")
+        bucket, _, key = rest.partition("/")
+        if not separator or scheme not in SCHEMES or not bucket:
+            raise PackerError(f"{address} is not an address in object storage like s3://bucket/folder")
+        return RemotePath(scheme, bucket, "/".join(part for part in key.split("/") if part))
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}" if self.key else f"{self.scheme}://{self.bucket}"
+
+    def __truediv__(self, name: str | PurePosixPath) -> RemotePath:
+        return self.of(f"{self}/{name}")
+
+    @property
+    def name(self) -> str:
+        """Last part of the path; the bucket if there is no other."""
+        return self.key.rpartition("/")[2] or self.bucket
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The bucket's address, and the parts of the key."""
+        return (f"{self.scheme}://{self.bucket}", *filter(None, self.key.split("/")))
+
+    @property
+    def suffix(self) -> str:
+        """Ending of the name, with its dot."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        """The folder; a bucket is its own parent."""
+        return RemotePath(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    def with_suffix(self, suffix: str) -> RemotePath:
+        """Return the path with another ending."""
+        return self.with_name(PurePosixPath(self.name).with_suffix(suffix).name)
+
+    def with_name(self, name: str) -> RemotePath:
+        """Return the path with another last part."""
+        return self.parent / name
+
+    def absolute(self) -> RemotePath:
+        """Return the path itself."""
+        return self
+
+    def relative_to(self, other: RemotePath) -> PurePosixPath:
+        """Return the path relative to a folder.
+
+        Raises:
+            ValueError: it is not inside.
+        """
+        if (self.scheme, self.bucket) != (other.scheme, other.bucket):
+            raise ValueError(f"{self} is not inside {other}")
+        return PurePosixPath("/" + self.key).relative_to("/" + other.key)
 
     @property
     def store(self) -> Bucket:
         """The bucket; raises as `opened_bucket`."""
-        return opened_bucket(self)
+        return opened_bucket(self.scheme, self.bucket)
 
     def stat(self) -> ObjectState:
         """Return the size and version of the object, if they are not known already; raises as `requested`."""
@@ -162,10 +235,6 @@ class RemotePath(Address):
         content = self._requested(read)
         count(reads=1, bytes_read=length)
         return content
-
-    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Return the bytes of several ranges (start, length), read at the same time."""
-        return in_parallel(lambda one: self.read_range(*one), ranges)
 
     def open(self, mode: Literal["rb"] = "rb", buffering: int = -1) -> io.BufferedReader:
         """Open the object for reading; it is read ahead."""
@@ -278,13 +347,7 @@ def any_path(path: str | AnyPath) -> AnyPath:
     """Return a path as an object; raises as `RemotePath.of`."""
     if isinstance(path, RemotePath):
         return path
-    if not is_remote(path):
-        return Path(path)
-    if str(path).startswith("hf://"):
-        from packer.stores.hub_path import HubPath
-
-        return HubPath.of(str(path))
-    return RemotePath.of(str(path))
+    return RemotePath.of(str(path)) if is_remote(path) else Path(path)
 
 
 def each_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -333,7 +396,7 @@ class RemoteFile(io.RawIOBase):
         """Return the position."""
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         """Read into a buffer; return the number of bytes, 0 at the end."""
         view = memoryview(buffer).cast("B")
         if self._at >= self._size:

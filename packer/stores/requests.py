@@ -1,9 +1,4 @@
-"""Requests to object stores through obstore: opened once per bucket and process, repeated if they fail.
-
-Credentials and endpoints are found as the vendors' own tools find them. For S3 these are the environment
-(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...), web identities, and roles of containers and instances; profiles and
-single sign-on are read by boto3 where it is installed.
-"""
+"""Requests to object stores: repeated if they fail, with one line for an error, and several at the same time."""
 
 from __future__ import annotations
 
@@ -16,10 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from packer.errors import PackerError
-from packer.stores.address import SCHEMES, Address, Bucket
 
 _OPENED_TOGETHER = 16  # files, each of which may make several requests at the same time
 
@@ -29,11 +23,11 @@ AT_ONCE = 32
 PART = 8 << 20
 """Bytes of a request that reads or writes part of a large object."""
 
+TIMEOUT = timedelta(seconds=60)
+"""Time for a request with its body, which is at most 16 MB."""
+
 _TRIES = 4
-_RETRIES = 4  # of obstore, within a try: for a part of a large upload
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between tries
-_TIMEOUT = timedelta(seconds=60)  # of a request with its body, which is at most 16 MB
-_CONNECT_TIMEOUT = timedelta(seconds=10)
 _SILENT_TRIES = 2  # that end without an answer
 _LEFT_ALONE = 10.0  # seconds in which a silent store gets no requests, so that a command that fails ends at once
 
@@ -81,78 +75,9 @@ def count(**amounts: int) -> None:
             setattr(traffic, name, getattr(traffic, name) + amount)
 
 
-def opened_bucket(address: Address) -> Bucket:
-    """Return the bucket of an address, opened once per process.
-
-    Raises:
-        PackerError: obstore is not installed, the address or credentials are incomplete, or this process was forked
-            from one that has used a store.
-    """
-    global _process
-    if _process not in (None, os.getpid()):  # a request would wait forever for the threads of obstore
-        raise PackerError(
-            f"{address.parts[0]}: this process was forked from one that has used object storage, and cannot use it: "
-            'start processes by spawning them, as with multiprocessing.set_start_method("spawn")'
-        )
-    _process = os.getpid()
-    try:
-        return _opened(address.scheme, address.bucket)
-    except ImportError:
-        raise _not_installed(str(address)) from None
-
-
-_process: int | None = None  # that has used obstore, whose threads do not survive a fork
-
-
-@lru_cache(maxsize=64)
-def _opened(scheme: str, bucket: str) -> Bucket:
-    from obstore.store import from_url
-
-    if (opener := SCHEMES[scheme]) is not None:
-        return opener(bucket)
-    options: dict[str, Any] = {}
-    if scheme in ("s3", "s3a"):
-        options |= _credentials_of_boto3()
-        options["virtual_hosted_style_request"] = not _endpoint()
-    try:
-        opened: Bucket = from_url(
-            f"{scheme}://{bucket}",
-            client_options={
-                "timeout": _TIMEOUT,
-                "connect_timeout": _CONNECT_TIMEOUT,
-                "allow_http": _endpoint().startswith("http://"),
-            },
-            retry_config={"max_retries": _RETRIES, "retry_timeout": _TIMEOUT},  # within a request, or a part of one
-            **options,
-        )
-        return opened
-    except Exception as error:
-        raise PackerError(f"{scheme}://{bucket} cannot be opened: {_reason(error)}") from error
-
-
-def _not_installed(name: str) -> PackerError:
+def not_installed(name: str) -> PackerError:
+    """Return the error for an address that cannot be used without obstore."""
     return PackerError(f'{name} needs the package obstore: pip install "packer-llm[store]"')
-
-
-def _endpoint() -> str:
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-
-
-def _credentials_of_boto3() -> dict[str, Any]:
-    """Return a provider for credentials that are in a profile or come from a single sign-on."""
-    if "AWS_ACCESS_KEY_ID" in os.environ or os.environ.get("AWS_SKIP_SIGNATURE"):
-        return {}
-    try:
-        from boto3 import Session
-        from obstore.auth.boto3 import Boto3CredentialProvider
-
-        session = Session()
-        if session.get_credentials() is None:
-            return {}
-        provider = {"credential_provider": Boto3CredentialProvider(session)}
-        return provider | ({"region": session.region_name} if session.region_name else {})
-    except ImportError:
-        return {}
 
 
 def requested(name: str, request: Callable[[], Result]) -> Result:
@@ -167,13 +92,13 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
         FileExistsError: it exists, and was not to be replaced.
         ChangedError: it is not the version that was asked for.
         PermissionError: the credentials are missing, wrong or not sufficient.
-        StoreError: anything else, after several tries. If the store does not answer, it is raised after 2 * _TIMEOUT,
+        StoreError: anything else, after several tries. If the store does not answer, it is raised after 2 * TIMEOUT,
             and at once for the next requests.
     """
     try:
         from obstore import exceptions
     except ImportError:
-        raise _not_installed(name) from None
+        raise not_installed(name) from None
     store, begun, pause, silent = name.split("/")[2], time.monotonic(), _FIRST_PAUSE, 0
     if begun < _left_alone_until.get(store, begun):
         raise StoreError(f"{name}: the store cannot be used ({_no_answer()}, tried {_SILENT_TRIES} times)")
@@ -191,19 +116,19 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
                 f"{name}: the object was changed while it was read; repeat the command when nothing writes to it"
             ) from error
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise PermissionError(13, f"access denied ({_reason(error)})", name) from error
+            raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
         except (exceptions.BaseError, CutShortError, OSError) as error:
             if "NoSuchBucket" in str(error):
                 raise StoreError(f"{name}: there is no such bucket") from error
             if "status: 403" in str(error):  # of a list, which obstore does not tell from other errors
-                raise PermissionError(13, f"access denied ({_reason(error)})", name) from error
+                raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
             silent += _is_silent(error)
             if silent == _SILENT_TRIES and _answered.get(store, begun) <= begun:
                 _left_alone_until[store] = time.monotonic() + _LEFT_ALONE
             is_last = number == _TRIES or silent == _SILENT_TRIES
             if is_last or "ExpiredToken" in str(error) or _is_final(error):
                 tried = f", tried {number} times" if number > 1 else ""
-                raise StoreError(f"{name}: the store cannot be used ({_reason(error)}{tried})") from error
+                raise StoreError(f"{name}: the store cannot be used ({reason_of(error)}{tried})") from error
             count(repeated=1)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -220,7 +145,7 @@ def _is_silent(error: BaseException) -> bool:
 
 
 def _no_answer() -> str:
-    return f"no answer within {_TIMEOUT.seconds} seconds"
+    return f"no answer within {TIMEOUT.seconds} seconds"
 
 
 def _is_final(error: BaseException) -> bool:
@@ -229,7 +154,7 @@ def _is_final(error: BaseException) -> bool:
     return any(words in text for words in ("dns error", "InvalidAccessKeyId", "status: 400"))
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the innermost reason of an error in one short line."""
     if _is_silent(error):
         return _no_answer()
@@ -264,7 +189,7 @@ def opened_in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) ->
         return list(threads.map(task, items))
 
 
-def submitted(task: Callable[..., Result], *arguments: Any) -> Future[Result]:
+def submitted(task: Callable[..., Result], *arguments: object) -> Future[Result]:
     """Begin a call that waits for a store, in a thread."""
     return _threads(os.getpid()).submit(task, *arguments)
 

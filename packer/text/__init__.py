@@ -6,9 +6,13 @@ conversations.py         records to conversations, checked; messages that are co
 preference_pairs.py      preference pairs to two texts or conversations, and to answers that begin at one token
 rendering.py             conversations to text, by a chat template
 template_environment.py  chat templates, compiled as transformers does
-message_ends/            where messages end in the rendered text, and what the assistant wrote
+chat_template.py         where messages end in the rendered text, and what the assistant wrote (`ChatTemplate.locate`):
+                         the method by renderings of a chat's beginnings, and all refusals
+turn_ends.py             what a template appends after the last message, and the tokens that end answers
+message_marks.py         a shortcut: one rendering, with marks after each message and around {% generation %} tags
 tokens.py                texts to tokens, and the tokens at which given characters begin
-word_tokens.py           the same with a memory of words, for machines with few cores
+fast_tokens.py           the same tokens by gigatoken, which is compared with the library all the time
+token_bytes.py           where characters are among the tokens of byte-level tokenizers
 tokenizer.py             a tokenizer, with transformers or without
 load_tokenizer.py        tokenizers by path or Hub id: by their files, or by transformers
 tokenizer_identity.py    what shapes the tokens, for a manifest
@@ -17,7 +21,7 @@ tokenizer_identity.py    what shapes the tokens, for a manifest
 from packer.text.conversations import TextError
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.text_columns import TRAIN_ON, Records, recognize, recognize_pairs
-from packer.text.text_encoder import Encoded, Encoder, TextOptions
+from packer.text.text_encoder import Encoded, Encoder, TextOptions, join_encoded
 from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
 __all__ = [
@@ -28,6 +32,7 @@ __all__ = [
     "Records",
     "TextError",
     "TextOptions",
+    "join_encoded",
     "open_decoder",
     "open_tokenizer",
     "recognize",

@@ -240,12 +240,13 @@ def messages_of(value: Any, column: str, row: int) -> list[Message]:
         what = "null" if value is None else f"a {type(value).__name__}"
         reason: Reason = "missing_value" if value is None else "wrong_type"
         raise TextError(row, f"'{column}' is {what} where a list of messages is expected", reason)
-    return [_message(message, column, number, row) for number, message in enumerate(value)]
+    return [
+        message if _is_plain(message) else _message(message, column, number, row)
+        for number, message in enumerate(value)
+    ]
 
 
 def _message(message: Any, column: str, number: int, row: int) -> Message:
-    if type(message) is dict and len(message) == 2 and _is_plain(message):
-        return message
     where = f"'{column}' message {number}"
     if not isinstance(message, dict):
         raise TextError(
@@ -279,8 +280,10 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
     return _with_reasoning({**message, "role": known[role]})
 
 
-def _is_plain(message: Message) -> bool:
-    """Whether a message has a usual role and a content in ASCII, as most do, so that it needs no further checks."""
+def _is_plain(message: object) -> bool:
+    """Whether a message has only a usual role and a content in ASCII, as most do, and needs no further checks."""
+    if type(message) is not dict or len(message) != 2:
+        return False
     role, content = message.get("role"), message.get("content")
     return type(role) is str and _ROLES.get(role) == role and type(content) is str and content.isascii()
 

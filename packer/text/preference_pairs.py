@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, Message, TextError, chat_of, messages_of, text_of
 from packer.text.text_columns import Records
-from packer.text.tokenizer import Place, shared_length
-from packer.text.tokens import MarkedText, TextTokens
+from packer.text.tokenizer import shared_length
+from packer.text.tokens import MarkedText, TextTokens, Tokens
 
 _ALL = "or set --train-on all"
 
@@ -79,30 +81,30 @@ def chats_of_pair(
     return chats
 
 
-def begin_together(
-    texts: Sequence[MarkedText], found: list[tuple[list[int], list[Place]]], tokens: TextTokens
-) -> list[tuple[list[int], list[Place]]]:
+def begin_together(texts: Sequence[MarkedText], found: Tokens, tokens: TextTokens) -> None:
     """Begin both answers of every pair after the tokens that they share with their prompt.
 
     Args:
         texts: texts, those of a pair one after the other.
-        found: their tokens, and the places of what is trained.
+        found: their tokens, and the places of what is trained, which are changed.
         tokens: tokenizes prompts alone.
     """
     prompts = [one.text[: one.trained[0][0]] if one.trained else "" for one in texts]
+    first_places = np.cumsum([0, *(len(one.places) for one in texts)])
     crossed = [
         at
         for at in range(0, len(texts), 2)
         if prompts[at] == prompts[at + 1]
-        and (_ends_in_spaces(prompts[at]) or any(places and places[0].inside for _, places in found[at : at + 2]))
+        and (
+            _ends_in_spaces(prompts[at])
+            or any(found.places.inside[first_places[side]] for side in (at, at + 1) if texts[side].trained)
+        )
     ]
+    sides = np.split(found.ids, found.ends[:-1])
     alone = tokens.encode([MarkedText(texts[at].row, prompts[at]) for at in crossed], places=False)
-    for at, (prompt, _) in zip(crossed, alone, strict=True):
-        first = min(shared_length(prompt, found[side][0]) for side in (at, at + 1))
-        for side in (at, at + 1):
-            ids, places = found[side]
-            found[side] = ids, [Place(first, places[0].inside), *places[1:]]
-    return found
+    for at, prompt in zip(crossed, np.split(alone.ids, alone.ends[:-1]), strict=False):
+        first = min(shared_length(prompt.tolist(), sides[side].tolist()) for side in (at, at + 1))
+        found.places.tokens[first_places[at : at + 2]] = first
 
 
 def _prompt_of(record: Mapping[str, Any], records: Records, row: int) -> Any:

@@ -220,7 +220,8 @@ def _join(pieces: Iterable[str]) -> str:
     for piece in pieces:
         found.append(piece)
         size += len(piece)
-        _check_size(size)
+        if size > _MOST_CHARACTERS:
+            _check_size(size)
     return "".join(found)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
@@ -18,16 +18,19 @@ from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import TRAIN_ON, Records, column_values
-from packer.text.tokenizer import Place
+from packer.text.token_bytes import Places
 from packer.text.tokenizer_identity import text_identity
 from packer.text.tokens import MarkedText, TextTokens
 
 if TYPE_CHECKING:
-    from packer.text.message_ends import ChatTemplate
+    from packer.text.chat_template import ChatTemplate
 
 # at most in one call of the tokenizer, which needs hundreds of bytes per token
 _CHARACTERS = 1 << 20
 _DOCUMENTS = 1 << 10
+
+COUNTED = ("straddling", "untrained", "unstopped", "fast", "differing")
+"""Fields of `Encoded` to sum."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +51,10 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """Documents as tokens, in the order of their records; an empty record has no tokens."""
+    """Documents as tokens, in the order of their records; an empty record has no tokens.
+
+    The answers of preference pairs are documents in turn: chosen, rejected, chosen, ...
+    """
 
     input_ids: pa.ListArray
     """list<int32>"""
@@ -62,13 +68,18 @@ class Encoded:
     """Number of answers in chats that end without a trained stop token."""
     turn_starts: pa.ListArray | None = None
     """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
-    rejected_answers: Encoded | None = None
-    """Rejected answers if the records are preference pairs; all other fields but the counts are of the chosen ones."""
+
+    fast: int = 0
+    """Number of documents that were tokenized by gigatoken."""
+    differing: int = 0
+    """1 if it gave other tokens than the library, in these documents or before: nothing of it is to be kept."""
+    differing_row: int | None = None
+    """The document for which it did so first; None if it is not among these."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers to sum over a source: straddling and untrained documents, and answers without a stop token."""
-        return {"straddling": self.straddling, "untrained": self.untrained, "unstopped": self.unstopped}
+        """Numbers to sum over a source, by the names of their fields."""
+        return {name: getattr(self, name) for name in COUNTED}
 
 
 class Encoder:
@@ -115,7 +126,7 @@ class Encoder:
         self._tokens = TextTokens(tokenizer)
         self._template: ChatTemplate | None = None
         if records.conversational:
-            from packer.text.message_ends import ChatTemplate  # imports jinja2
+            from packer.text.chat_template import ChatTemplate  # imports jinja2
 
             self._template = ChatTemplate(tokenizer, options.chat_template)
         self.identity = text_identity(
@@ -148,26 +159,52 @@ class Encoder:
         Raises:
             TextError: a record is wrong, or what is trained cannot be located exactly.
         """
-        ids: list[Sequence[int]] = []
-        trained: list[list[tuple[int, int]]] = []
-        turns: list[list[int]] = []
-        straddling = unstopped = 0
-        for text, (tokens, places) in self._tokenized(self._texts(batch, first_row)):
-            front, back = self._around(tokens)
-            ids += (front, tokens, back)
-            unstopped += text.unstopped
-            count = 2 * len(text.trained or ())
-            if self.has_labels:
-                straddling += any(place.inside for place in places[:count])
-                trained.append(_ranges(text, places[:count], len(front), len(front) + len(tokens) + len(back)))
-            if self.has_turns:
-                turns.append([*dict.fromkeys(place.token for place in places[count:])])
-        encoded = _assemble(ids, trained if self.has_labels else None)
-        turn_starts = _lists(turns) if self.has_turns else None
-        encoded = replace(encoded, turn_starts=turn_starts, straddling=straddling, unstopped=unstopped)
-        if self.documents_per_record == 1:
-            return encoded
-        return replace(_side(encoded, 0), rejected_answers=_side(encoded, 1))
+        return join_encoded(
+            [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch, first_row))],
+            has_labels=self.has_labels,
+            has_turns=self.has_turns,
+        )
+
+    @property
+    def differs(self) -> bool:
+        """Whether gigatoken gave other tokens than the library; it is no longer used then."""
+        return self._tokens.fast is not None and self._tokens.fast.differs
+
+    def stop_fast(self) -> None:
+        """Tokenize by the library alone from now on."""
+        if self._tokens.fast is not None:
+            self._tokens.fast.stop()
+
+    def _encode_chunk(self, texts: list[MarkedText]) -> Encoded:
+        """Tokenize texts, and turn places in them into labels and starts of turns."""
+        tokens = self._tokens.encode(texts, places=self.has_labels or self.has_turns)
+        if self.has_labels and self.records.kind == "pair":
+            begin_together(texts, tokens, self._tokens)
+        ids, bounds, fronts = self._with_ends(tokens.ids, tokens.ends)
+        spans = np.array([len(text.trained or ()) for text in texts])
+        turns = np.array([len(text.turn_starts or ()) for text in texts])
+        is_of_span = np.repeat(np.tile([True, False], len(texts)), np.column_stack([2 * spans, turns]).ravel())
+        labels = turn_starts = None
+        straddling = untrained = 0
+        if self.has_labels:
+            places = Places(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
+            mask, straddling = _mask(texts, spans, places, bounds, fronts)
+            labels = _list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))
+            counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
+            untrained = int(((counts == 0) & (np.diff(bounds) > 0)).sum())
+        if self.has_turns:
+            turn_starts = _turn_starts(tokens.places.tokens[~is_of_span], turns)
+        return Encoded(
+            input_ids=_list_array(bounds, ids),
+            labels=labels,
+            straddling=straddling,
+            untrained=untrained,
+            unstopped=sum(text.unstopped for text in texts),
+            turn_starts=turn_starts,
+            fast=len(texts) if tokens.is_fast else 0,
+            differing=int(self.differs),
+            differing_row=None if tokens.differing is None else texts[tokens.differing].row,
+        )
 
     def _texts(
         self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int
@@ -206,14 +243,6 @@ class Encoder:
         text = "".join(parts)
         return [MarkedText(row, text, [(len(parts[0]), len(text))] if self.has_labels else None)]
 
-    def _tokenized(self, texts: Iterator[MarkedText]) -> Iterator[tuple[MarkedText, tuple[list[int], list[Place]]]]:
-        """Yield texts with their tokens, nothing added, and the places of what is trained and of turns among them."""
-        for chunk in self._chunks(texts):
-            found = self._tokens.encode(chunk, places=self.has_labels or self.has_turns)
-            if self.has_labels and self.records.kind == "pair":
-                found = begin_together(chunk, found, self._tokens)
-            yield from zip(chunk, found, strict=True)
-
     def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
         """Yield the texts that are tokenized in one call; both answers of a pair are in the same one."""
         chunk: list[MarkedText] = []
@@ -228,58 +257,92 @@ class Encoder:
         if chunk:
             yield chunk
 
-    def _around(self, tokens: list[int]) -> tuple[list[int], list[int]]:
-        """Tokens to add before and after those of a text: what the tokenizer adds, unless the text has them itself."""
+    def _with_ends(
+        self, ids: NDArray[np.int32], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """Add what the tokenizer adds, and the end, to texts that do not have them; a template writes both as text.
+
+        Returns the tokens, the bounds of documents among them, and how many tokens are added before each.
+        """
+        bounds = np.concatenate([[0], ends])
         prefix, ending = self._tokens.prefix, self._ending
-        if self._template is not None or not tokens:  # a template writes both as text
-            return [], []
-        has_prefix = tokens[: len(prefix)] == prefix
-        has_ending = tokens[len(tokens) - len(ending) :] == ending
-        return [] if has_prefix else prefix, [] if has_ending else ending
+        if self._template is not None or not (prefix or ending):
+            return ids, bounds, np.zeros(len(ends), np.int64)
+        firsts, sizes = bounds[:-1], np.diff(bounds)
+        added = np.column_stack(
+            [
+                (sizes > 0) & ~_hold(ids, firsts, sizes, prefix),
+                (sizes > 0) & ~_hold(ids, ends - len(ending), sizes, ending),
+            ]
+        )
+        counts = added * [len(prefix), len(ending)]
+        places = np.repeat(np.column_stack([firsts, ends]).ravel(), counts.ravel())
+        whole = np.tile(np.array([*prefix, *ending], np.int32), len(ends))
+        chosen = np.repeat(added.ravel(), np.tile([len(prefix), len(ending)], len(ends)))
+        bounds = bounds + np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
+        return np.insert(ids, places, whole[chosen]), bounds, counts[:, 0]
 
 
-def _ranges(text: MarkedText, places: list[Place], shift: int, length: int) -> list[tuple[int, int]]:
-    """Turn places where training begins and ends, alternately, into ranges of tokens.
+def _hold(
+    ids: NDArray[np.int32], firsts: NDArray[np.int64], sizes: NDArray[np.int64], tokens: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Whether documents of these sizes have certain tokens at their places `firsts`."""
+    found: NDArray[np.bool_] = sizes >= len(tokens)
+    for at, token in enumerate(tokens):
+        found[found] = ids[firsts[found] + at] == token
+    return found
+
+
+def _mask(
+    texts: Sequence[MarkedText],
+    spans: NDArray[np.int64],
+    places: Places,
+    bounds: NDArray[np.int64],
+    fronts: NDArray[np.int64],
+) -> tuple[NDArray[np.bool_], int]:
+    """Return which tokens are trained, and the number of documents in which one lies only partly in trained text.
 
     A token that holds characters on both sides is trained. Tokens added after a text are trained if its end is.
+    `places` are where the `spans` of each text begin and end.
     """
-    starts = [place.token + shift for place in places[::2]]
-    ends = [place.token + place.inside + shift for place in places[1::2]]
-    if text.trained and text.trained[-1][1] == len(text.text):
-        ends[-1] = length
-    return list(zip(starts, ends, strict=True))
+    owners = np.repeat(np.arange(len(texts)), spans)
+    tokens, inside = places.tokens.reshape(-1, 2), places.inside.reshape(-1, 2)
+    shifts = (bounds[:-1] + fronts)[owners]
+    starts, stops = tokens[:, 0] + shifts, tokens[:, 1] + inside[:, 1] + shifts
+    last = [text.trained[-1][1] if text.trained else -1 for text in texts]
+    to_end = np.array([at == len(text.text) for at, text in zip(last, texts, strict=True)], np.bool_)
+    stops[np.cumsum(spans)[to_end] - 1] = bounds[1:][to_end]
+    size = int(bounds[-1]) + 1
+    changes = np.bincount(starts, minlength=size) - np.bincount(np.maximum(starts, stops), minlength=size)
+    return np.cumsum(changes)[:-1] > 0, len(np.unique(owners[inside.any(axis=1)]))
 
 
-def _lists(values: list[list[int]]) -> pa.ListArray:
+def _turn_starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.ListArray:
+    """Make lists of the tokens with which turns begin, each named once; `counts` are the turns of each document."""
+    owners = np.repeat(np.arange(len(counts)), counts)
+    is_new = np.ones(len(tokens), np.bool_)
+    is_new[1:] = (owners[1:] != owners[:-1]) | (tokens[1:] != tokens[:-1])
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(owners[is_new], minlength=len(counts)))])
+    return _list_array(bounds, tokens[is_new].astype(np.int32))
+
+
+def _list_array(bounds: NDArray[np.int64], values: NDArray[np.int32]) -> pa.ListArray:
     """Make a list<int32> array; `pa.array` would import pandas, which takes half a second."""
-    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    return pa.ListArray.from_arrays(
-        as_arrow(offsets), as_arrow(np.fromiter(chain.from_iterable(values), np.int32, int(offsets[-1])))
-    )
-
-
-def _assemble(ids: list[Sequence[int]], trained: list[list[tuple[int, int]]] | None) -> Encoded:
-    """Join the three lists of each document: added before, its own, and added after."""
-    sizes = np.fromiter(map(len, ids), np.int64, len(ids)).reshape(-1, 3).sum(axis=1)
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
     assert bounds[-1] < 2**31, "a batch of too many tokens"
-    offsets = as_arrow(bounds.astype(np.int32))
-    values = np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1]))
-    labels, untrained = None, 0
-    if trained is not None:
-        mask = np.zeros(len(values), np.bool_)
-        for start, ranges in zip(bounds.tolist(), trained, strict=False):
-            for begin, end in ranges:
-                mask[start + begin : start + end] = True
-        labels = pa.ListArray.from_arrays(offsets, as_arrow(np.where(mask, values, np.int32(NO_LOSS))))
-        counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
-        untrained = int(((counts == 0) & (sizes > 0)).sum())
-    input_ids = pa.ListArray.from_arrays(offsets, as_arrow(values))
-    return Encoded(input_ids=input_ids, labels=labels, straddling=0, untrained=untrained)
+    return pa.ListArray.from_arrays(as_arrow(bounds.astype(np.int32)), as_arrow(np.ascontiguousarray(values)))
 
 
-def _side(both: Encoded, side: int) -> Encoded:
-    """Return the chosen answers, or the rejected ones."""
-    numbers = as_arrow(np.arange(side, len(both.input_ids), 2))
-    labels = both.labels.take(numbers) if both.labels is not None else None
-    return replace(both, input_ids=both.input_ids.take(numbers), labels=labels)
+def join_encoded(parts: Sequence[Encoded], *, has_labels: bool, has_turns: bool) -> Encoded:
+    """Join documents."""
+
+    def lists(name: str) -> pa.ListArray:
+        found = [getattr(part, name) for part in parts]
+        return found[0] if len(found) == 1 else pa.concat_arrays([*found, pa.array([], pa.list_(pa.int32()))])
+
+    return Encoded(
+        input_ids=lists("input_ids"),
+        labels=lists("labels") if has_labels else None,
+        turn_starts=lists("turn_starts") if has_turns else None,
+        differing_row=next((part.differing_row for part in parts if part.differing_row is not None), None),
+        **{name: sum(getattr(part, name) for part in parts) for name in COUNTED},
+    )

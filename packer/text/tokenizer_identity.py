@@ -6,7 +6,6 @@ import datetime
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -16,7 +15,7 @@ from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import TextTokens
 
 if TYPE_CHECKING:
-    from packer.text.message_ends import ChatTemplate
+    from packer.text.chat_template import ChatTemplate
 
 
 def text_identity(
@@ -32,6 +31,8 @@ def text_identity(
 
     A tokenizer has the same hash with transformers and without, whatever the class of transformers is called.
     """
+    from importlib.metadata import version
+
     import tokenizers
 
     identity = TextIdentity(

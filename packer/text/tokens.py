@@ -1,16 +1,20 @@
-"""Texts to tokens, in batches on all cores; and the tokens in which places of the texts lie."""
+"""Texts to tokens, in batches; and the tokens in which places of the texts lie."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.system_errors import shortage
 from packer.text.conversations import TextError
-from packer.text.tokenizer import Content, Place, Tokenizer, content_of, place_of, shared_length
-from packer.text.word_tokens import WordTokens, is_quicker, word_tokens
+from packer.text.fast_tokens import Difference, FastTokens, by_library, is_refusal, joined
+from packer.text.token_bytes import Places, TokenBytes, is_byte_level
+from packer.text.tokenizer import Content, Tokenizer, content_of, shared_length
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -41,6 +45,24 @@ class MarkedText(NamedTuple):
         return [*chain.from_iterable(self.trained or ()), *(self.turn_starts or ())]
 
 
+class Tokens(NamedTuple):
+    """Texts as tokens, with nothing added."""
+
+    ids: NDArray[np.int32]
+    """Tokens of all texts, one text after the other."""
+    ends: NDArray[np.int64]
+    """Number of tokens up to the end of each text."""
+    places: Places
+    """Where the `places` of the texts are, if they were asked for, one text after the other."""
+    is_fast: bool = False
+    """Whether gigatoken made the tokens."""
+    differing: int | None = None
+    """Number of the text for which it gave other tokens than the library, which made all of these; None if none."""
+
+
+_NO_PLACES = Places(np.zeros(0, np.int64), np.zeros(0, np.bool_))
+
+
 class TextTokens:
     """A tokenizer that adds no tokens, but knows which ones it would have added.
 
@@ -55,12 +77,13 @@ class TextTokens:
         self._tokenizer = tokenizer
         self.content: Content | None = None
         """What shapes the tokens of `backend`; None without one."""
-        self._words: WordTokens | None = None
+        self.fast: FastTokens | None = None
+        """Tokenizes by gigatoken; None if there is nothing to compare it with."""
         try:
             self.backend = _backend(tokenizer)
             self.prefix, self.suffix = _added(tokenizer)  # before and after every text: BOS, [CLS], [SEP]
         except BaseException as error:
-            if isinstance(error, PackerError) or not _is_refusal(error):
+            if isinstance(error, PackerError) or not is_refusal(error):
                 raise
             raise PackerError(
                 f"{tokenizer.name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes "
@@ -72,65 +95,98 @@ class TextTokens:
             # it would add those tokens, and in byte-level models hide leading spaces from the offsets
             self.backend.post_processor = None
             self.content = tokenizer.content or content_of(self.backend)
-            if is_quicker():
-                self._words = word_tokens(self.backend, self.content.settings)
+            self.fast = FastTokens(self.backend, self.content.settings)
 
-    def encode(self, texts: Sequence[MarkedText], *, places: bool) -> list[tuple[list[int], list[Place]]]:
+    def encode(self, texts: Sequence[MarkedText], *, places: bool) -> Tokens:
         """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
-
-        Returns:
-            For every text its token ids, with nothing added, and where its `places` are.
 
         Raises:
             TextError: the tokenizer refuses a text.
         """
+        written = [one.text for one in texts]
         cuts = [one.places for one in texts] if places else None
         try:
-            return self._encode([one.text for one in texts], cuts)
+            return self._encode(written, cuts)
         except BaseException as error:
-            if not _is_refusal(error):
+            if not is_refusal(error):
                 raise
-        encoded = []
         for one in texts:  # find the one
             try:
-                encoded += self._encode([one.text], [one.places] if places else None)
+                self._encode([one.text], [one.places] if places else None)
             except BaseException as error:
-                if not _is_refusal(error):
+                if not is_refusal(error):
                     raise
                 message = f"the tokenizer does not take it: {_reason(error)}"
                 listed = f"the tokenizer does not take it: {type(error).__name__}"
                 raise TextError(one.row, message, "invalid_text", listed) from None
-        return encoded
+        raise AssertionError("a tokenizer refuses texts that it takes one by one")
 
-    def _encode(
-        self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None
-    ) -> list[tuple[list[int], list[Place]]]:
+    def _encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
         if self.backend is None:
-            return [self._encode_slowly(text, at) for text, at in zip(texts, cuts or [()] * len(texts), strict=True)]
-        if self._words is not None:
-            return self._words.encode(texts, cuts)
-        if cuts is None:
-            return [(encoding.ids, []) for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+            return self._encode_slowly(texts, cuts)
+        if cuts is not None and self._bytes is None:
+            return self._with_offsets(texts, cuts)
+        found, differing = None, None
+        try:
+            found = self.fast.encode(texts) if self.fast is not None else None
+        except Difference as difference:
+            differing = difference.text
+        ids, ends = found or by_library(self.backend, texts)
+        places = _NO_PLACES if cuts is None else self._places(texts, ids, ends, cuts)
+        return Tokens(ids, ends, places, found is not None, differing)
+
+    def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
+        """Tokenize by the library, and find places by its offsets."""
+        assert self.backend is not None
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
-        return [
-            (encoding.ids, [place_of(encoding, cut, len(text)) for cut in at])
-            for encoding, text, at in zip(encodings, texts, cuts, strict=True)
-        ]
+        found = zip(encodings, texts, cuts, strict=True)
+        places = [_place_of(encoding, cut, len(text)) for encoding, text, at in found for cut in at]
+        return Tokens(*joined([encoding.ids for encoding in encodings]), _as_places(places))
 
-    def _encode_slowly(self, text: str, cuts: Sequence[int]) -> tuple[list[int], list[Place]]:
+    def _places(
+        self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
+    ) -> Places:
+        """Find places by the bytes of tokens, or by the library in texts that are not these bytes."""
+        assert self._bytes is not None
+        owners = np.repeat(np.arange(len(texts)), [*map(len, cuts)])
+        flat = np.fromiter(chain.from_iterable(cuts), np.int64, len(owners))
+        places, exact = self._bytes.find(texts, ids, ends, flat, owners)
+        others = np.flatnonzero(~exact).tolist()
+        if others:
+            left = self._with_offsets([texts[at] for at in others], [cuts[at] for at in others]).places
+            places.tokens[~exact[owners]], places.inside[~exact[owners]] = left
+        return places
+
+    def _encode_slowly(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
         """Tokenize with a tokenizer in Python, without offsets: the tokens of the text before a cut end there."""
-        ids, places = self._tokenizer.ids(text, special=False), []
-        for cut in cuts:
-            before = self._tokenizer.ids(text[:cut], special=False)
-            token = shared_length(before, ids)
-            places.append(Place(token, token < min(len(before), len(ids))))
-        return ids, places
+        lists = [self._tokenizer.ids(text, special=False) for text in texts]
+        places = []
+        for text, ids, at in zip(texts, lists, cuts or (), strict=cuts is not None):
+            for cut in at:
+                before = self._tokenizer.ids(text[:cut], special=False)
+                token = shared_length(before, ids)
+                places.append((token, token < min(len(before), len(ids))))
+        return Tokens(*joined(lists), _as_places(places))
+
+    @cached_property
+    def _bytes(self) -> TokenBytes | None:
+        if self.backend is None or self.content is None or not is_byte_level(self.content.settings):
+            return None
+        return TokenBytes(self.backend)
 
 
-def _is_refusal(error: BaseException) -> bool:
-    """Whether a tokenizer raised this: tokenizers raises plain Exception and, if Rust panics, a BaseException."""
-    is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
-    return is_known and shortage(error) is None
+def _as_places(places: Sequence[tuple[int, bool]]) -> Places:
+    found = np.array(places, np.int64).reshape(-1, 2)
+    return Places(found[:, 0], found[:, 1].astype(np.bool_))
+
+
+def _place_of(encoding: Any, cut: int, length: int) -> tuple[int, bool]:
+    """Find a character among the tokens of the library, as in `Places`; `length` is that of the text."""
+    for character in range(cut, length):  # a space that WordPiece drops belongs to no token
+        token = encoding.char_to_token(character)
+        if token is not None:
+            return token, encoding.token_to_chars(token)[0] < cut
+    return len(encoding), False
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,187 @@
+"""What is made from the declarations of options: the pages of the commands, and the types of keyword arguments.
+
+`python docs/make_commands.py` writes both.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import indent
+
+import click
+
+from packer.cli import COMMANDS, command_named
+from packer.cli.command import DeclaredOption, heading_of
+from packer.options import Option, choices, options_of
+from packer.options.command_options import EngineOptions, OutputOptions
+from packer.options.option import HEADINGS
+from packer.options.pack_fields import PackFields
+
+_INTRODUCTION = """\
+# Commands and options
+
+{table}
+
+These pages are made from the declarations in `packer/options/` by `python docs/make_commands.py`.
+
+Results go to stdout; progress, log lines and errors go to stderr. [Errors and exit codes](errors.md) lists what a
+command returns.
+
+## The same in Python
+
+The keyword arguments of `packer.pack`, `packer.verify` and `packer.export` have the names of the options, with `_` for
+`-`. What is on by default is switched off by `--no-NAME` on the command line and by `NAME=False` in Python. What can be
+repeated on the command line is a list in Python. These differ:
+
+| command line | Python |
+|---|---|
+| `--source web:0.7 --source code:0.3` | `source=[("web", 0.7), ("code", 0.3)]` |
+| `--chat-template FILE` | `chat_template`: the content of the file (names are the same) |
+| `--add-column position_ids` | `add_column="position_ids"`, or a list of columns |
+| `--json`, `--debug` | none: functions return a result and raise errors |
+
+```{{toctree}}
+:hidden:
+
+{toctree}
+```
+"""
+
+
+def commands_pages() -> dict[str, str]:
+    """Return the pages by their paths in docs/reference: one that lists the commands, and one for each."""
+    commands = {name: command_named(name) for name in COMMANDS}
+    table = "| command | what it does |\n|---|---|\n" + "\n".join(
+        f"| [packer {name}](commands/{name}.md) | {_first_sentence(command)} |" for name, command in commands.items()
+    )
+    toctree = "\n".join(f"commands/{name}" for name in commands)
+    pages = {f"commands/{name}.md": "\n".join(_command(name, command)) for name, command in commands.items()}
+    return {"commands.md": _INTRODUCTION.format(table=table, toctree=toctree), **pages}
+
+
+def _first_sentence(command: click.Command) -> str:
+    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    """Lines about a command."""
+    context = click.Context(command, info_name=f"packer {name}")
+    yield f"# packer {name}\n"
+    yield f"    {command.get_usage(context).removeprefix('Usage: ')}\n"
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        lines = paragraph.removeprefix("\b\n")
+        yield f"{lines if lines == paragraph else indent(lines, '    ')}\n"
+    found = [option for option in command.params if isinstance(option, click.Option)]
+    for heading in HEADINGS:
+        members = [option for option in found if heading_of(option) == heading]
+        if members:
+            yield f"## {heading}\n\n| option | meaning | default |\n|---|---|---|"
+            yield from (_row(option) for option in members)
+            yield ""
+
+
+def _row(option: click.Option) -> str:
+    """A row of a table."""
+    flags = ", ".join(f"`{flag}`" for flag in option.opts)
+    if not isinstance(option, DeclaredOption):
+        return f"| {flags} {option.metavar or ''} | {option.help} | |"
+    declared = option.declared
+    off = declared.default is True and declared.off is not None
+    repeats = " Repeat it for several." if option.multiple and not declared.says_repeats else ""
+    sentence = f"{declared.off if off else declared.help}{repeats}{_values(declared)}"
+    return f"| {flags}{_metavar(declared)} | {sentence} | {_default(declared)} |"
+
+
+def _metavar(option: Option) -> str:
+    if option.type is bool or option.choices:
+        return ""
+    return f" {option.metavar or 'PATH'}"
+
+
+def _values(option: Option) -> str:
+    """The possible values as a sentence; the largest one only where a user could reach it."""
+    if option.choices:
+        choices = [*(f"`{choice}`" for choice in option.choices), *["FILE"] * option.is_file]
+        return f" Values: {', '.join(choices)}."
+    if option.type not in (int, float):
+        return ""
+    least, most = option.limits
+    return f" At least {least}." if most >= 2**31 - 1 else f" From {least} to {most:,}."
+
+
+def _default(option: Option) -> str:
+    if option.default_words is not None:
+        return option.default_words
+    has_value = not option.is_required and option.type is not bool and option.default not in (None, ())
+    return f"`{option.default}`" if has_value else ""
+
+
+_ARGUMENTS = '''\
+"""The keyword arguments of `packer.pack`, for type checkers and editors.
+
+Made from the declarations of options by `python docs/make_commands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from packer.options import choices
+
+if TYPE_CHECKING:
+    from typing_extensions import Required
+
+    from packer.progress import Progress
+
+
+class RunArguments(TypedDict, total=False):
+    """Options of all functions that write a packed dataset."""
+
+{running}
+    progress: Progress
+
+
+class PackArguments(RunArguments, total=False):
+    """Options of `packer.pack`."""
+
+{shaping}
+'''
+
+
+def arguments_module() -> str:
+    """Return the content of packer/options/arguments.py."""
+    running = {**_types(OutputOptions), **_types(EngineOptions)}
+    shaping = _types(PackFields)
+    del running["output"], shaping["weights"]  # `packer.pack` has them as arguments
+    classes = {"running": running, "shaping": shaping}
+    fields = {
+        name: "\n".join(f"    {field}: {hint}" for field, hint in hints.items()) for name, hints in classes.items()
+    }
+    return _ARGUMENTS.format(**fields)
+
+
+def _types(declaration: type) -> dict[str, str]:
+    """Return the types of options by name, as wide as the functions that convert their values accept them."""
+    types = {}
+    for name, option in options_of(declaration).items():
+        declared = re.fullmatch(r"Annotated\[(.*), Option\(.*", declaration.__annotations__[name], re.DOTALL)
+        assert declared is not None
+        hint = declared[1]
+        if option.convert is not None:
+            hint = next(iter(option.convert.__annotations__.values()))
+        hint = re.sub(r"^tuple\[(\w+), \.\.\.\]$", r"Sequence[\1]", hint)
+        hint += " | None" if option.is_optional and "None" not in hint else ""
+        hint = re.sub(r"\b\w+\b", lambda word: f"choices.{word[0]}" if hasattr(choices, word[0]) else word[0], hint)
+        types[name] = f"Required[{hint}]" if option.is_required else hint
+    return types
+
+
+if __name__ == "__main__":
+    for path, text in commands_pages().items():
+        (Path(__file__).parent / "reference" / path).write_text(text)
+    Path(choices.__file__).with_name("arguments.py").write_text(arguments_module())

@@ -1,0 +1,320 @@
+"""Column generation (Gilmore and Gomory 1961): a linear program over patterns, whole packs from it, and a proof.
+
+The search begins with heuristics, goes on with linear programs from coarse to exact, makes whole packs of their
+solutions, and decides when to stop.
+"""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.column_generation import ColumnGeneration, pricing_work
+from packer.algorithms.exact_fill import exact_fill
+from packer.algorithms.jit import compile_seconds
+from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
+from packer.algorithms.patterns import Patterns
+from packer.algorithms.round_patterns import follow_rounded, joined, round_packs
+from packer.algorithms.spread import deepest, spread
+
+WORTH = 0.0002
+"""Gap, as a share of the lower bound, that is not worth closing: two packs in ten thousand."""
+
+ROUNDS, COLUMNS, WORK = 60, 6_000, 40_000_000
+"""Limits of `auto`: a second or two. They are counts, so that every machine gives the same patterns."""
+
+KNOTS = (160, 640)
+"""Approximate numbers of rows of the coarse linear programs."""
+
+ATTEMPTS, COARSE_ATTEMPTS = 64, 12
+"""How many ways to round the last solution of a linear program, and of a coarse one, to whole packs are tried."""
+
+ROUNDING_INTERVAL = 10
+"""Rounds between roundings of intermediate solutions."""
+
+COLUMNS_PER_KNOT = 4
+"""Patterns of the best packing so far, per row, with which a coarse linear program starts."""
+
+COARSE = 5e-5
+"""How far, as a share, the bound of a coarse linear program may stay from its objective."""
+
+WORK_PER_PLACE = 3
+"""Units of work of rounding, for each place of its patterns."""
+
+WORK_PER_SPREAD = 25
+"""Units of work of a try of spread, for each length."""
+
+SECONDS_PER_WORK = 4e-8
+"""Approximate seconds per unit of work, to tell whether there is time for another round."""
+
+PATIENCE = 8
+"""Further rounds after the bound is reached: other solutions may round better."""
+
+SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
+"""Shares of the time (the first also of the work) after which spread ends, and no linear program is solved."""
+
+SLACK = 1e-6
+"""Tolerance of the linear program's objective, in packs."""
+
+KEPT = (0.85, 0.7, 0.85, 0.7, 0.85, 0.5)
+"""Shares of the packs of a solution that are kept when the rest is solved again."""
+
+LEFT_PER_TEMPLATE = 8
+"""Most packs that are not kept, per pattern that a solution uses."""
+
+WORK_OF_PART = 10_000_000
+"""Most units of work for the rest that the kept packs leave."""
+
+SHARE_OF_FIXING, LEAST_FIXING = 1.0, 2_500_000
+"""Work for all rests after a linear program, as a share of the work so far, and at least: the last pack is not worth
+more than all the others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """When to stop: at the limit reached first. All except `seconds` stop at the same place on every machine."""
+
+    rounds: int = 400
+    """Most times that the linear program is solved."""
+
+    columns: int = 20_000
+    """Most columns, that is patterns, of the linear program."""
+
+    work: int = 400_000_000
+    """Most units of work (simplex iterations, pricing, rounding) of about 40 nanoseconds each."""
+
+    gap: float = 0.0
+    """Packs above the lower bound, as a share of it, that are good enough."""
+
+    seconds: float | None = None
+    """Time limit, shared by the heuristics, the rounds and their rounding; None sets no limit."""
+
+
+def solve(
+    histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0.0, seconds: float | None = None
+) -> Patterns:
+    """Pack by column generation; the patterns carry the lower bound that was proved.
+
+    Without `seconds` the limits are counted in rounds and columns, so the patterns are the same everywhere.
+    """
+    return Search(histogram, max_segments, Limits(gap=gap, seconds=seconds)).run()
+
+
+def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Return the better of best fit and exact fill, or the packing of `solve` if their gap is worth closing."""
+    bound = lower_bound(histogram, max_segments)
+    best = best_fit_decreasing(histogram, max_segments)
+    if best.packs > bound:
+        best = min(best, exact_fill(histogram, max_segments), key=_packs)
+    # a single pack is not worth an import
+    if best.packs - bound <= max(1, WORTH * bound):
+        return best
+    return prove(histogram, max_segments, gap=WORTH)
+
+
+def prove(histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0) -> Patterns:
+    """Pack a histogram as `solve` does, within the limits of `auto`, down to a gap above the lower bound."""
+    return Search(histogram, max_segments, Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=gap)).run()
+
+
+class Search:
+    """The best packing and the best proved bound so far, and the decision to stop.
+
+    It starts from the heuristics, so it never returns more packs than best fit.
+    """
+
+    def __init__(
+        self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits, *, part_of: int | None = None
+    ) -> None:
+        """Start with the heuristics. For a part of a histogram, `part_of` packs are enough; None for a whole one."""
+        self._began = _clock()
+        self._histogram = histogram
+        self._max_segments = max_segments
+        self._limits = limits
+        self._work = limits.work
+        self._part_of = part_of
+        self._limit = segment_limit(histogram, max_segments)
+        self.rounds = self.columns = 0
+        self.bound = lower_bound(histogram, max_segments)
+        self.starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
+        self.best = min(self.starts, key=_packs)
+        if self._limit < deepest(histogram) and not self.enough():
+            self.starts.append(self._spread())
+            self.best = min(self.starts, key=_packs)
+
+    def run(self) -> Patterns:
+        """Solve the linear programs in turn; return the best packing, with the bound."""
+        values = None
+        for knots in stages(self._histogram, self._limit):
+            if self.enough():
+                break
+            program = ColumnGeneration(self._histogram, self._limit, knots=knots, values=values)
+            for patterns in self.starts:
+                program.add_patterns(patterns if knots is None else _some(patterns, COLUMNS_PER_KNOT * len(knots)))
+            if not self._solve(program, coarse=knots is not None):
+                break
+            # what a coarse program found is where the next one begins
+            values = program.values
+            self.starts = [self.best, program.templates()]
+        return replace(self.best, lower_bound=self.bound)
+
+    def _spread(self) -> Patterns:
+        """Run spread, which stops after its share of the time and of the work."""
+        lengths = np.flatnonzero(self._histogram)
+        # it has all of them where pricing needs more than the rest
+        pricing = pricing_work(lengths, len(self._histogram) - 1, self._limit)
+        share = SHARE_OF_SPREAD if self._allows(2 * pricing, 1 - SHARE_OF_SPREAD) else 1.0
+        at_the_end = self._work - int(share * self._work)
+
+        def stop() -> bool:
+            self._work -= WORK_PER_SPREAD * len(lengths)
+            return self._work < at_the_end or self._seconds(share) <= 0
+
+        return spread(self._histogram, self._max_segments, stop=stop)
+
+    def _seconds(self, share: float = 1.0) -> float:
+        """Return the seconds left of a share of the time."""
+        if self._limits.seconds is None:
+            return math.inf
+        return share * self._limits.seconds - (_clock() - self._began)
+
+    def _allows(self, work: int, share: float) -> bool:
+        """Whether so much work fits within the work limit and a share of the time."""
+        return self._work > work and self._seconds(share) > work * SECONDS_PER_WORK
+
+    def enough(self) -> bool:
+        """Whether the packing is good enough, or the time is over."""
+        over = self.best.packs - max(self.bound, self._part_of or 0)
+        return self._seconds() <= 0 or over <= self._limits.gap * self.bound
+
+    def _may_go_on(self, program: ColumnGeneration) -> bool:
+        """Whether no limit is reached yet; some time is reserved for rounding."""
+        limits = self._limits
+        allowed = self.rounds < limits.rounds and program.columns < limits.columns
+        return allowed and self._allows(program.pricing_work, SHARE_OF_ROUNDS) and not self.enough()
+
+    def _solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
+        """Solve a linear program in rounds and round it; return False if the limits left no time for a single round."""
+        before = self.rounds
+        patience = 0 if coarse else PATIENCE
+        solved = False
+        while not solved and self._may_go_on(program):
+            worked = program.work
+            program.step(self._work, self._seconds(SHARE_OF_ROUNDS))
+            self._work -= program.work - worked
+            self.rounds += 1
+            self.bound = max(self.bound, program.bound)
+            # the linear program cannot raise the bound, rounded up, any more; or, where it is coarse, hardly
+            tolerance = COARSE * self.bound if coarse else 0.0
+            patience -= program.exact and math.ceil(program.objective - SLACK - tolerance) <= self.bound
+            solved = program.finished or patience < 0
+            if solved or (self.rounds - before) % ROUNDING_INTERVAL == 0 or (not coarse and patience < PATIENCE):
+                self._round(program, 2, coarse=coarse)
+        if self.rounds == before:
+            return False
+        self.columns = program.columns
+        self._round(program, COARSE_ATTEMPTS if coarse else ATTEMPTS, coarse=coarse)
+        if self._part_of is None:
+            self._fix(program, coarse=coarse)
+        return True
+
+    def _round(self, program: ColumnGeneration, attempts: int, *, coarse: bool) -> None:
+        """Round the last solution of a linear program to whole packs in several ways, at least in one."""
+        templates = program.templates()
+        packs = program.packs[program.packs > 0]
+        for attempt in range(attempts):
+            if self.enough() or (attempt > 0 and self._work <= 0):
+                break
+            rounded = round_packs(
+                self._histogram,
+                self._max_segments,
+                templates=templates,
+                packs=packs,
+                attempt=attempt,
+                # the templates of a coarse program give the lengths their places only nearly
+                strict=not coarse and (attempt < 2 or attempt % 2 == 0),
+            )
+            self._work -= WORK_PER_PLACE * len(rounded.extents)
+            self.best = min(self.best, rounded, key=_packs)
+
+    def _fix(self, program: ColumnGeneration, *, coarse: bool) -> None:
+        """Keep most packs of a rounded solution, and solve the rest as a problem of its own."""
+        templates = program.templates()
+        packs = program.packs[program.packs > 0]
+        last = self._work - max(LEAST_FIXING, int(SHARE_OF_FIXING * (self._limits.work - self._work)))
+        for attempt, share in enumerate(KEPT):
+            # a program that was stopped early may have no solution to keep
+            if len(packs) == 0 or self.enough() or not self._allows(8 * program.pricing_work, 1.0):
+                break
+            if self._work <= last:
+                break
+            most = packs.sum() - LEFT_PER_TEMPLATE * len(packs)
+            share = max(share, most / packs.sum())
+            kept, left = follow_rounded(
+                self._histogram,
+                self._limit,
+                templates=templates,
+                packs=packs,
+                share=share,
+                attempt=attempt,
+                strict=not coarse,
+            )
+            seconds = None if self._limits.seconds is None else self._seconds()
+            work = min(self._work, WORK_OF_PART, self._work - last)
+            limits = replace(self._limits, gap=0.0, work=work, seconds=seconds)
+            part = Search(left, self._max_segments, limits, part_of=self.bound - kept.packs)
+            self.best = min(self.best, joined(kept, part.run()), key=_packs)
+            self._work -= work - part._work
+
+
+def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] | None]:
+    """Return the knots of the linear programs to solve in turn; None stands for all lengths.
+
+    If a limit binds and there are many lengths, coarse programs come first. The value of a length changes fastest among
+    the shortest lengths, and among those that only the shortest fit beside. So a third of the knots grows from the
+    shortest length by a constant factor, a third is its mirror image below the capacity, and a third lies at even
+    shares.
+    """
+    lengths = np.flatnonzero(histogram)
+    if limit >= deepest(histogram):
+        return [None]
+    capacity = len(histogram) - 1
+    programs: list[NDArray[np.int64] | None] = []
+    for rows in KNOTS:
+        if len(lengths) <= 2 * rows:
+            break
+        short = np.geomspace(lengths[0], max(capacity / 2, lengths[0]), rows // 3)
+        wanted = np.concatenate([short, capacity - short])
+        by_length = np.minimum(np.searchsorted(lengths, wanted), len(lengths) - 1)
+        even = np.round(np.linspace(0, 1, rows // 3) * (len(lengths) - 1)).astype(np.int64)
+        programs.append(np.unique(np.concatenate([by_length, even])))
+    return [*programs, None]
+
+
+def _clock() -> float:
+    """Return seconds that stand still while kernels are compiled."""
+    return time.perf_counter() - compile_seconds()
+
+
+def _some(patterns: Patterns, count: int) -> Patterns:
+    """Return about `count` of the patterns, at even steps, and the one with the longest segment."""
+    step = max(1, len(patterns.counts) // count)
+    if step == 1:
+        return patterns
+    firsts = patterns.extents[patterns.offsets[:-1]]
+    kept = np.union1d(np.arange(0, len(patterns.counts), step), [np.argmax(firsts)])
+    sizes = np.diff(patterns.offsets)
+    is_kept = np.zeros(len(sizes), bool)
+    is_kept[kept] = True
+    return Patterns(
+        offsets=np.concatenate([[0], np.cumsum(sizes[kept])]),
+        extents=patterns.extents[np.repeat(is_kept, sizes)],
+        counts=patterns.counts[kept],
+    )
+
+
+def _packs(patterns: Patterns) -> int:
+    return patterns.packs

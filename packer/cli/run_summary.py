@@ -1,0 +1,315 @@
+"""Summaries that commands print when they are done: of packing, tokenizing, exporting, and checking a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from packer.facts import REJECTED, TextIdentity, Totals
+from packer.figures.figure_tables import mixing_facts, render_mixture
+from packer.figures.plain_text import count_of, duration, duration_and_compiling, folded, number, percent, render_table
+from packer.figures.row_figures import RowFigures
+from packer.options import PackOptions, byte_size
+from packer.pipeline.tokenizing import TokenizeReport
+from packer.shards.manifest import Manifest
+from packer.stores import AnyPath, any_path
+
+if TYPE_CHECKING:
+    from packer.attention.implementations import Verdict
+    from packer.attention.load_model import SmallModel
+
+Fact = list[str]
+"""A line of a summary: name, number and note."""
+
+
+_EXPLAINED = (
+    "pool: rows of documents that were left over in their partitions of the source.",
+    "mixed: share of the variance of lengths that is within rows; 0 if the documents of a row are equal in length.",
+    "work: how unevenly rows share the work of attention; 0 if all rows take the same.",
+)
+"""What `--verbose` says about the figures that are in no other summary."""
+
+
+def render_manifest_summary(
+    manifest: Manifest,
+    *,
+    rows: RowFigures | None = None,
+    output: str,
+    seconds: float,
+    compiling: float = 0,
+    verbose: bool = False,
+) -> str:
+    """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
+
+    Args:
+        manifest: of the packed dataset.
+        rows: how mixed all rows or some of them are; None to leave that out.
+        output: folder of the packed dataset, as the user wrote it.
+        seconds: time that packing took.
+        compiling: the part of this time in which kernels were compiled.
+        verbose: whether to show every figure, and what it means; otherwise zeros are left out.
+    """
+    options, path = manifest.options, any_path(output) / manifest.rejected_name
+    lines = [
+        *_rows_summary("Packed", manifest, rows, duration_and_compiling(seconds, compiling), verbose=verbose),
+        *_rejected_lines(manifest.totals.documents_rejected, path),
+    ]
+    lines.append(f"Written to {output}")
+    if options.lengths_column is not None:
+        lines[-1] += f"; packer.rows({output!r}) has the documents of each row"
+    elif options.index_only:
+        lines[-1] += f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
+    return "\n".join(lines)
+
+
+def render_append_summary(
+    manifest: Manifest, added: Manifest, *, output: str, seconds: float, compiling: float = 0, verbose: bool = False
+) -> str:
+    """Return the summary of `packer append`: what happened to the new documents, and what the dataset has now.
+
+    Args:
+        manifest: of the dataset.
+        added: of what was appended.
+        output: folder of the dataset, as the user wrote it.
+        seconds: time that it took.
+        compiling: the part of this time in which kernels were compiled.
+        verbose: as in `render_manifest_summary`.
+    """
+    documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.rows, "row")
+    lines = _rows_summary("Appended", added, None, duration_and_compiling(seconds, compiling), verbose=verbose)
+    lines += _rejected_lines(added.totals.documents_rejected, any_path(output) / added.rejected_name)
+    lines.append(f"{output} has {len(manifest.generations)} generations now: {documents} in {packed_rows}")
+    return "\n".join(lines)
+
+
+def _rows_summary(done: str, manifest: Manifest, rows: RowFigures | None, took: str, *, verbose: bool) -> list[str]:
+    options, totals = manifest.options, manifest.totals
+    documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.rows, "row")
+    facts = [
+        *_document_facts(totals),
+        *_token_facts(totals, labels=options.labels and options.lengths_column is None, verbose=verbose),
+        *_row_facts(manifest, rows, verbose=verbose),
+    ]
+    facts = facts if verbose else _without_zeros(facts)
+    lines = [
+        f"{done} {documents} {'into' if done == 'Packed' else 'in'} {packed_rows} of {options.max_len:,} tokens "
+        f"in {took}",
+        render_table(facts, align="<><"),
+    ]
+    if verbose:
+        lines += [folded(sentence) for sentence in (_EXPLAINED if rows is not None else _EXPLAINED[:1])]
+    if options.weights:
+        lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
+    return [*lines, *_warnings(options, totals), *_text_lines(manifest)]
+
+
+def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> str:
+    """Return the summary of `packer export`.
+
+    Args:
+        record: content of the export's record file.
+        output: folder of the export, as the user wrote it.
+        seconds: time that exporting took.
+    """
+    packed, files = record["packed"], record["files"]
+    rows = f"{count_of(packed['rows'], 'row')} of {packed['max_len']:,} tokens"
+    size = byte_size(sum(file["bytes"] for file in files))
+    compression = "" if record["compression"] == "none" else f", {record['compression']}"
+    return "\n".join(
+        [
+            f"Exported {rows} to {record['to']} in {duration(seconds)}",
+            render_table(list(record["columns"].items()), align="<<"),
+            f"{count_of(len(files), 'file')}, {size}{compression}",
+            f"Written to {output}",
+        ]
+    )
+
+
+def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> str:
+    """Return the summary of `packer tokenize`.
+
+    Args:
+        report: content of tokenized.json.
+        output: folder of the tokenized dataset, as the user wrote it.
+        seconds: time that tokenizing took.
+    """
+    source = report.source
+    counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
+    lines = [f"Tokenized {counts} in {duration(seconds)}"]
+    facts = [
+        *_rejected_facts(report.documents_rejected),
+        *_text_facts(report.documents_untrained, report.documents_straddling),
+    ]
+    if facts := _without_zeros(facts):
+        lines.append(render_table(facts, align="<><"))
+    lines.append(f"With {report.tokenizer}, {_text_identity(report.text)}")
+    lines += [*_rejected_lines(report.documents_rejected, any_path(output) / REJECTED), f"Written to {output}"]
+    return "\n".join(lines)
+
+
+def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> str:
+    """Return a table of the verdicts, at least one, with a reason and a remedy for each that is not safe."""
+    model = probed.model
+    dtype = str(model.dtype).removeprefix("torch.")
+    dtype += "" if dtype == "float32" else " and float32"
+    head = (
+        f"{type(model).__name__}: {probed.layers} of {probed.all_layers} layers, random weights, {dtype} on "
+        f"{model.device.type}"
+    )
+    table = [["attention", "verdict", "others moved", "logits", "loss", "gradients"]]
+    for verdict in verdicts:
+        measures = (verdict.moved, verdict.logits, verdict.loss, verdict.gradients)
+        table.append([verdict.implementation, verdict.answer, *map(_measure, measures)])
+    lines = [
+        head,
+        render_table(table, align="<<>>>>"),
+        "(others moved: when one document changes; the rest: packed against alone; all relative)",
+    ]
+    thresholds = verdicts[0].thresholds
+    if thresholds:
+        named = ", ".join(f"{name} {value:,}" for name, value in thresholds.items())
+        lines.append(f"(shown for batches of up to {min(thresholds.values()):,} tokens, not beyond {named})")
+    for verdict in verdicts:
+        if not verdict.safe:
+            lines.append(f"{verdict.implementation} {verdict.answer}: {verdict.reason}; {verdict.remedy}")
+    return "\n".join(lines)
+
+
+def _measure(value: float | None) -> str:
+    """Format a relative difference: None -> -, 0.0 -> 0, 0.0123 -> 1.2e-02."""
+    if value is None:
+        return "-"
+    return f"{value:.1e}" if value else "0"
+
+
+def _warnings(options: PackOptions, totals: Totals) -> list[str]:
+    """Return what a user of the rows should know before training."""
+    lines = []
+    if options.algorithm == "wrapped":
+        cut = count_of(totals.documents_split, "document")
+        lines.append(f"Wrapping cut {cut}: tokens after a cut do not see those before it.")
+    if options.labels and not totals.tokens_trained:
+        masks = "the labels or masks of the source"
+        if options.tokenizer is not None:
+            masks = "--train-on and the roles in the source"
+        lines.append(f"NOTHING IS TRAINED: every label is -100, so no step will learn from these rows. Check {masks}.")
+    if not options.labels:
+        lines += [
+            "No labels were written: only packer.load is safe.",
+            "Other trainers would train on padding and across the boundaries of documents.",
+        ]
+    return lines
+
+
+def _text_lines(manifest: Manifest) -> list[str]:
+    """Return how text was tokenized and which of its tokens are trained, for each source of a mixture."""
+    tokenizer, source = manifest.options.tokenizer, manifest.source
+    lines = [
+        f"{f'{name} tokenized' if name else 'Tokenized'} with {tokenizer}, {_text_identity(text)}"
+        for name, text in source.texts.items()
+    ]
+    unlabeled = [part.name for part in source.mixture if source.labels and not part.labels]
+    if unlabeled:
+        lines.append(f"All tokens of {', '.join(unlabeled)} are trained")
+    return lines
+
+
+def _text_identity(text: TextIdentity) -> str:
+    from packer.text.text_columns import OF_CHATS
+
+    first, *others = text.columns
+    # at most two columns are in every source: others, such as a prompt's, are read where they exist
+    columns = "+".join([first, *(column for column in others if column not in OF_CHATS)][:2])
+    return f"training on {text.train_on} of {columns} (tokenizer {text.tokenizer[:8]})"
+
+
+def _text_facts(untrained: int | None, straddling: int | None) -> list[Fact]:
+    facts = []
+    if untrained:
+        facts.append(["  nothing to train on", f"{untrained:,}", ""])
+    if straddling:
+        facts.append(["  straddling", f"{straddling:,}", "a token is partly inside what is trained"])
+    return facts
+
+
+def _without_zeros(facts: list[Fact]) -> list[Fact]:
+    """Leave out indented lines, those about a part of what is above, if the part is empty."""
+    return [fact for fact in facts if not (fact[0].startswith(" ") and fact[1] == "0")]
+
+
+def _document_facts(totals: Totals) -> list[Fact]:
+    return [
+        ["documents", f"{totals.documents:,}", f"{number(totals.documents_packed / totals.rows)} per row"],
+        ["  split", f"{totals.documents_split:,}", f"{count_of(totals.segments, 'segment')} in all"],
+        ["  truncated", f"{totals.documents_truncated:,}", ""],
+        *_dropped_facts({name: count for name, count in totals.documents_dropped.items() if name != "rejected"}),
+        *_rejected_facts(totals.documents_rejected),
+        *_text_facts(totals.documents_untrained, totals.documents_straddling),
+    ]
+
+
+def _token_facts(totals: Totals, *, labels: bool, verbose: bool) -> list[Fact]:
+    facts = [["tokens", f"{totals.tokens:,}", ""]]
+    if verbose or totals.tokens_packed != totals.tokens:
+        facts.append(["  packed", f"{totals.tokens_packed:,}", ""])
+    facts += [["  truncated", f"{totals.tokens_truncated:,}", ""], *_dropped_facts(totals.tokens_dropped)]
+    if totals.tokens_repeated:
+        facts.append(["  repeated", f"{totals.tokens_repeated:,}", ""])
+    if labels:
+        note = f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
+        if totals.segments_untrained:
+            note += f"; none in {count_of(totals.segments_untrained, 'segment')}"
+        facts.append(["trained", f"{totals.tokens_trained:,}", note])
+    return facts
+
+
+def _dropped_facts(dropped: Mapping[str, int]) -> list[Fact]:
+    return [[f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()]
+
+
+def _rejected_facts(rejected: Mapping[str, int] | None) -> list[Fact]:
+    """Return how many records could not be used, and why; nothing if one would have been an error."""
+    if rejected is None:
+        return []
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in rejected.items())
+    return [["  rejected", f"{sum(rejected.values()):,}", reasons]]
+
+
+def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[str]:
+    return [f"Rejected records are listed in {path}"] if rejected else []
+
+
+def _row_facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> list[Fact]:
+    totals, shards = manifest.totals, manifest.shards
+    packed, bound, pool = totals.rows, totals.lower_bound, totals.pool_rows
+    note = f"{percent(totals.efficiency)} full; lower bound {bound:,}"
+    if packed > bound:
+        note += f"; gap {percent((packed - bound) / bound)}"
+    facts = [["rows", f"{packed:,}", note], *_group_facts(manifest)]
+    if verbose:
+        facts.append(["  pool", f"{pool:,}", f"{percent(pool / packed)} of the rows"])
+    if rows is not None:
+        mixed = mixing_facts(rows)
+        if rows.rows < packed:
+            mixed.append(["sampled", f"{rows.rows:,}", "rows, for the two lines above"])
+        facts += [[f"  {name.strip()}", value, note] for name, value, note in mixed]
+    return [*facts, ["shards", f"{len(shards):,}", byte_size(sum(shard.bytes for shard in shards))]]
+
+
+def _group_facts(manifest: Manifest) -> list[Fact]:
+    """Return what grouping costs in rows, and the number of groups; nothing if documents were not grouped."""
+    options, groups = manifest.options, manifest.totals.groups
+    if groups is None:
+        return []
+    extra = manifest.rows - groups.rows_ungrouped
+    note = f"of {options.group_by}"
+    if groups.documents_without:
+        note += f"; {count_of(groups.documents_without, 'document')} in none"
+    return [
+        [
+            f"  {options.group_mode}",
+            f"{extra:+,}",
+            f"rows more than ungrouped, {percent(extra / groups.rows_ungrouped)}",
+        ],
+        ["  groups", f"{groups.groups:,}", note],
+    ]

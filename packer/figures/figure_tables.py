@@ -1,0 +1,351 @@
+"""Tables of figures: of a dataset, of packed rows, of several row lengths, and of algorithms side by side."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from packer.facts import MixturePart
+from packer.figures.algorithm_comparison import Comparison, Outcome
+from packer.figures.dataset_figures import TOLERATED, Epoch, Figures, RowLengths
+from packer.figures.length_figures import Distribution, Padding
+from packer.figures.plain_text import count_of, folded, number, percent, render_bars, render_table, share
+from packer.figures.row_figures import LimitUse, RowFigures
+
+_PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
+"""Participles of the long-document policies."""
+
+
+def render_figures(figures: Figures, *, unicode: bool = True) -> str:
+    """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns.
+
+    Args:
+        figures: figures of the dataset.
+        unicode: whether to draw bars with block characters; False uses ASCII only.
+    """
+    return _render_packed(figures, unicode=unicode) if figures.is_packed else _render_planned(figures, unicode=unicode)
+
+
+def _render_planned(figures: Figures, *, unicode: bool) -> str:
+    lines = [
+        f"{count_of(figures.documents, 'document')}, {count_of(figures.tokens, 'token')}",
+        f"Packed: {count_of(figures.rows, 'row')} of {figures.max_len:,} tokens, {percent(figures.efficiency)} full "
+        f"(lower bound {figures.totals.lower_bound:,})",
+    ]
+    lines += [f"{use.column}: {number(use.mean)} {_of_limit(use)}" for use in figures.limits]
+    if figures.mixture:
+        lines.append(render_mixture(figures.mixture, unit=figures.options.mix_unit))
+    lines += ["", _render_distribution(figures.lengths, "Tokens per document", unicode=unicode)]
+    longer, lost = figures.documents_over_max_len, figures.tokens - figures.totals.tokens_packed
+    lines.append(
+        f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / figures.documents)}"
+        + (f"; {count_of(lost, 'token')} cut off or dropped" if lost > 0 else "")
+    )
+    padding = _render_padding(figures.padding, max_len=figures.max_len, packed=f"packed ({figures.algorithm})")
+    return "\n".join([*lines, "", padding, "", _render_epoch(figures.epoch)])
+
+
+def _render_packed(figures: Figures, *, unicode: bool) -> str:
+    rows = figures.row_figures
+    facts = [
+        ["documents", f"{figures.documents:,}", f"{number(figures.packing_factor)} per row"],
+        ["segments", f"{figures.segments:,}", "documents, and pieces of split ones"],
+        ["tokens", f"{figures.tokens:,}", f"the rows are {percent(figures.efficiency)} full"],
+        *([use.column, number(use.mean), _of_limit(use)] for use in figures.limits),
+        [
+            "padding",
+            percent(figures.padding.packed),
+            f"{number(figures.padding_tokens / figures.rows)} tokens per row",
+        ],
+        ["lower bound", f"{figures.totals.lower_bound:,}", f"rows that any packing needs; here {figures.rows:,}"],
+        ["attention", percent(rows.attention_share), "of the work if a row were one document"],
+        *mixing_facts(rows),
+    ]
+    return "\n".join(
+        [
+            f"{count_of(figures.rows, 'row')} of {figures.max_len:,} tokens",
+            render_table(facts, align="<><"),
+            "",
+            _render_distribution(rows.segments_per_row, "Segments per row", unicode=unicode),
+            "",
+            _render_padding(figures.padding, max_len=figures.max_len, packed="packed"),
+        ]
+    )
+
+
+def _of_limit(use: LimitUse) -> str:
+    return f"per row, {percent(use.mean / use.limit)} of the limit {use.limit:,}; the fullest row has {use.largest:,}"
+
+
+def mixing_facts(rows: RowFigures) -> list[list[str]]:
+    """Return table lines (name, value, note) on how mixed rows are, and how evenly attention is divided among them."""
+    shuffled = f"{rows.shuffled.within_row_share:.2f}"
+    return [
+        ["mixed", f"{rows.within_row_share:.2f}", f"length variance within rows; shuffled {shuffled}"],
+        ["  work", f"{rows.attention_spread:.2f}", f"attention: std / mean; max / mean {rows.attention_peak:.2f}"],
+    ]
+
+
+def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
+    """Compare the requested share or epochs of each source of a mixture with the tokens that reach the rows.
+
+    Args:
+        sources: sources of the mixture.
+        unit: unit of their weights, "tokens" or "epochs".
+    """
+    all_tokens = sum(source.taken.tokens_kept for source in sources)
+    all_weights = sum(source.weight for source in sources)
+    asked = "epochs asked" if unit == "epochs" else "asked"
+    table = [["source", asked, "documents", "tokens", "share", "epochs"]]
+    for source in sources:
+        weight, taken = source.weight, source.taken
+        tokens = taken.tokens_kept
+        table.append(
+            [
+                source.name,
+                f"{weight:g}" if unit == "epochs" else percent(weight / all_weights),
+                f"{taken.documents:,}",
+                f"{tokens:,}",
+                percent(tokens / max(all_tokens, 1)),
+                _epochs(tokens / source.tokens_kept),
+            ]
+        )
+    return render_table(table)
+
+
+def _epochs(value: float) -> str:
+    """0.498, 64.3 or 3,000; not 3e+03."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
+    """Show padding ratios by batch size, and how many times fewer tokens packing computes."""
+    sizes = list(padding.batch_longest)
+    ratios = {
+        f"  to {max_len:,} tokens": [padding.max_len] * len(sizes),
+        "  to longest in batch": list(padding.batch_longest.values()),
+        "  same, sorted by length": list(padding.group_by_length.values()),
+    }
+    table = [["Padding by batch size", *map(str, sizes)]]
+    for name, values in [*ratios.items(), (f"  {packed}", [padding.packed] * len(sizes))]:
+        table.append([name, *(share(ratio) for ratio in values)])
+    table.append(["Speed-up over padding", *[""] * len(sizes)])
+    for name, values in ratios.items():
+        table.append([name, *(f"{number(padding.speedup(ratio))}x" for ratio in values)])
+    return f"{render_table(table)}\n(tokens computed padded / packed: an upper limit that leaves attention cost out)"
+
+
+def _render_epoch(epoch: Epoch) -> str:
+    """Show the rows and steps of an epoch, now and packed, and the rows per step that keep the documents per step."""
+    table = render_table(
+        [
+            ["One epoch", "now", "packed"],
+            ["  rows", f"{epoch.rows:,}", f"{epoch.packed_rows:,}"],
+            ["  rows per step", number(epoch.rows_per_step), f"{epoch.packed_rows_per_step:,}"],
+            ["  documents per step", f"{epoch.documents_per_step:,}", number(epoch.packed_documents_per_step)],
+            ["  optimizer steps", f"{epoch.steps:,}", f"{epoch.packed_steps:,}"],
+        ]
+    )
+    return f"{table}\n{_advice(epoch)}"
+
+
+def _advice(epoch: Epoch) -> str:
+    """Return a sentence that recommends a number of packed rows per step."""
+    if epoch.packed_documents_per_step > 1.5 * epoch.documents_per_step:
+        return "A single row holds more: adapt the learning rate, or pack into shorter rows."
+    rows = count_of(epoch.packed_rows_per_step, "packed row")
+    return f"Train with {rows} per step to keep the documents per step."
+
+
+def _render_distribution(numbers: Distribution, title: str, *, unicode: bool) -> str:
+    """Show the quantiles of a distribution and a bar for each bin."""
+    header = [title, "min", "1%", "25%", "50%", "mean", "75%", "99%", "max"]
+    quantiles = [numbers.min, numbers.p1, numbers.p25, numbers.p50, numbers.mean, numbers.p75, numbers.p99, numbers.max]
+    table = render_table([header, ["", *map(number, quantiles)]])
+    labels = [f"{low:,}" if high == low + 1 else f"{low:,} - {high - 1:,}" for low, high in pairwise(numbers.bin_edges)]
+    return f"{table}\n{render_bars(labels, numbers.bin_counts, unicode=unicode)}"
+
+
+def render_row_lengths(found: RowLengths) -> str:
+    """Show what rows of each length cost, in 80 columns, and which is the smallest that suffices."""
+    table, last = length_table(found), found.lengths[-1]
+    return "\n".join(
+        [
+            f"{count_of(last.documents, 'document')}, {count_of(last.tokens, 'token')}; packed by {last.algorithm}",
+            render_table(table, align=">" * len(table[0])),
+            *map(folded, _notes(found, table[0])),
+            folded(recommend_length(found)),
+        ]
+    )
+
+
+def length_table(found: RowLengths) -> list[list[str]]:
+    """Return a head, and a line for each length; `full` is left out if rows are, and `lost` if nothing is."""
+    lengths = found.lengths
+    left_out = {"full"} if found.are_full else set()
+    if not any(length.totals.tokens_lost for length in lengths):
+        left_out.add("lost")
+    if not (found.are_full or any(length.totals.documents_split for length in lengths)):  # 80 columns do not hold all
+        left_out |= {"split", "no context"}
+    columns = {
+        "max_len": [f"{length.max_len:,}" for length in lengths],
+        "rows": [f"{length.rows:,}" for length in lengths],
+        "full": [percent(length.efficiency) for length in lengths],
+        "split": [f"{length.totals.documents_split:,}" for length in lengths],
+        "no context": [share(length.tokens_without_context / length.tokens) for length in lengths],
+        "lost": [share(length.totals.tokens_lost / length.tokens) for length in lengths],
+        "keys": [number(length.row_figures.keys_per_token) for length in lengths],
+        "attention": [share(length.attention_share) for length in lengths],
+        "largest": [f"{length.row_figures.work_peak:.2f}" for length in lengths],
+        "rows/step": [f"{length.epoch.packed_rows_per_step:,}" for length in lengths],
+    }
+    shown = [[name, *cells] for name, cells in columns.items() if name not in left_out]
+    return [list(line) for line in zip(*shown, strict=True)]
+
+
+def _notes(found: RowLengths, head: Sequence[str]) -> list[str]:
+    documents = count_of(found.lengths[-1].documents_per_step, "document")
+    notes = {
+        "full": "full: share of the rows that holds tokens",
+        "split": "split: documents in several segments; no context: their tokens in all but the first",
+        "lost": "lost: tokens that are truncated or dropped",
+        "keys": "keys: those that a token attends to, on average; attention: its share of the work of a 7B model",
+        "largest": f"largest: work of the largest row over the mean; rows/step: those that keep {documents}",
+    }
+    return [note for column, note in notes.items() if column in head]
+
+
+def recommend_length(found: RowLengths) -> str:
+    """Return the sentence that names the smallest length that cuts few tokens, or the one that cuts the fewest."""
+    without_context = any(length.tokens_without_context for length in found.lengths)
+    lost = any(length.totals.tokens_lost for length in found.lengths)
+    cut = " or ".join(["without context"] * (without_context or not lost) + ["lost"] * lost)
+    limit = f"less than {TOLERATED:.0%} of the tokens {cut}"
+    if found.smallest is not None:
+        return f"{found.smallest.max_len:,} is the smallest with {limit}."
+    least = min(found.lengths, key=lambda length: length.cut_share)
+    return f"None of these has {limit}; {least.max_len:,} comes closest: {share(least.cut_share)}."
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Show the rows that each algorithm makes of the same documents, the fewest first, and their costs."""
+    parts = [_head(comparison), _packing_table(comparison), _cost_table(comparison), _steps(comparison)]
+    return "\n\n".join(parts)
+
+
+def _head(comparison: Comparison) -> str:
+    account, best, bound = comparison.account, comparison.best, count_of(comparison.lower_bound, "row")
+    rows, longer = f"rows of {count_of(best.max_len, 'token')}", comparison.documents_over_max_len
+    if best.options.max_segments is not None:
+        rows += f", at most {count_of(best.options.max_segments, 'segment')} in each"
+    lines = [f"{count_of(account.documents, 'document')}, {count_of(account.tokens, 'token')}; {rows}"]
+    proved = "" if comparison.prover is None else f", proved by {comparison.prover.algorithm}"
+    lines.append(f"Lower bound: {bound}{proved}")
+    if empty := account.documents_dropped["empty"]:
+        lines.append(f"Empty, left out: {count_of(empty, 'document')}")
+    if longer:
+        line = f"Longer than a row: {count_of(longer, 'document')}, {_PARTICIPLES[best.options.long]}"
+        lost = account.tokens - account.tokens_packed
+        lines.append(f"{line}; {count_of(lost, 'token')} left out" if lost else line)
+    return "\n".join(lines)
+
+
+def _packing_table(comparison: Comparison) -> str:
+    """Show rows and time of each algorithm; those that could not run have dashes, and their reason below."""
+    table = [["  algorithm", "rows", "full", "gap", "documents/row", "speed-up", "seconds"]]
+    for outcome in comparison.outcomes:
+        figures = outcome.figures
+        table.append(
+            [
+                _marked(comparison, outcome),
+                f"{figures.rows:,}",
+                _exact_percent(figures.efficiency),
+                _gap(comparison.gap(figures)),
+                number(figures.packing_factor),
+                f"{figures.speedup:.4f}",
+                f"{outcome.seconds:.4f}" if outcome.seconds >= 0.0001 else "<0.0001",
+            ]
+        )
+    for failure in comparison.failures:
+        table.append([f"  {failure.algorithm}", *"-" * (len(table[0]) - 1)])
+    fewest, gap = "* the fewest rows", "gap: rows above the lower bound"
+    if not all(outcome.keeps_whole for outcome in comparison.outcomes):
+        fewest += " of those that keep documents whole"
+        gap += "; below 0 where documents that fit a row were cut"
+    notes = [
+        fewest,
+        gap,
+        f"speed-up: rows of one segment, padded to {comparison.best.max_len:,} tokens, over rows; attention left out",
+        "seconds: of the algorithm alone, already compiled",
+    ]
+    for failure in comparison.failures:
+        prefix = "" if failure.error.startswith(failure.algorithm) else f"{failure.algorithm}: "
+        notes.append(prefix + failure.error)
+    if comparison.left_out:
+        notes.append(f"left out, slow for rows this long: {', '.join(comparison.left_out)} (run by --algorithm NAME)")
+    return _with_notes(table, notes)
+
+
+def _cost_table(comparison: Comparison) -> str:
+    table = [
+        ["", "padding", "", "", "", "", "docs", "tokens"],
+        ["  algorithm", "tokens", "mixed", "work", "spread", "peak", "cut", "cut off"],
+    ]
+    for outcome in comparison.outcomes:
+        figures, rows = outcome.figures, outcome.figures.row_figures
+        table.append(
+            [
+                _marked(comparison, outcome),
+                f"{figures.padding_tokens:,}",
+                f"{rows.within_row_share:.2f}",
+                share(rows.attention_share),
+                f"{rows.attention_spread:.2f}",
+                f"{rows.attention_peak:.2f}",
+                f"{figures.totals.documents_split:,}",
+                f"{figures.tokens_without_context:,}",
+            ]
+        )
+    notes = [
+        "mixed: share of the variance of log length within rows; documents in random order have "
+        f"{comparison.shuffled_share:.2f}",
+        "work: attention, squared segment lengths relative to whole rows; spread and peak: its standard deviation and "
+        "largest row, relative to the mean",
+        "cut: in more than one segment; tokens cut off cannot attend to the beginning of their document",
+    ]
+    return _with_notes(table, notes)
+
+
+def _steps(comparison: Comparison) -> str:
+    """Recommend the rows per step, with a warning if packing leaves few optimizer steps."""
+    epoch = comparison.best.epoch
+    advice = _advice(epoch)
+    if not comparison.is_small:
+        return f"A step has {count_of(epoch.documents_per_step, 'document')} now (--batch-size). {advice}"
+    same_rows = count_of(comparison.steps_at_same_rows, "optimizer step")
+    return folded(
+        f"Warning: a small dataset. With {count_of(epoch.documents_per_step, 'packed row')} per step, as many as "
+        f"there are documents now, an epoch has {same_rows} instead of {epoch.steps:,}; with "
+        f"{epoch.packed_rows_per_step:,} it has {epoch.packed_steps:,}, of {number(epoch.packed_documents_per_step)} "
+        f"documents each. {advice} Very small datasets are better not packed (Wang et al., arXiv 2410.08081)."
+    )
+
+
+def _with_notes(table: list[list[str]], notes: Iterable[str]) -> str:
+    return "\n".join([render_table(table), *map(folded, notes)])
+
+
+def _marked(comparison: Comparison, outcome: Outcome) -> str:
+    """Return the name of an algorithm, with a star if it has the fewest rows."""
+    best = comparison.best_outcome
+    is_best = outcome.figures.rows == best.figures.rows and outcome.keeps_whole == best.keeps_whole
+    return f"{'*' if is_best else ' '} {outcome.algorithm}"
+
+
+def _exact_percent(ratio: float) -> str:
+    """Format a ratio with three decimals, or more if these would be 0% or 100% only by rounding."""
+    text = f"{ratio:.3%}"
+    return percent(ratio) if text in ("0.000%", "100.000%") else text
+
+
+def _gap(gap: float) -> str:
+    if gap < 0:
+        return f"-{_exact_percent(-gap)}"
+    return _exact_percent(gap) if gap < 1 else f"{gap:.1%}"

@@ -1,0 +1,185 @@
+"""The page: sections and their style in one file, with a content security policy that allows nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from packer.errors import PackerError
+from packer.figures.dataset_figures import Figures, ShownRow
+from packer.figures.page_sections import BATCHES, SECTIONS, computed_tokens
+from packer.figures.plain_text import count_of, duration, number, percent, share
+from packer.figures.svg_elements import style_sheet
+
+TOKENS_A_SECOND = 10_000
+"""Tokens per second and GPU, until the reader enters another number."""
+
+_LISTED = 40
+"""Segments that are listed in the table below the rows."""
+
+
+def render_page(figures: Figures, *, made_by: str = "") -> str:
+    """Return the report as a page of HTML. The same arguments give the same text.
+
+    Args:
+        figures: what the page shows.
+        made_by: what made the page, in lines that can be copied: the command, the version, the date.
+    """
+    sections = {name: section for name, make in SECTIONS.items() if (section := make(figures)) is not None}
+    style = _asset("style.css") + style_sheet()
+    script = _asset("script.js")
+    page: str = _template().render(
+        name=figures.name,
+        opening=_opening(figures),
+        made_by=made_by,
+        policy=(
+            f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; "
+            "form-action 'none'"
+        ),
+        style=style,
+        script=script,
+        facts=_facts(figures),
+        sections=sections,
+        ways=_ways(figures),
+        rate=TOKENS_A_SECOND,
+        listed=_listed(figures),
+        data=_json(_row_data(figures)),
+    )
+    return page + "\n"
+
+
+def render_plot(figures: Figures, name: str) -> str:
+    """Return the plot of a section as an SVG file.
+
+    Raises:
+        PackerError: the dataset has no such plot.
+    """
+    section = SECTIONS[name](figures)
+    if section is None or section.plot is None:
+        reason = "it is not a mixture" if section is None else "its rows do not show it"
+        raise PackerError(f"--plot-of {name}: {figures.name} has no such plot, because {reason}; choose another")
+    return section.plot.file()
+
+
+def _opening(figures: Figures) -> list[str]:
+    """Return the sentences that a reader sees first: what packing saves, and which row length the page is about."""
+    padding = figures.padding
+    packed = "are packed into" if figures.is_packed else "would be packed into"
+    times = padding.speedup(padding.batch_longest[BATCHES[0]])
+    if times >= 1.05:
+        saves = f"{number(times)} times fewer tokens than padding in random batches of {BATCHES[0]}"
+    else:
+        saves = f"no fewer tokens than padding in random batches of {BATCHES[0]}"
+    sentences = [
+        f"{count_of(figures.documents, 'document')} {packed} {count_of(figures.rows, 'row')} of {figures.max_len:,} "
+        f"tokens: {saves}."
+    ]
+    if figures.row_lengths is not None and figures.row_lengths.asked:
+        lengths = [f"{length.max_len:,}" for length in figures.row_lengths.lengths]
+        reason = "the smallest that suffices" if figures.row_lengths.smallest is not None else "the longest of them"
+        sentences.append(
+            f"Row lengths {', '.join(lengths[:-1])} and {lengths[-1]} are compared under "
+            f"\u201cWhich max_len?\u201d; everything else is for {figures.max_len:,}, {reason}."
+        )
+    return sentences
+
+
+def _facts(figures: Figures) -> list[tuple[str, float, str, str]]:
+    """Return (name in `packer stats --json`, value, value in words, what it counts)."""
+    return [
+        ("documents", figures.documents, f"{figures.documents:,}", "documents"),
+        ("tokens", figures.tokens, f"{figures.tokens:,}", "tokens"),
+        ("rows", figures.rows, f"{figures.rows:,}", f"rows of {figures.max_len:,}"),
+        ("efficiency", figures.efficiency, percent(figures.efficiency), "filled"),
+        ("packing_factor", figures.packing_factor, number(figures.packing_factor), "documents a row"),
+        ("lower_bound", figures.totals.lower_bound, f"{figures.totals.lower_bound:,}", "rows at least"),
+    ]
+
+
+def _ways(figures: Figures) -> list[tuple[str, str, float, int, str]]:
+    """Return (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
+    return [
+        (name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND))
+        for name, ratio, tokens in computed_tokens(figures)
+    ]
+
+
+def _row_data(figures: Figures) -> dict[str, Any]:
+    """Return what the script shows of segments: for each row, values of all segments one after the other."""
+    return {
+        "maxLen": figures.max_len,
+        "sources": [part.name for part in figures.mixture],
+        "rows": [
+            {
+                "row": row.row,
+                "chosen": None if row.chosen == "at random" else row.chosen,
+                "extents": row.extents,
+                "rest": row.rest,
+                "lengths": row.lengths if row.lengths != row.extents else None,
+                "documents": row.documents,
+                "starts": row.starts if any(row.starts) else None,
+                "sources": row.sources,
+                "trained": row.trained,
+                "texts": row.texts,
+            }
+            for row in figures.shown_rows
+        ],
+    }
+
+
+def _listed(figures: Figures) -> list[list[str]]:
+    """Return a table of the first segments that are drawn, the header first, for readers without script."""
+    first = figures.shown_rows[0]
+    head = ["row", "document", *(["source"] if first.sources else []), "tokens", "from"]
+    table = [[*head, *(["trained"] if first.trained else []), *(["text"] if first.texts else [])]]
+    for row in figures.shown_rows:
+        for index in range(len(row.lengths)):
+            if len(table) > _LISTED:
+                return table
+            table.append(_listed_segment(row, index, figures))
+    return table
+
+
+def _listed_segment(row: ShownRow, index: int, figures: Figures) -> list[str]:
+    cells = [f"{row.row:,}", f"{row.documents[index]:,}"]
+    if row.sources:
+        cells.append(figures.mixture[row.sources[index]].name)
+    cells += [f"{row.lengths[index]:,}", f"{row.starts[index]:,}"]
+    if row.trained:
+        cells.append(f"{row.trained[index]:,}")
+    if row.texts:
+        cells.append(row.texts[index])
+    return cells
+
+
+def _json(content: object) -> str:
+    """Return JSON that cannot end an HTML element early: < is written as an escape."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _asset(name: str) -> str:
+    return files("packer.figures").joinpath(name).read_text(encoding="utf-8")
+
+
+def _code(text: str) -> Markup:
+    """Return a sentence as HTML, with text between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"count_of": count_of, "code": _code}
+    return environment.from_string(_asset("page.html.jinja"))

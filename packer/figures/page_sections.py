@@ -1,0 +1,381 @@
+"""Sections of the report, in the order of the page: each is a question, the answer in a sentence, and a plot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, floor, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.facts import Totals
+from packer.figures.charts import Bar, DrawnRow, bar_plot, histogram_plot, line_plot, row_plot
+from packer.figures.dataset_figures import Figures
+from packer.figures.figure_tables import length_table, recommend_length
+from packer.figures.length_figures import Tally, binned, weighted_median
+from packer.figures.plain_text import count_of, number, share
+from packer.figures.row_figures import KEYS_OF_MATRICES, RowFigures, RowProfile
+from packer.figures.svg_elements import Plot, shortened
+
+BATCHES = (8, 64)
+"""Batch sizes in the table of padding."""
+
+RANKS = 8
+"""Ranks of the example in the section on attention."""
+
+_MOST_LENGTH_BINS = 24
+
+_MOST_WORK_BINS = 20
+
+Table = Sequence[Sequence[str]]
+"""Rows of cells, the header first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A section."""
+
+    question: str
+    """Heading."""
+
+    verdict: str
+    """The answer."""
+
+    plot: Plot | None = None
+    """The plot; None if there is nothing to draw."""
+
+    table: Table = ()
+    """A table below the plot; empty for none."""
+
+    notes: Sequence[str] = ()
+    """Paragraphs below."""
+
+
+def rows_section(figures: Figures) -> Section:
+    """Draw the rows of the sample."""
+    rows, factor = figures.shown_rows, figures.packing_factor
+    holds = f"A row holds {number(factor)} documents" if factor >= 1 else f"A document takes {number(1 / factor)} rows"
+    count = Counter(row.chosen for row in rows)
+    shown = ["all there are" if len(rows) == figures.rows else f"{count['at random']:,} drawn at random"]
+    if count["least full"]:
+        shown.append(f"the {count['least full']:,} least full")
+    if count["most segments"]:
+        shown.append(f"the {count['most segments']:,} with the most segments")
+    verdict = (
+        f"{holds} on average; rows are {share(figures.efficiency)} full. Of {count_of(figures.rows, 'row')}, "
+        f"{', then '.join(shown)}:"
+    )
+    shows_trained = any(row.trained is not None for row in rows)
+    shows_sources = any(row.sources is not None for row in rows)
+    plot = row_plot(
+        "Rows",
+        [
+            DrawnRow(
+                name=str(row.row), extents=row.extents, rest=row.rest, sources=row.sources, trained=row.trained_runs
+            )
+            for row in rows
+        ],
+        max_len=figures.max_len,
+        sources=[part.name for part in figures.mixture] if shows_sources else (),
+        shows_trained=shows_trained,
+    )
+    notes = []
+    if not figures.is_packed:
+        notes.append("These rows are planned. Which of their tokens are trained is known once they are packed.")
+    return Section(question="What do rows look like?", verdict=verdict, plot=plot, notes=notes)
+
+
+def mixing_section(figures: Figures) -> Section:
+    """Compare how mixed rows are with rows of the same segments in random order."""
+    within, shuffled = figures.row_figures.within_row_share, figures.row_figures.shuffled.within_row_share
+    if within > 1.1 * shuffled:
+        answer = "Rows are more mixed than a shuffled corpus"
+    elif within >= 0.9 * shuffled:
+        answer = "Rows are mixed like a shuffled corpus"
+    elif within >= 0.5 * shuffled:
+        answer = "Rows are less mixed than a shuffled corpus"
+    else:
+        answer = "Rows hold documents of similar lengths and are not samples of the corpus"
+    verdict = (
+        f"{answer}: {share(within)} of the variance of log length lies within rows; in random order it is "
+        f"{share(shuffled)}."
+    )
+    packed, random = (_profile(rows).mean_lengths for rows in (figures.row_figures, figures.row_figures.shuffled))
+    means = np.concatenate([packed, random])
+    edges = length_edges(max(1, int(means.min())), int(np.ceil(means.max())))
+    plot = histogram_plot(
+        "Mean length of the documents in a row",
+        [f"{low:,} to {high - 1:,} tokens" for low, high in pairwise(edges)],
+        {
+            "packed rows": ("blue", _shares(packed, edges)),
+            "rows in random order": ("gray", _shares(random, edges)),
+        },
+        ticks=octaves(edges),
+        shown=share,
+    )
+    return Section(question="How mixed are they?", verdict=verdict, plot=plot)
+
+
+def attention_section(figures: Figures) -> Section:
+    """Say how evenly rows share the work of attention, and what waiting for the largest costs."""
+    profile = _profile(figures.row_figures)
+    relative = profile.keys / profile.keys.mean()
+    matrices = KEYS_OF_MATRICES * figures.max_len
+    wait, attention = max(0.0, profile.wait(RANKS, matrices=matrices) - 1), profile.wait(RANKS)
+    answer = "Attention balances" if wait < 0.05 else "Attention is not balanced"
+    verdict = (
+        f"{answer}: with {RANKS} ranks and a row on each, a step of a 7B model takes {share(wait)} longer than if all "
+        f"rows had the same work. The row with the most attention has {number(float(relative.max()))} times the mean; "
+        f"of {RANKS} random rows, the largest has {number(attention)} times the mean on average."
+    )
+    step = next(
+        base * 10**power
+        for power in range(-3, 9)
+        for base in (1, 2, 5)
+        if relative.max() < base * 10.0**power * _MOST_WORK_BINS
+    )
+    bins = int(relative.max() / step) + 1
+    edges = [index * step for index in range(bins + 1)]
+    plot = histogram_plot(
+        "Work of attention in a row, over the mean",
+        [f"{low:g} to {high:g} times the mean" for low, high in pairwise(edges)],
+        {"rows": ("blue", _shares(relative, edges))},
+        ticks=[f"{edge:g}x" for edge in edges],
+        shown=share,
+        marks={"mean": 1 / step},
+    )
+    note = '`BatchSampler(balance="attention")` deals the rows of a step so that ranks wait less for each other.'
+    return Section(question="Does attention balance?", verdict=verdict, plot=plot, notes=[note])
+
+
+def _profile(rows: RowFigures) -> RowProfile:
+    """Return the numbers of each row, which the figures of a report have."""
+    assert rows.profile is not None
+    return rows.profile
+
+
+def _shares(values: NDArray[np.floating], edges: list[int] | list[float]) -> list[float]:
+    """Return the share of the values in each bin; those beyond the edges belong to the first and the last."""
+    places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    shares: list[float] = (np.bincount(places, minlength=len(edges) - 1) / len(values)).tolist()
+    return shares
+
+
+def padding_section(figures: Figures) -> Section:
+    """Say what padding costs in tokens, by the way batches are formed."""
+    padding, max_len = figures.padding, figures.max_len
+    sizes = list(padding.batch_longest)
+    ways = {
+        f"to {max_len:,} tokens": ("gray", [padding.max_len] * len(sizes)),
+        "to longest in batch": ("orange", list(padding.batch_longest.values())),
+        "grouped by length": ("purple", list(padding.group_by_length.values())),
+        "packed": ("blue", [padding.packed] * len(sizes)),
+    }
+    middle = BATCHES[0]
+    verdict = (
+        f"Padded to {max_len:,} tokens, {share(padding.max_len)} of what is computed is padding; in random batches of "
+        f"{middle}, padded to their longest, {share(padding.batch_longest[middle])}; packed, {share(padding.packed)}. "
+        f"Padding to max_len computes {number(padding.speedup(padding.max_len))} times the tokens that packing does, "
+        f"and such batches {number(padding.speedup(padding.batch_longest[middle]))} times."
+    )
+    grouped, size = padding.group_by_length, BATCHES[-1]
+    wins = "nearly as little" if grouped[size] < padding.packed + 0.05 else "less than random batches"
+    note = (
+        f"Grouping by length pads {wins}: {share(grouped[size])} in batches of {size}. It costs otherwise: a batch has "
+        "documents of one length, so it is not a sample of the corpus, and each step sees another kind of documents; "
+        f"and the largest batch has {number(figures.largest_grouped_batch(size))} times the tokens of the mean one, "
+        "which memory must hold."
+    )
+    limit = "Tokens are counted, and the work of attention is left out: the factors are upper limits."
+    plot = line_plot("Share of padding, by batch size", ways, list(map(str, sizes)), shown=share)
+    return Section(question="What does padding cost?", verdict=verdict, plot=plot, notes=[note, limit])
+
+
+def computed_tokens(figures: Figures) -> list[tuple[str, float, int]]:
+    """Return (way to form batches, padding ratio, tokens computed in an epoch) for each way."""
+    padding, tokens = figures.padding, figures.totals.tokens_packed
+    ways = [(f"padded to {figures.max_len:,} tokens", padding.max_len)]
+    ways += [(f"padded to longest, batches of {size}", padding.batch_longest[size]) for size in BATCHES]
+    ways += [(f"grouped by length, batches of {size}", padding.group_by_length[size]) for size in BATCHES]
+    return [(name, ratio, round(tokens / (1 - ratio))) for name, ratio in [*ways, ("packed", padding.packed)]]
+
+
+def lengths_section(figures: Figures) -> Section:
+    """Say how long documents are, on a logarithmic scale, and where the tokens are."""
+    assert figures.document_lengths is not None
+    values, counts = figures.document_lengths
+    filled: Tally = (values[values > 0], counts[values > 0])
+    edges = length_edges(int(filled[0][0]), int(filled[0][-1]))
+    documents, tokens = binned(filled, edges)
+    all_documents, all_tokens = sum(documents), sum(tokens)
+    lengths = figures.lengths
+    verdict = (
+        f"Half of the documents have {lengths.p50:,} tokens or fewer, but half of the tokens are in documents of "
+        f"{weighted_median(filled):,} tokens and more. The longest document has {lengths.max:,}. Longer "
+        f"than a row: {count_of(figures.documents_over_max_len, 'document')}."
+    )
+    at_max_len = float(np.interp(log2(figures.max_len), [log2(max(edge, 1)) for edge in edges], range(len(edges))))
+    plot = histogram_plot(
+        "Document lengths",
+        [f"{low:,} to {high - 1:,} tokens" for low, high in pairwise(edges)],
+        {
+            "documents": ("blue", [count / all_documents for count in documents]),
+            "tokens": ("orange", [count / all_tokens for count in tokens]),
+        },
+        ticks=octaves(edges),
+        shown=share,
+        marks={f"max_len {figures.max_len:,}": at_max_len} if edges[0] < figures.max_len < edges[-1] else {},
+    )
+    notes = []
+    if figures.is_packed and figures.totals.tokens_lost:
+        notes.append("Documents are as long as what is in the rows: what was truncated or dropped is not in them.")
+    return Section(question="How long are documents?", verdict=verdict, plot=plot, notes=notes)
+
+
+def length_edges(smallest: int, largest: int) -> list[int]:
+    """Return edges of at most 24 bins on a logarithmic scale: powers of 2, or of its roots if they are few.
+
+    (100, 500) -> 64, 70, 76, ..., 512; (1, 200,000) -> 1, 2, 4, ..., 262,144.
+    """
+    low, high = floor(log2(smallest)), max(floor(log2(largest)) + 1, ceil(log2(largest + 1)))
+    steps = next((steps for steps in (8, 4, 2) if steps * (high - low) <= _MOST_LENGTH_BINS), 1)
+    return sorted({round(2 ** (power / steps)) for power in range(low * steps, high * steps + 1)})
+
+
+def octaves(edges: list[int]) -> list[str]:
+    """Return the label of each edge: those that are powers of 2."""
+    return [compact(edge) if edge & (edge - 1) == 0 else "" for edge in edges]
+
+
+def max_len_section(figures: Figures) -> Section:
+    """Compare row lengths by what decides."""
+    found = figures.row_lengths
+    question = "Which max_len?"
+    if found is None:
+        return Section(
+            question=question,
+            verdict="These rows do not tell: documents were truncated, dropped, grouped or split at turns. Compare "
+            "lengths on the source, with `packer stats SOURCE --max-len 1024,2048,4096`.",
+        )
+    loses = any(length.totals.tokens_lost for length in found.lengths)
+    cut = "without context or lost" if loses else "without context"
+    shares = {
+        f"tokens {cut}": ("orange", [length.cut_share for length in found.lengths]),
+        "attention's share": ("blue", [length.attention_share for length in found.lengths]),
+    }
+    ticks = [compact(length.max_len) for length in found.lengths]
+    notes = [
+        "Split: documents in several segments. No context: their tokens in all segments but the first, which do not "
+        "see the beginning. Keys: those that a token attends to on average. Attention: its share of the work of a 7B "
+        "model. Largest row: its work, over the mean. Rows a step: those that keep "
+        f"{figures.documents_per_step:,} documents in an optimizer step."
+    ]
+    if found.are_full:
+        notes[0] += " Packed rows are full at every length, so padding does not decide."
+    else:
+        notes[0] += " Full: share of the rows that holds tokens."
+    plot = line_plot("Tokens cut and work of attention, by max_len", shares, ticks, shown=share)
+    return Section(
+        question=question,
+        verdict=recommend_length(found),
+        plot=plot,
+        table=length_table(found),
+        notes=notes,
+    )
+
+
+def compact(value: int) -> str:
+    """Format a length for an axis: 512 -> 512, 4,096 -> 4,096, 16,384 -> 16k, 2,097,152 -> 2M."""
+    for size, unit in ((10**6, "M"), (10**3, "k")):
+        if value >= max(size, 10**4):
+            return f"{value // size:,}{unit}"
+    return f"{value:,}"
+
+
+def tokens_section(figures: Figures) -> Section:
+    """Say what became of every token of the source."""
+    totals = figures.totals
+    tokens = max(1, totals.tokens)  # a manifest that was changed may have none
+    once = totals.tokens_packed - totals.tokens_repeated
+    fates: list[tuple[str, int, str]] = []
+    if isinstance(totals, Totals) and figures.options.labels:
+        fates += [("packed and trained", totals.tokens_trained, "orange")]
+        fates += [("packed as context, without loss", once - totals.tokens_trained, "blue")]
+    else:
+        fates += [("packed", once, "blue")]
+    fates += [("truncated", totals.tokens_truncated, "rose")]
+    fates += [
+        (f"dropped, {reason.replace('_', ' ')}", count, "rose") for reason, count in totals.tokens_dropped.items()
+    ]
+    if totals.tokens_repeated:
+        fates.append(("repeated by --overlap, as context", totals.tokens_repeated, "gray"))
+    shown = [fate for index, fate in enumerate(fates) if fate[1] or index == 0]
+    if totals.tokens_lost:
+        lost = count_of(totals.tokens_lost, "token")
+        verdict = f"{lost} of {totals.tokens:,}, {share(totals.tokens_lost / tokens)}, are not in the rows."
+    else:
+        verdict = f"All {count_of(totals.tokens, 'token')} are in the rows."
+    if isinstance(totals, Totals) and figures.options.labels:
+        verdict += f" {share(totals.tokens_trained / totals.tokens_packed)} of what is packed is trained."
+    bars = [
+        Bar(name=name, value=count, text=f"{count:,} ({share(count / tokens)})", color=color)
+        for name, count, color in shown
+    ]
+    plot = bar_plot("What became of every token", bars, largest=tokens)
+    rejected = totals.documents_dropped.get("rejected", 0)
+    dropped = sum(totals.documents_dropped.values()) - rejected
+    unusable = f"{rejected:,} could not be used, " if rejected else ""
+    notes = [
+        f"Of {count_of(totals.documents, 'document')}, {totals.documents_packed:,} are packed, {unusable}"
+        f"{dropped:,} dropped, {totals.documents_split:,} split and {totals.documents_truncated:,} truncated."
+    ]
+    return Section(question="What became of every token?", verdict=verdict, plot=plot, notes=notes)
+
+
+def mixture_section(figures: Figures) -> Section | None:
+    """Compare what a mixture holds of each source with what was asked for; None without a mixture."""
+    parts = figures.mixture
+    if not parts:
+        return None
+    tokens = [part.taken.tokens_kept for part in parts]
+    if figures.options.mix_unit == "epochs":
+        asked = [part.weight for part in parts]
+        found = [count / part.tokens_kept for count, part in zip(tokens, parts, strict=True)]
+        unit = "epochs"
+    else:
+        asked = [part.weight / sum(part.weight for part in parts) for part in parts]
+        found = [count / max(1, sum(tokens)) for count in tokens]
+        unit = "of the tokens"
+    said = share if unit == "of the tokens" else "{:.4g}".format
+    miss = max(abs(one - two) for one, two in zip(found, asked, strict=True))
+    answer = "Yes" if miss < 0.005 else "Not quite"
+    verdict = f"{answer}: no source differs by more than {said(max(miss, 0.0001))} {unit}."
+    bars = [
+        Bar(
+            name=shortened(part.name),
+            value=got,
+            text=f"{said(got)}; asked {said(wanted)}",
+            color=("green", "purple", "rose", "gray")[number % 4],
+            mark=wanted,
+        )
+        for number, (part, got, wanted) in enumerate(zip(parts, found, asked, strict=True))
+    ]
+    title = f"Sources by {'epochs' if unit == 'epochs' else 'share of the tokens'}, and lines at what was asked for"
+    plot = bar_plot(title, bars, largest=0.0 if unit == "epochs" else 1.0)
+    return Section(question="Is the mixture what was asked for?", verdict=verdict, plot=plot)
+
+
+SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
+    "rows": rows_section,
+    "padding": padding_section,
+    "lengths": lengths_section,
+    "max-len": max_len_section,
+    "mixing": mixing_section,
+    "attention": attention_section,
+    "tokens": tokens_section,
+    "mixture": mixture_section,
+}
+"""Function that makes each section, in the order of the page, by name; a name is one of `ReportPlot`."""

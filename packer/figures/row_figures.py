@@ -1,0 +1,304 @@
+"""Figures of rows: segments, mixing, the work of attention, limited columns; computed from rows that come in parts.
+
+Let segment s have l_s tokens, and x_s = ln l_s. With tokens as weights, m is the mean of x over all segments and m_r
+its mean over the segments of row r, which has W_r tokens. The within-row share of the variance of log length is
+
+    1 - sum_r W_r (m_r - m)^2 / sum_s l_s (x_s - m)^2
+
+It is 0 if the segments of each row have the same length, and near 1 if each row is a sample of the corpus. The work of
+attention in a row is the sum of its squared segment lengths; it is described by the standard deviation over all rows
+and by the largest value, both divided by the mean.
+
+The work of a model on a row is that of its matrices, which grows with tokens, and that of attention, which grows with
+keys. In a forward pass, a token costs two floating-point operations per weight of the matrices, and attention costs
+4 L d per key that a token attends to, in L layers of width d: 2 L d for its scores and 2 L d for the weighted sum of
+values. Llama 2 7B has L = 32, d = 4,096 and 6,607,077,376 weights in matrices (all but the embedding), so that 25,204
+keys cost as much as the matrices. Backward passes have about twice the work of both. Tokens attend to themselves and
+to the tokens before them in their segment: (l + 1) / 2 keys on average in a segment of l tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import mul
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.figures.length_figures import Distribution, distribution
+
+KEYS_OF_MATRICES = 25_204
+"""Keys at which attention and matrices of a 7B model cost the same: 2 * 6,607,077,376 / (4 * 32 * 4,096)."""
+
+SAMPLED = 1 << 18
+"""Largest number of segments that are shuffled to estimate the figures of a shuffled corpus."""
+
+_BLOCK = 1 << 20  # segments per block of rows, which bounds memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitUse:
+    """Use of a limited column (`--limit`) by the rows, such as the number of images in a row."""
+
+    column: str
+    """Name of the column."""
+
+    limit: int
+    """Most that a row may hold."""
+
+    mean: float
+    """Held by a row, on average."""
+
+    largest: int
+    """Held by the row that holds most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowProfile:
+    """Four numbers for each row."""
+
+    tokens: NDArray[np.int64]
+    """Shape (rows,): tokens of the row, without padding."""
+
+    segments: NDArray[np.int64]
+    """Shape (rows,): segments of the row."""
+
+    keys: NDArray[np.int64]
+    """Shape (rows,): keys that all tokens of the row attend to: segments of 3 and 1 tokens -> 6 + 1."""
+
+    mean_lengths: NDArray[np.float32]
+    """Shape (rows,): geometric mean of the segment lengths, weighted by tokens: segments of 4 and 4 tokens -> 4."""
+
+    def wait(self, ranks: int, *, matrices: int = 0) -> float:
+        """Return the expected largest work of `ranks` random rows, divided by the mean work of a row.
+
+        Args:
+            ranks: rows that are computed at the same time, one on each rank.
+            matrices: work of everything but attention in each row, in keys.
+        """
+        work = np.sort(self.keys).astype(np.float64) + matrices
+        below = np.arange(1, len(work) + 1) / len(work)
+        return float(work @ np.diff(below**ranks, prepend=0.0) / work.mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFigures:
+    """Figures of rows; computed by `RowSums`."""
+
+    rows: int
+    """Number of rows."""
+
+    tokens: int
+    """Tokens in the rows, without padding."""
+
+    tokens_after_start: int
+    """Tokens in segments that do not begin their document, repeated ones included."""
+
+    histogram: NDArray[np.int64] = field(repr=False, compare=False)
+    """Shape (max_len + 1,): number of segments by tokens."""
+
+    segments_per_row: Distribution
+    """Segments in a row, padding not counted."""
+
+    within_row_share: float
+    """Within-row share of the variance of log length, 0 to 1; 1 if all segments have the same length."""
+
+    attention: int
+    """Sum of all squared segment lengths."""
+
+    attention_spread: float
+    """Standard deviation over rows of the sum of squared segment lengths, divided by its mean."""
+
+    attention_peak: float
+    """Largest sum of squared segment lengths of a row, divided by the mean."""
+
+    attention_share: float
+    """Work of attention within segments, padding included, divided by that of attention over whole rows."""
+
+    work_peak: float
+    """Largest work of a row for a 7B model, attention and matrices, divided by the mean; padding is not counted."""
+
+    limits: tuple[LimitUse, ...]
+    """What the rows hold of each column that is limited."""
+
+    profile: RowProfile | None = field(repr=False, compare=False)
+    """Numbers for each row; None if they are not kept."""
+
+    @property
+    def segments(self) -> int:
+        """Segments in all rows."""
+        return int(self.histogram.sum())
+
+    @property
+    def keys_per_token(self) -> float:
+        """Keys that a token attends to on average."""
+        return (self.attention + self.tokens) / 2 / self.tokens
+
+    @cached_property
+    def shuffled(self) -> RowFigures:
+        """Figures of the rows of `shuffled_rows`, which have the same segments in random order."""
+        return shuffled(self.histogram)
+
+
+class RowSums:
+    """Accumulator that computes `RowFigures` from rows that are added in parts.
+
+    Args:
+        max_len: tokens per row.
+        limits: most that a row may hold of each limited column, by column.
+        keeps_rows: whether to hold the numbers of each row, for `RowFigures.profile`.
+    """
+
+    def __init__(self, max_len: int, *, limits: Mapping[str, int] = {}, keeps_rows: bool = False) -> None:
+        self._limits = limits
+        self._held, self._most_held = dict.fromkeys(limits, 0), dict.fromkeys(limits, 0)
+        self._profile: list[tuple[NDArray[Any], ...]] | None = [] if keeps_rows else None
+        self._histogram = np.zeros(max_len + 1, np.int64)  # segments by tokens
+        self._depths = np.zeros(max_len + 1, np.int64)  # rows by segments
+        self._tokens = self._tokens_after_start = 0
+        self._logs = self._squared_logs = self._row_logs = 0.0
+        self._attention = self._attended = 0  # Python ints, because counts in a histogram file may exceed an int64
+        self._squared_attention = 0.0
+        self._largest_attention = self._largest_work = 0
+
+    def add(
+        self,
+        lengths: NDArray[np.integer[Any]],
+        row_starts: NDArray[np.integer[Any]],
+        counts: NDArray[np.int64] | None = None,
+        *,
+        starts: NDArray[np.integer[Any]] | None = None,
+        extents: NDArray[np.integer[Any]] | None = None,
+        limited: Mapping[str, NDArray[np.integer[Any]]] = {},
+    ) -> None:
+        """Add rows.
+
+        Args:
+            lengths: (segments,) tokens of each segment, at least 1.
+            row_starts: (rows + 1,) row r has the segments row_starts[r]:row_starts[r + 1], at least one; begins at 0.
+            counts: (rows,) occurrences of each row; None for one each.
+            starts: (segments,) first token of each segment in its document; None if all are 0.
+            extents: (extents,) what attention runs over in these rows, alignment and padding tails included; None for
+                the lengths.
+            limited: (segments,) values of each limited column, by column.
+        """
+        rows = len(row_starts) - 1
+        if rows < 1:
+            return
+        depths = np.diff(row_starts)
+        np.add.at(self._depths, depths, 1 if counts is None else counts)
+        np.add.at(self._histogram, lengths, 1 if counts is None else np.repeat(counts, depths))
+        if starts is not None:
+            self._tokens_after_start += int(lengths[starts > 0].sum())
+        for name in self._limits:
+            sums = np.add.reduceat(limited[name].astype(np.int64), row_starts[:-1])
+            self._held[name] += int(sums.sum())
+            self._most_held[name] = max(self._most_held[name], int(sums.max()))
+        before = self._attention
+        step = max(1, _BLOCK * rows // max(1, len(lengths)))
+        for first in range(0, rows, step):
+            borders = row_starts[first : first + step + 1]
+            block = slice(first, first + step)
+            some = lengths[borders[0] : borders[-1]].astype(np.int64)
+            self._add_block(some, borders[:-1] - borders[0], depths[block], None if counts is None else counts[block])
+        if extents is None:
+            self._attended += self._attention - before
+        else:
+            self._attended += int(np.square(extents, dtype=np.int64).sum())
+
+    def _add_block(
+        self,
+        lengths: NDArray[np.int64],
+        firsts: NDArray[np.integer[Any]],
+        depths: NDArray[np.integer[Any]],
+        counts: NDArray[np.int64] | None,
+    ) -> None:
+        times = np.ones(len(firsts), np.int64) if counts is None else counts
+        logs = np.log(lengths)
+        tokens = np.add.reduceat(lengths, firsts)
+        row_logs = np.add.reduceat(lengths * logs, firsts)
+        squares = np.add.reduceat(lengths * lengths, firsts)
+        keys = (squares + tokens) // 2
+        self._tokens += int(tokens @ times)
+        self._logs += float(row_logs @ times)
+        self._squared_logs += float(np.add.reduceat(lengths * logs * logs, firsts) @ times)
+        self._row_logs += float((row_logs * row_logs / tokens) @ times)
+        exact = int(squares.sum()) if counts is None else sum(map(mul, squares.tolist(), counts.tolist()))
+        self._attention += exact
+        self._squared_attention += float(np.square(squares, dtype=np.float64) @ times)
+        self._largest_attention = max(self._largest_attention, int(squares.max()))
+        self._largest_work = max(self._largest_work, int((KEYS_OF_MATRICES * tokens + keys).max()))
+        if self._profile is not None:
+            self._profile.append((tokens, depths, keys, np.exp(row_logs / tokens).astype(np.float32)))
+
+    def finish(self) -> RowFigures:
+        """Return the figures of all rows added, at least one."""
+        rows, max_len = int(self._depths.sum()), len(self._depths) - 1
+        mean_log = self._logs / self._tokens
+        whole = self._squared_logs - self._logs * mean_log
+        between = self._row_logs - self._logs * mean_log
+        varies = whole > 1e-9 * self._squared_logs
+        mean = self._attention / rows
+        variance = max(0.0, self._squared_attention / rows - mean * mean)
+        work = KEYS_OF_MATRICES * self._tokens + (self._attention + self._tokens) // 2
+        return RowFigures(
+            rows=rows,
+            tokens=self._tokens,
+            tokens_after_start=self._tokens_after_start,
+            histogram=self._histogram,
+            segments_per_row=distribution((np.arange(max_len + 1), self._depths)),
+            within_row_share=min(1.0, max(0.0, 1 - between / whole)) if varies else 1.0,
+            attention=self._attention,
+            attention_spread=variance**0.5 / mean,
+            attention_peak=self._largest_attention / mean,
+            attention_share=self._attended / (rows * max_len**2),
+            work_peak=self._largest_work * rows / work,
+            limits=tuple(
+                LimitUse(column=name, limit=limit, mean=self._held[name] / rows, largest=self._most_held[name])
+                for name, limit in self._limits.items()
+            ),
+            profile=None
+            if self._profile is None
+            else RowProfile(
+                **{
+                    name: np.concatenate(parts)
+                    for name, *parts in zip(("tokens", "segments", "keys", "mean_lengths"), *self._profile, strict=True)
+                }
+            ),
+        )
+
+
+def shuffled(histogram: NDArray[np.int64]) -> RowFigures:
+    """Return the figures of a shuffled corpus, which has the rows of `shuffled_rows`."""
+    sums = RowSums(len(histogram) - 1, keeps_rows=True)
+    sums.add(*shuffled_rows(histogram))
+    return sums.finish()
+
+
+def shuffled_rows(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (lengths, row_starts) of segments in random order, in rows that end before an overflow.
+
+    If there are more than SAMPLED segments, a sample of about as many is shuffled.
+
+    Args:
+        histogram: (max_len + 1,) number of segments by length, with histogram[0] == 0.
+
+    Returns:
+        Lengths, shape (segments,), and row_starts, shape (rows + 1,), as for `RowSums.add`.
+    """
+    segments = int(histogram.sum())
+    counts = histogram
+    if segments > SAMPLED:  # in proportion, rounded so that the total is exact
+        ends: NDArray[np.int64] = np.round(np.cumsum(histogram) * (SAMPLED / segments)).astype(np.int64)
+        counts = np.diff(ends, prepend=0)
+    lengths = np.random.default_rng(0).permutation(np.repeat(np.arange(len(histogram)), counts))
+    ends_in_order = np.cumsum(lengths).tolist()
+    row_starts = [0]
+    while row_starts[-1] < len(lengths):
+        before = ends_in_order[row_starts[-1] - 1] if row_starts[-1] else 0
+        row_starts.append(bisect_right(ends_in_order, before + len(histogram) - 1))
+    return lengths, np.array(row_starts)

@@ -1,0 +1,42 @@
+"""Inputs: files and datasets in memory, which yield their documents as checked Arrow lists.
+
+    documents.py         what an input is, and the batches of documents that it yields
+    document_errors.py   errors about documents, and about files that cannot be read
+    token_tables.py      tables of checked documents, and columns with a value per list
+
+Files, found and opened:
+
+    file_search.py       files in a folder, by a glob, in a split, or at several paths
+    hugging_face.py      files or tables of saved datasets, `datasets` objects and the Hub
+    file_access.py       opens and decompresses a file; refuses pipes and devices
+    formats.py           the registry of formats
+
+A reader for each format:
+
+    format_reader.py     the protocol of readers; their blocks to documents, which pass through steps
+    arrow_files.py       Arrow, which is decoded only if it cannot be mapped, or holds text
+    parquet.py           Parquet
+    json_files.py        JSON: an object per line, or one array
+    line_blocks.py       blocks of whole lines, of files of lines and of arrays; the object on a line
+    json_lists.py        a block to token lists; lines that cannot be used
+    csv_files.py         CSV
+    text_files.py        one document per file
+
+Arrow, whose lists are addressed in place and not copied:
+
+    mapped_files.py      maps a file; of an object in storage, fetches the headers of its messages first
+    record_batches.py    record batches of files and tables, decoded each time they are needed
+    mapped_lists.py      documents as lists in them
+
+What is decoded:
+
+    decoded_streams.py   writes the stream of a piece
+    decode_pool.py       threads that decode
+
+Columns, and the steps that check them:
+
+    column_checks.py     names and types of columns, in each file and across files
+    column_types.py      which types can be kept, which type holds the values of two, and values from JSON
+    list_checks.py       lists of tokens, labels and masks: lengths, nulls, values
+    mask_columns.py      masks: padding is stripped, labels are set
+"""

@@ -1,0 +1,361 @@
+"""Arrow: files, saved datasets and tables in memory. Token lists are mapped if they can be, all else is decoded."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.gather import TokenColumn
+from packer.gather.token_column import ColumnBuilder
+from packer.inputs.column_checks import find_columns
+from packer.inputs.column_types import plain_type
+from packer.inputs.document_errors import reading
+from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile
+from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, rows_per_block
+from packer.inputs.mapped_files import headers_of, is_ipc_file, map_file, schema_of
+from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.record_batches import FileState, MappedFile, ends_of
+from packer.stores import AnyPath, RemotePath
+from packer.stores.mirror import fetch, map_whole
+
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArrowReader(TableReader):
+    """Records in the record batches of a file, of the files of a saved dataset, or of a table in memory."""
+
+    file: SourceFile
+    path: AnyPath | None
+    fields: pa.Schema
+    rows: int
+    parts: tuple[ArrowReader | pa.Table, ...] = ()
+    """Files of the dataset, or the table; empty for a single file."""
+
+    first_row: int = 0
+    """Number of records before these."""
+
+    per_block: int = ROWS
+    """Largest number of records in a block."""
+
+    whole: bool = False
+    """Whether the file is compressed, so that each piece would decompress all of it."""
+
+    indices: NDArray[Any] | None = None
+    """Record i is row indices[i] of the record batches; None for row i."""
+
+    def cut(self, size: int) -> Sequence[ArrowReader]:
+        """Cut into runs of equally many records; a compressed file stays whole."""
+        pieces = 1 if self.whole else max(1, min(self.file.bytes // size, self.rows))
+        return [
+            replace(
+                self,
+                file=SourceFile(name=self.file.name, bytes=self.file.bytes * stop // max(self.rows, 1) - before),
+                first_row=self.first_row + start,
+                rows=stop - start,
+            )
+            for start, stop in pairwise(self.rows * piece // pieces for piece in range(pieces + 1))
+            for before in [self.file.bytes * start // max(self.rows, 1)]
+        ]
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield runs of records, each with the bytes of the file up to its end."""
+        done = 0
+        present = tuple(column for column in columns if column in self.fields.names)
+        for batch in self._selected(present) if self.indices is not None else self._in_order(present):
+            done += len(batch)
+            yield batch, self.file.bytes * done // max(self.rows, 1)
+
+    @property
+    def places(self) -> Places:
+        """Locations of the records, for messages."""
+        return RowPlaces(self.file.name, self.first_row, self.indices)
+
+    def _read(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """Yield all record batches in order, with these columns."""
+        for part in self.parts:
+            yield from part.select(columns).to_batches() if isinstance(part, pa.Table) else part._read(columns)
+        if self.parts:
+            return
+        assert self.path is not None
+        with reading(self.file.name):
+            buffer = map_whole(self.path)
+        for batch in record_batches(buffer, self.file.name, columns, only=columns if self.whole else None):
+            yield batch.select(columns)
+
+    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        skip, left = self.first_row, self.rows
+        for batch in self._read(columns):
+            if skip >= len(batch):
+                skip -= len(batch)
+                continue
+            for start in range(skip, min(len(batch), skip + left), self.per_block):
+                yield batch.slice(start, min(self.per_block, skip + left - start))
+            left -= min(len(batch) - skip, left)
+            skip = 0
+            if not left:
+                return
+
+    def _selected(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        assert self.indices is not None
+        batches = list(self._read(columns))
+        ends = np.cumsum([len(batch) for batch in batches])
+        for start in range(self.first_row, self.first_row + self.rows, self.per_block):
+            rows = self.indices[start : min(start + self.per_block, self.first_row + self.rows)].astype(np.int64)
+            numbers = np.searchsorted(ends, rows, side="right")
+            rows_in_batch = rows - (ends - [len(batch) for batch in batches])[numbers]
+            runs = groupby(zip(numbers.tolist(), rows_in_batch.tolist(), strict=True), key=lambda pair: pair[0])
+            taken = [batches[number].take(pa.array([row for _, row in run])) for number, run in runs]
+            yield from pa.Table.from_batches(taken).combine_chunks().to_batches()
+
+
+def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists | DecodedInput:
+    """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped.
+
+    Args:
+        path: the file.
+        name: its name in messages and in the manifest.
+        columns: the columns to read.
+        skips: not needed: every record of an undamaged file can be parsed.
+
+    Raises:
+        PackerError: a column is missing, or the file cannot be read.
+        SourceError: the file is truncated or corrupt, or the type of a column is not supported.
+    """
+    with reading(name):
+        file = _file(path, name)
+        fields = schema_of(map_file(path))
+        has_labels = find_columns(fields, name, columns)
+        is_plain = all(plain_type(kind).equals(kind) for kind in (fields.field(name).type for name in columns.extra))
+        mapped, rows = _map_lists(path, file, columns, has_labels=has_labels)
+    if mapped is not None and is_plain:
+        return mapped
+    per_block = rows_per_block(file, rows, 4 * LISTS, LIST_ROWS)
+    reader = ArrowReader(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=mapped is None)
+    return decoded_lists(reader, columns, has_labels=has_labels)
+
+
+def open_records(path: AnyPath, name: str) -> ArrowReader:
+    """Map a stream or file and count its records.
+
+    Args:
+        path: the file.
+        name: its name in messages and in the manifest.
+
+    Raises:
+        SourceError: the file is truncated or corrupt.
+    """
+    with reading(name):
+        file = _file(path, name)
+        buffer = map_file(path)
+        if isinstance(path, RemotePath):
+            rows, whole = headers_of(path)
+        else:
+            rows, whole = 0, False
+            for batch in record_batches(buffer, name, ()):
+                rows += len(batch)
+                whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
+    fields, per_block = schema_of(buffer), rows_per_block(file, rows)
+    return ArrowReader(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=whole)
+
+
+def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+    """Return the column names of a stream or file; none if it is empty."""
+    with reading(name):
+        return list(schema_of(map_file(path)).names) if path.stat().st_size else []
+
+
+def _file(path: AnyPath, name: str) -> SourceFile:
+    """Return the name and size of a file; raises a SourceError if it is empty."""
+    file = SourceFile(name=name, bytes=path.stat().st_size)
+    if not file.bytes:
+        raise SourceError(f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again")
+    return file
+
+
+def _map_lists(
+    path: AnyPath, file: SourceFile, columns: Columns, *, has_labels: bool
+) -> tuple[MappedLists | None, int]:
+    """Map the token lists of a stream or file, and check that it is complete; call it inside `reading`.
+
+    Return the lists, None if they are compressed and must be decoded, and the number of documents.
+    """
+    buffer = map_file(path)
+    index = _Index(buffer, columns, has_labels=has_labels)
+    wanted = columns.wanted(has_labels=has_labels)
+    if isinstance(path, RemotePath):
+        rows, is_compressed = headers_of(path)
+        if is_compressed:
+            return None, rows
+        _fetch_structure(buffer, file.name, wanted, but_values_of=(*wanted[: 1 + has_labels], *columns.per_token))
+    rows = sum(index.add(batch, place) for batch, place in _placed_batches(buffer, file.name, wanted))
+    if not index.lies_inside:
+        return None, rows
+    mapped = MappedLists(
+        file=file,
+        path=path,
+        stores=(index.finish(FileState(path.absolute(), file.name, file.bytes)),),
+        input_ids=columns.input_ids,
+        labels=columns.labels if has_labels else None,
+        extra=columns.extra,
+    )
+    return mapped, rows
+
+
+def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
+    """Fetch the columns of an object; of some lists of numbers, everything but the numbers."""
+    starts, lengths = array("q"), array("q")
+    for batch, _ in _placed_batches(buffer, name, None):
+        for column in columns:
+            parts = batch.column(column).buffers()
+            for part in parts[: -1 if column in but_values_of else None]:
+                if part is not None:
+                    starts.append(part.address)
+                    lengths.append(part.size)
+    fetch(np.array(starts, np.int64), np.array(lengths, np.int64))
+
+
+class _Place(NamedTuple):
+    """Location of a record batch."""
+
+    at: int
+    """Byte offset in a stream, or number in a file."""
+
+    dictionaries_changed: bool
+    """Whether the dictionaries of a stream have changed since its first record batch."""
+
+
+class _Index:
+    """Collects the locations of the record batches of a mapped file, and the addresses of their token lists."""
+
+    def __init__(self, buffer: pa.Buffer, columns: Columns, *, has_labels: bool) -> None:
+        self._buffer = buffer
+        self._wanted = columns.wanted(has_labels=has_labels)
+        self._columns = {name: ColumnBuilder() for name in self._wanted[: 1 + has_labels]}
+        self._rows, self._places = array("q"), array("q")
+        self._in_sequence = False
+        self.lies_inside = True
+        """Whether all columns so far lie in the mapped file, so that they were not decompressed."""
+
+    def add(self, batch: pa.RecordBatch, place: _Place) -> int:
+        """Add a record batch; return its number of rows."""
+        for name in self._wanted if self.lies_inside else ():
+            column = batch.column(name)
+            buffers = column.buffers()
+            self.lies_inside = self.lies_inside and _is_within(self._buffer, buffers)
+            if self.lies_inside and name in self._columns:
+                self._columns[name].add(column, buffers)
+        if len(batch):
+            self._rows.append(len(batch))
+            self._places.append(place.at)
+            self._in_sequence = self._in_sequence or place.dictionaries_changed
+        return len(batch)
+
+    def finish(self, state: FileState) -> MappedFile:
+        """Return the record batches that were added."""
+        return MappedFile(
+            state=state,
+            owner=self._buffer,
+            ends=ends_of(self._rows),
+            places=np.array(self._places, np.int64),
+            in_sequence=self._in_sequence,
+            tokens={
+                name: TokenColumn(addresses=column.addresses(), owners=(self._buffer,))
+                for name, column in self._columns.items()
+            },
+        )
+
+
+def record_batches(
+    buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a mapped stream or file, and check that it is complete.
+
+    Args:
+        buffer: the mapped file.
+        name: its name in messages.
+        columns: columns whose structure is checked.
+        only: the only columns to decode, or None for all; not for mapping, since the reader of IPC files then copies.
+    """
+    return (batch for batch, _ in _placed_batches(buffer, name, columns, only))
+
+
+def _placed_batches(
+    buffer: pa.Buffer, name: str, columns: Sequence[str] | None, only: tuple[str, ...] | None = None
+) -> Iterator[tuple[pa.RecordBatch, _Place]]:
+    """Yield (record batch, location); see `record_batches`. With None for the columns, nothing is checked."""
+    schema = schema_of(buffer)
+    options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
+    if is_ipc_file(buffer):
+        file = pa.ipc.open_file(buffer, options=options)
+        for number in range(file.num_record_batches):
+            with reading(name):
+                batch = file.get_batch(number)
+                _check_structure(batch, columns)
+            yield batch, _Place(number, dictionaries_changed=False)
+        return
+    for batch, place in stream_batches(buffer, name, options):
+        with reading(name):
+            _check_structure(batch, columns)
+        yield batch, place
+
+
+def stream_batches(
+    buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions | None = None
+) -> Iterator[tuple[pa.RecordBatch, _Place]]:
+    """Yield the record batches of a mapped stream, and check that it ends where the file does."""
+    reader = pa.BufferReader(buffer)
+    stream = pa.ipc.open_stream(reader, options=options)
+    has_dictionaries, dictionaries = any(map(_has_dictionary, stream.schema.types)), None
+    while True:
+        at = reader.tell()
+        with reading(name):
+            try:
+                batch = stream.read_next_batch()
+            except StopIteration:
+                break
+        now = stream.stats.num_dictionary_batches if has_dictionaries else 0
+        dictionaries = now if dictionaries is None else dictionaries
+        yield batch, _Place(at, dictionaries_changed=now != dictionaries)
+    end = reader.tell()
+    if buffer.slice(end - len(_END_OF_STREAM), len(_END_OF_STREAM)).to_pybytes() != _END_OF_STREAM:
+        raise SourceError(
+            f"{name}: truncated: the Arrow stream stops at byte {end} without its end mark; write it again"
+        )
+    if end != buffer.size:
+        raise SourceError(
+            f"{name}: {buffer.size - end} bytes follow the end of the Arrow stream at byte {end}; "
+            "streams cannot be concatenated, give them as separate files"
+        )
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Whether a type is dictionary-encoded at any level of nesting."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    inside = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inside))
+
+
+def _check_structure(batch: pa.RecordBatch, columns: Sequence[str] | None) -> None:
+    """Raise if a column differs in length from the batch, or claims more values than its buffers hold.
+
+    Whatever counts or slices the columns relies on this. The offsets of their lists are checked by every pass.
+    """
+    if columns is not None:
+        batch.select([column for column in columns if column in batch.schema.names]).validate()
+
+
+def _is_within(buffer: pa.Buffer, column: Sequence[pa.Buffer | None]) -> bool:
+    """Whether the buffers of a column lie inside the mapped file, so that they were not decompressed."""
+    parts = [part for part in column if part is not None and part.size]
+    end = buffer.address + buffer.size
+    return all(buffer.address <= part.address and part.address + part.size <= end for part in parts)

@@ -1,0 +1,297 @@
+"""Extra columns: which types can be kept, which type holds the values of two, and values from JSON as one type.
+
+Errors name the first value that does not fit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+
+from packer.arrow import as_arrow, of_one_type
+from packer.arrow import compute as pc
+from packer.inputs.document_errors import DocumentError
+
+_DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
+_REASONS = (
+    pa.ArrowException,
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+)  # raised by pyarrow
+
+
+def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the narrowest type for the values of two types, or None if there is none.
+
+    int64 and double -> double; null and string -> string; list<null> and list<int64> -> list<int64>;
+    struct<a> and struct<b> -> struct<a, b>; string and int64 -> None
+
+    `cast` checks whether the type holds each value exactly: a double does not hold 2**53 + 1.
+    """
+    if one.equals(other) or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    one, other = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other))
+    schemas = [pa.schema([("", kind)]) for kind in (one, other)]
+    try:
+        joined = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
+    return None if _is_binary(joined) and _is_string(one) != _is_string(other) else joined  # text would become bytes
+
+
+def join_by_name(tables: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.DataType]:
+    """Join the types of each column over several tables; the first type stays if there is no common one."""
+    joined: dict[str, pa.DataType] = {}
+    for table in tables:
+        for name, kind in table.items():
+            before = joined.get(name, kind)
+            joined[name] = join(before, kind) or before
+    return joined
+
+
+def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast values to a type that `join` returned for their type and another.
+
+    Raises:
+        ArrowInvalid: the type does not hold a value exactly.
+    """
+    if array.type.equals(kind):
+        return array
+    try:
+        return array.cast(kind)
+    except pa.ArrowTypeError:  # before pyarrow 20, casts cannot add fields to a struct
+        return pa.array(array.to_pylist(), kind)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which a column is kept: string for string_view, storage or value type for wrapped types."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return pa.string() if pa.types.is_string_view(kind) else pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        values = plain_type(kind.value_type)
+        if not values.equals(kind.value_type):
+            return pa.list_(values) if pa.types.is_list(kind) else pa.large_list(values)
+    if pa.types.is_struct(kind):
+        fields = [(field.name, plain_type(field.type)) for field in kind]
+        if any(not plain.equals(field.type) for (_, plain), field in zip(fields, kind, strict=True)):
+            return pa.struct(fields)
+    return kind
+
+
+def as_plain(array: pa.Array) -> pa.Array:
+    """Return the values of a column in its `plain_type`."""
+    kind = plain_type(array.type)
+    if array.type.equals(kind):
+        return array
+    if isinstance(array.type, pa.BaseExtensionType):
+        return as_plain(array.storage)
+    return as_plain(pc.run_end_decode(array)) if pa.types.is_run_end_encoded(array.type) else array.cast(kind)
+
+
+def can_be_kept(kind: pa.DataType) -> bool:
+    """Whether values of a type can be taken, joined and nulled, which excludes unions and list views."""
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or _has_union(plain_type(kind)):
+        return False
+    try:
+        values = as_plain(pa.nulls(2, kind))
+        values = pa.concat_arrays([values, values]).take(as_arrow(np.zeros(1, np.int64)))
+        pc.if_else(pc.is_null(values), pa.nulls(1, values.type)[0], values)
+    except (pa.ArrowException, ValueError, TypeError):
+        return False
+    return True
+
+
+def _has_union(kind: pa.DataType) -> bool:
+    """Whether a type is a union, which has no null, at any level of nesting."""
+    inside = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_union(kind) or any(map(_has_union, inside))
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def holds_numbers(kind: pa.DataType) -> bool:
+    """Whether a type is a list of numbers or of nulls; a later file may give the latter a number type."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return False
+    values = kind.value_type
+    of_numbers = pa.types.is_integer(values) or pa.types.is_floating(values) or pa.types.is_boolean(values)
+    return bool(of_numbers or pa.types.is_null(values))
+
+
+def infer(values: Sequence[object], column: str) -> pa.Array:
+    """Return values from JSON as an array of the narrowest type that holds all of them exactly.
+
+    Raises:
+        DocumentError: there is no such type; the error has the index of the first value that does not fit.
+    """
+    plain = of_one_type(values)
+    if plain is not None:
+        return plain
+    try:
+        array = pa.array(values)
+        if not _is_deep(array.type) and not any(_has_odd_bool(value, array.type) for value in values):
+            return array
+    except _REASONS:
+        pass
+    kind = pa.null()
+    arrays = []
+    for row, value in enumerate(values):
+        try:
+            arrays.append(pa.array([value]))
+        except _REASONS as error:
+            raise _unfit(row, column, value, _reason(error)) from None
+        if _is_deep(arrays[-1].type):
+            raise _unfit(row, column, value, f"nested more than {_DEEPEST} deep; flatten it")
+        if _has_odd_bool(value, arrays[-1].type):
+            raise _unfit(row, column, value, "a mix of numbers and booleans; use one type")
+        joined = join(kind, arrays[-1].type)
+        if joined is None:
+            raise DocumentError(row, _no_common_type(column, value, kind))
+        kind = joined
+    return pa.concat_arrays([widen(array, kind, column, first_row=row) for row, array in enumerate(arrays)])
+
+
+def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0) -> pa.Array:
+    """Cast values to a type that was joined from their type and others.
+
+    Raises:
+        DocumentError: the type does not hold a value exactly; its index counts from `first_row`.
+    """
+    try:
+        return cast(array, kind)
+    except pa.ArrowInvalid:
+        row = next(row for row in range(len(array)) if not _fits(array.slice(row, 1), kind))
+        message = f"'{column}' holds {shown(array[row].as_py())}, and other documents make the column {kind}, which"
+        raise DocumentError(first_row + row, f"{message} cannot hold it exactly; use one type") from None
+
+
+def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int = 0) -> pa.DataType:
+    """Return the type that holds the values of a type and those of an array.
+
+    Raises:
+        DocumentError: there is none; the index of the first value that does not fit counts from `first_row`.
+    """
+    joined = join(kind, array.type)
+    if joined is not None:
+        return joined
+    filled = [row for row in range(len(array)) if array[row].is_valid]
+    if not filled:
+        return kind
+    row = next((row for row in filled if not _joins(array[row], kind)), filled[0])
+    raise DocumentError(first_row + row, _no_common_type(column, array[row].as_py(), kind))
+
+
+def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
+    """Cast arrays to the type that holds the values of all of them.
+
+    Raises:
+        DocumentError: there is none; the index counts from the first array.
+    """
+    kind, rows = pa.null(), [0, *accumulate(map(len, arrays))]
+    for array, row in zip(arrays, rows, strict=False):
+        kind = join_with(kind, array, column, first_row=row)
+    return [widen(array, kind, column, first_row=row) for array, row in zip(arrays, rows, strict=False)]
+
+
+def require_lists(array: pa.Array, column: str) -> pa.Array:
+    """Check that values from JSON are lists of numbers; if all are null, return null lists.
+
+    Raises:
+        DocumentError: a value is something else.
+    """
+    if pa.types.is_null(array.type):
+        return array.cast(pa.list_(pa.null()))
+    if holds_numbers(array.type):
+        return array
+    row = next(row for row, value in enumerate(array) if value.is_valid and not holds_numbers(_type_of(value)))
+    expected = "where a list of numbers is expected, one for each token"
+    raise DocumentError(
+        row,
+        f"'{column}' holds {shown(array[row].as_py())} {expected}",
+        reason="invalid_value",
+        listed=f"'{column}' holds another value {expected}",
+    )
+
+
+def shown(value: object) -> str:
+    """Return a value as JSON, cut to 40 characters for a message."""
+    try:
+        text = json.dumps(value, default=str)
+    except RecursionError:
+        return "[...]"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _unfit(row: int, column: str, value: object, why: str) -> DocumentError:
+    """Return the error for a value that cannot be kept, whatever the others are."""
+    message = f"'{column}' holds {shown(value)}: {why}"
+    return DocumentError(row, message, reason="invalid_value", listed=f"'{column}' cannot be kept: {why}")
+
+
+def _no_common_type(column: str, value: object, kind: pa.DataType) -> str:
+    return f"'{column}' holds {shown(value)}, where documents before it hold {kind}; use one type"
+
+
+def _reason(error: BaseException) -> str:
+    """Return why pyarrow rejects a value, and the remedy."""
+    if isinstance(error, OverflowError) or "too large" in str(error):
+        return f"integers are from {-(2**63)} to {2**63 - 1}; write it as a float or a string"
+    if isinstance(error, UnicodeError):
+        return "a lone surrogate, which UTF-8 cannot hold; fix the source"
+    return "a list, or a list inside it, has values of several types; use one type"
+
+
+def _fits(array: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        cast(array, kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _joins(value: pa.Scalar, kind: pa.DataType) -> bool:
+    """Whether a type can be joined with that of a value; a list of nulls joins any list."""
+    try:
+        return join(kind, _type_of(value)) is not None
+    except _REASONS:
+        return False
+
+
+def _type_of(value: pa.Scalar) -> pa.DataType:
+    return pa.array([value.as_py()]).type
+
+
+def _is_deep(kind: pa.DataType, levels: int = _DEEPEST) -> bool:
+    """Whether lists and structs are nested more than `levels` deep."""
+    if pa.types.is_struct(kind):
+        return levels == 0 or any(_is_deep(field.type, levels - 1) for field in kind)
+    return pa.types.is_list(kind) and (levels == 0 or _is_deep(kind.value_type, levels - 1))
+
+
+def _has_odd_bool(value: object, kind: pa.DataType) -> bool:
+    """Whether there is a bool among floats, which pyarrow would convert to 0.0 or 1.0."""
+    if isinstance(value, bool):
+        return bool(pa.types.is_floating(kind))
+    if isinstance(value, list):
+        return any(_has_odd_bool(item, kind.value_type) for item in value)
+    if isinstance(value, dict):
+        return any(_has_odd_bool(item, kind.field(name).type) for name, item in value.items())
+    return False

@@ -1,0 +1,285 @@
+"""Readers, which take records from a file in blocks, and the input that decodes these blocks to documents."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from operator import methodcaller
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from packer.errors import SourceError
+from packer.inputs.column_checks import require_kept
+from packer.inputs.column_types import as_plain
+from packer.inputs.decode_pool import DecodePool, pool_or_new
+from packer.inputs.document_errors import DocumentError
+from packer.inputs.documents import Batch, Columns, DecodedSize, Input, InputFile, Places, RecordPlaces, SourceFile
+from packer.stores import AnyPath
+
+log = logging.getLogger(__name__)
+
+Block: TypeAlias = Any
+"""What a reader cuts a file into: bytes, a record batch or records."""
+
+Records: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
+"""Records of a block, as columns or as Python objects."""
+
+ListDecoder: TypeAlias = Callable[[tuple[Block, int]], Batch]
+"""Function that decodes a block of token lists, given with the bytes of the file up to its end."""
+
+Step: TypeAlias = Callable[[Batch], Batch]
+"""A check or change of a batch of one chunk; raises a DocumentError with the index of the document in the batch."""
+
+BLOCK = 1 << 20
+"""Bytes of records tokenized at once, some hundred thousand tokens."""
+
+ROWS = 1 << 12
+"""Largest number of records tokenized at once."""
+
+LISTS = 1 << 22
+"""Token ids decoded at once: 16 to 32 MB."""
+
+LIST_ROWS = 1 << 16
+"""Largest number of token lists decoded at once."""
+
+
+class Reader(InputFile, Protocol):
+    """A file of one format, or a piece of one, read in blocks of records.
+
+    `blocks` cuts the file quickly, in one thread; `records` and the function that `lists` returns decode a block in any
+    thread. Subclasses may leave out every member but `file`, `path`, `fields`, `blocks` and `records`.
+    """
+
+    @property
+    def fields(self) -> pa.Schema | Mapping[str, object] | None:
+        """Schema of the file, or its first record; None if there is no record."""
+
+    @property
+    def fault(self) -> SourceError | None:
+        """Error for the first record if it is not valid."""
+        return None
+
+    @property
+    def token_count(self) -> int | None:
+        """Number of tokens in lists, or slightly more; None if it is known only after reading, as for text."""
+        return None
+
+    def samples(self, having: Sequence[str] = ()) -> Iterator[pa.Schema | Mapping[str, object]]:
+        """Yield `fields` of each valid record in turn, to find one from which the kind of the records is known.
+
+        Args:
+            having: columns; records without any of them may be left out.
+        """
+        if self.fields is not None:
+            yield self.fields
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Check that records have these columns, which are to be kept.
+
+        Raises:
+            PackerError: a column is missing, or the file cannot be read.
+            SourceError: several columns have the same name, or a type cannot be kept.
+        """
+
+    def cut(self, size: int) -> Sequence[Reader]:
+        """Cut into pieces of about `size` bytes, which depend on nothing but the file and `size`."""
+        return (self,)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Block, int]]:
+        """Yield blocks of records with at least these columns, each with the bytes of the file up to its end."""
+
+    def records(self, block: Block, columns: Sequence[str], rejected: list[DocumentError] | None = None) -> Records:
+        """Decode a block.
+
+        Args:
+            block: one of `blocks`.
+            columns: columns to decode.
+            rejected: list to which the error for every record that is not valid is added, in order; such a record has
+                no fields. None to raise the first error.
+
+        Raises:
+            DocumentError: a record is not valid; with its index in the block.
+        """
+
+    def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
+        """Return a function that decodes blocks of token lists in one pass over the file.
+
+        Args:
+            columns: the columns to decode.
+            has_labels: whether the file has labels.
+            skips: whether records that cannot be parsed are rejected, with an empty document in the place of each.
+        """
+        raise AssertionError(f"{self.file.name} holds no lists")
+
+    def lines_of(self, block: Block) -> bytes | None:
+        """Return the lines that a block is made of; None if records are located by number."""
+        return None
+
+
+class TableReader(Reader, Protocol):
+    """A reader of a format with a schema, whose blocks are record batches."""
+
+    @property
+    def fields(self) -> pa.Schema:
+        """Schema of the file."""
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Check that each of these columns exists exactly once and has a type that can be kept."""
+        require_kept(self.fields, columns, self.file.name)
+
+    def records(
+        self, block: pa.RecordBatch, columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> pa.RecordBatch:
+        """Return the record batch, with missing columns added as nulls: of two files of chats, one may have tools."""
+        for column in columns:
+            if column not in block.schema.names:
+                block = block.append_column(column, pa.nulls(len(block)))
+        return block
+
+    def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
+        """Return a function that takes the columns of a record batch."""
+
+        def decode(block: tuple[pa.RecordBatch, int]) -> Batch:
+            batch, done = block
+            labels = [batch.column(columns.labels)] if has_labels else None
+            extra = {name: [as_plain(batch.column(name))] for name in columns.extra}
+            return Batch([batch.column(columns.input_ids)], labels, done, extra)
+
+        return decode
+
+
+def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:
+    """Add an error to a list, or raise it if there is no list."""
+    if rejected is None:
+        raise fault
+    rejected.append(fault)
+
+
+def rows_per_block(file: SourceFile, rows: int, size: int | None = None, most: int = ROWS) -> int:
+    """Return the number of records in a block of about `size` bytes, by default `BLOCK`, and at most `most`."""
+    return min(max((size or BLOCK) * rows // max(file.bytes, 1), 1), most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedInput(Input):
+    """A file, or a piece of one, whose documents are decoded each time they are read."""
+
+    reader: Reader
+    needed: tuple[str, ...]
+    """Columns to read."""
+
+    kept: tuple[str, ...]
+    """Columns among them that are kept as they are."""
+
+    start: Callable[[Reader], ListDecoder]
+    """Function that returns what decodes the blocks of a reader in one pass; can be pickled."""
+
+    is_slow: bool
+    """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
+
+    has_labels: bool | None
+    """Whether the documents have labels after all steps; None if there are no documents."""
+
+    steps: tuple[Step, ...] = ()
+    """What each batch passes through, in order."""
+
+    documents_per_record: int = 1
+    """Number of documents that a record makes: 2 for preference pairs of text, otherwise 1."""
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size of the file."""
+        return self.reader.file
+
+    @property
+    def path(self) -> AnyPath | None:
+        """Path of the file; None for data in memory."""
+        return self.reader.path
+
+    @property
+    def rows(self) -> int | None:
+        """Number of documents; None if it is known only after reading."""
+        return None if self.reader.rows is None else self.documents_per_record * self.reader.rows
+
+    @property
+    def decoded(self) -> DecodedSize | None:
+        """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
+        tokens = self.reader.token_count
+        return None if tokens is None else DecodedSize.of(tokens, self.rows or 0, has_labels=bool(self.has_labels))
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Declared types of the extra columns; empty if the file has no schema or no documents."""
+        fields = self.reader.fields
+        if not isinstance(fields, pa.Schema) or self.rows == 0:
+            return {}
+        return {name: fields.field(name).type for name in self.kept}
+
+    @property
+    def places(self) -> Places:
+        """Locations of the documents, for messages."""
+        places = self.reader.places
+        return places if self.documents_per_record == 1 else RecordPlaces(places, self.documents_per_record)
+
+    def cut(self, size: int) -> Sequence[Input]:
+        """Cut into the pieces of the reader."""
+        return [replace(self, reader=piece) for piece in self.reader.cut(size)]
+
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
+        """Yield the documents in order, one `Batch` of one chunk per block; blocks are parsed in parallel.
+
+        Raises:
+            DocumentError: a document is invalid.
+        """
+        decode = self.start(self.reader)
+
+        def documents_of(block: tuple[object, int]) -> Batch:
+            batch = decode(block)
+            for step in self.steps:
+                batch = step(batch)
+            return batch
+
+        blocks = self.reader.blocks(self.needed)
+        if not self.is_slow:
+            yield from self._numbered(map(documents_of, blocks))
+            return
+        with pool_or_new(pool) as working, closing(working.in_order(documents_of, blocks)) as results:
+            yield from self._numbered(results)
+
+    def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield batches; errors, which have the index of a document in its batch, get that in the input."""
+        row = 0
+        try:
+            for batch in batches:
+                if batch.differing is not None:
+                    log.warning(
+                        "gigatoken gives other tokens than tokenizers for %s: tokenizers makes all tokens",
+                        self.place(row + batch.differing),
+                    )
+                yield batch
+                row += sum(map(len, batch.input_ids))
+        except DocumentError as fault:
+            raise fault.at(row + fault.row) from None
+
+
+def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:
+    """Return the token lists of a reader as an input.
+
+    Args:
+        reader: the reader; one of a format with a schema has decoded its blocks when they are read.
+        columns: the columns to read.
+        has_labels: whether the file has labels; None if it has no documents.
+        skips: reject records that cannot be parsed, with an empty document in the place of each.
+    """
+    wanted = columns.wanted(has_labels=bool(has_labels))
+    return DecodedInput(
+        reader=reader,
+        needed=tuple(dict.fromkeys(wanted)),
+        kept=columns.extra,
+        start=methodcaller("lists", columns, has_labels=bool(has_labels), skips=skips),
+        is_slow=not isinstance(reader.fields, pa.Schema),
+        has_labels=has_labels,
+    )

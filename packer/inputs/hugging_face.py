@@ -1,0 +1,260 @@
+"""Find the files or the table of Hugging Face datasets: saved folders, `datasets` objects, and the Hub."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_numpy
+from packer.errors import OtherSourceError, PackerError, SourceError, first_line
+from packer.inputs.arrow_files import ArrowReader, stream_batches
+from packer.inputs.column_checks import check_indices
+from packer.inputs.document_errors import reading
+from packer.inputs.documents import SourceFile
+from packer.inputs.file_access import require_regular
+from packer.inputs.format_reader import rows_per_block
+from packer.inputs.record_batches import DatasetsTable
+from packer.stores import AnyPath, any_path
+from packer.stores.listing import pinned
+from packer.stores.mirror import map_whole
+from packer.system_errors import hub_is_unreachable
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+"""Files that `save_to_disk` writes into the folder of a `Dataset`, and of a `DatasetDict`."""
+
+REPORT = "tokenized.json"
+"""Report that `packer tokenize` adds to the folder of a dataset."""
+
+_TIMEOUT = 10  # seconds for the Hub to answer
+
+
+class Found(NamedTuple):
+    """The files or the table of a source, not opened yet."""
+
+    name: str
+    files: list[tuple[AnyPath, str]]
+    """Path of each file, and its name in messages and in the manifest."""
+
+    saved: bool = False
+    """Whether the files are Arrow streams written by `save_to_disk`."""
+
+    indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
+    """Document i is row indices[i] of the files or the table; None for row i."""
+
+    table: DatasetsTable | None = None
+    """Table of `datasets` instead of files."""
+
+    fingerprint: str | None = None
+    """Fingerprint of the content of a dataset in memory; None for files."""
+
+    pad_id: int | None = None
+    """Padding token of the tokenizer, from the report of `packer tokenize`."""
+
+    packed: Path | None = None
+    """Folder of a packed dataset, whose documents are read instead; None for any other source."""
+
+
+def find_saved(folder: AnyPath, split: str | None) -> Found:
+    """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
+
+    Old versions of `datasets` saved an indices mapping next to the data; it is read, too.
+
+    Args:
+        folder: folder with `dataset_dict.json` or `state.json`.
+        split: name of a dataset in the `DatasetDict`; may be None if there is only one.
+
+    Raises:
+        PackerError: the split does not exist, or must be chosen.
+        SourceError: a file is missing, truncated or corrupt.
+    """
+    inside = ""
+    if (folder / SPLITS).exists():
+        splits = _read_json(folder / SPLITS).get("splits")
+        if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits):
+            raise SourceError(f"{folder / SPLITS}: no list of 'splits'; save the dataset again")
+        _require_plain(folder / SPLITS, splits)
+        inside = f"{choose_split(str(folder), splits, split)}/"
+    state = _read_json(folder / inside / STATE)
+    if not inside and split is not None and split != state.get("_split"):
+        raise no_splits(f"{folder} is a single dataset", split)
+    names = _file_names(folder / inside / STATE, state.get("_data_files"))
+    files = [(pinned(folder / inside / name), inside + name) for name in names]
+    indices = None
+    if state.get("_indices_data_files"):
+        names = _file_names(folder / inside / STATE, state["_indices_data_files"])
+        indices = _indices(_read_indices([pinned(folder / inside / name) for name in names]))
+    return Found(str(folder / inside), files, saved=True, indices=indices, pad_id=_pad_id(folder / REPORT))
+
+
+def is_dataset(source: object) -> bool:
+    """Whether this is a `datasets.Dataset` or `DatasetDict`."""
+    datasets = sys.modules.get("datasets")  # imported by whoever made the object
+    return datasets is not None and isinstance(source, (datasets.Dataset, datasets.DatasetDict))
+
+
+def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
+    """Find the Arrow table of a `datasets` object, and the indices mapping that `shuffle` or `filter` gave it.
+
+    Raises:
+        PackerError: the split does not exist, or must be chosen; or the dataset has a transform.
+    """
+    if isinstance(dataset, dict):
+        chosen = choose_split(name, list(dataset), split)
+        return find_table(dataset[chosen], None, f"{name}/{chosen}")
+    if split is not None and split != str(dataset.split):
+        raise no_splits(f"{name} is a single dataset", split)
+    if dataset.format["type"] == "custom":
+        raise PackerError(
+            f"{name} has a transform (set_transform), which packing does not apply: apply it with map, or remove it "
+            "with reset_format"
+        )
+    indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
+    return Found(name, [], indices=indices, table=dataset.data, fingerprint=dataset._fingerprint)
+
+
+def find_on_hub(hub_id: str, split: str | None) -> Found:
+    """Download a dataset of the Hugging Face Hub through `datasets`, or find it in its cache.
+
+    Raises:
+        PackerError: the Hub cannot be reached, or has no such dataset or split.
+    """
+    import datasets
+    from huggingface_hub import HfApi, constants
+
+    missing = f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub"
+    if not constants.HF_HUB_OFFLINE:
+        try:  # `load_dataset` alone retries for 23 s before it gives up
+            HfApi().dataset_info(hub_id, timeout=_TIMEOUT)
+        except Exception as error:  # types differ by version and HTTP library
+            if hub_is_unreachable(error):
+                raise PackerError(
+                    f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({first_line(error)}); "
+                    "check the network (HF_HUB_OFFLINE=1 uses what was downloaded before)"
+                ) from error
+            raise PackerError(f"{missing} ({first_line(error)}); check the spelling") from error
+    try:
+        dataset = datasets.load_dataset(hub_id, split=split)
+    except Exception as error:
+        raise PackerError(f"{missing} that can be loaded ({first_line(error)})") from error
+    return find_table(dataset, split, hub_id)
+
+
+def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
+    """Return the requested split, or the only one; raises an OtherSourceError if there is no such split."""
+    found = ", ".join(splits) or "none"
+    if split is None and len(splits) == 1:
+        return splits[0]
+    if split is None:
+        raise OtherSourceError(
+            f"{name}: has {len(splits)} splits ({found})", f"choose one, as in --split {[*splits, 'train'][0]}"
+        )
+    if split not in splits:
+        raise OtherSourceError(f"split {split}: {name} has no such split (found: {found})", "choose one of these")
+    return split
+
+
+def no_splits(what: str, split: str) -> OtherSourceError:
+    """Return the error for a split requested from a source without splits."""
+    return OtherSourceError(f"split {split}: {what} without splits", "leave --split out")
+
+
+def select_records(found: Found, files: Sequence[ArrowReader] = ()) -> ArrowReader:
+    """Read a table in memory, or the files of a saved dataset, through its indices mapping if it has one.
+
+    Args:
+        found: the dataset.
+        files: its files; empty for a table in memory.
+
+    Raises:
+        SourceError: an index is out of range.
+    """
+    path, parts = None, tuple(files)
+    if found.table is not None:
+        table: pa.Table = found.table.table
+        file, fields, rows = SourceFile(name=found.name, bytes=table.nbytes), table.schema, len(table)
+        parts = (table,)
+    else:
+        file = SourceFile(name=STATE, bytes=sum(each.file.bytes for each in files))
+        path, fields, rows = any_path(found.name) / STATE, files[0].fields, sum(each.rows for each in files)
+    if found.indices is not None:
+        check_indices(found.name, found.indices, rows)
+        rows = len(found.indices)
+    return ArrowReader(
+        file=file,
+        path=path,
+        fields=fields,
+        rows=rows,
+        parts=parts,
+        per_block=rows_per_block(file, rows),
+        indices=found.indices,
+    )
+
+
+def _read_indices(paths: list[AnyPath]) -> list[pa.Array]:
+    """Read an indices mapping from Arrow streams of one column, as old versions of `datasets` saved it."""
+    chunks: list[pa.Array] = []
+    for path in paths:
+        with reading(path.name):
+            buffer = map_whole(path)
+            types = pa.ipc.open_stream(buffer).schema.types
+            if len(types) != 1 or not pa.types.is_integer(types[0]) or {chunk.type for chunk in chunks} - set(types):
+                raise SourceError(
+                    f"{path.name}: an indices mapping of {', '.join(map(str, types)) or 'no column'}, where one column "
+                    "of whole numbers, the same in every file, is expected; save the dataset again"
+                )
+            for batch, _ in stream_batches(buffer, path.name):
+                batch.validate()
+                chunks.append(batch.column(0))
+                if chunks[-1].null_count:
+                    raise SourceError(f"{path.name}: nulls in an indices mapping; save the dataset again")
+    return chunks
+
+
+def _indices(chunks: list[pa.Array]) -> NDArray[np.int64] | NDArray[np.uint64]:
+    arrays = [as_numpy(chunk) for chunk in chunks]
+    if not arrays:
+        return np.zeros(0, np.int64)
+    joined: NDArray[Any] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return joined if joined.dtype == np.uint64 else joined.astype(np.int64, copy=False)
+
+
+def _file_names(state: AnyPath, files: object) -> list[str]:
+    """Return the file names that a state.json lists; entries that also say "skip" or "take" are refused."""
+    entries = files if isinstance(files, list) else [None]
+    names = [file["filename"] for file in entries if isinstance(file, dict) and [*file] == ["filename"]]
+    if len(names) < len(entries) or not all(isinstance(name, str) for name in names):
+        raise SourceError(f"{state}: its list of data files is not as save_to_disk writes it; save the dataset again")
+    _require_plain(state, names)
+    return names
+
+
+def _require_plain(file: AnyPath, names: Sequence[str]) -> None:
+    """Raise a SourceError if a listed name leads out of the folder, before any of the files is opened."""
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise SourceError(f"{file}: names {name!r}, not a plain name in this folder; save the dataset again")
+
+
+def _pad_id(report: AnyPath) -> int | None:
+    """Return the padding token in the report of `packer tokenize`; None without a report."""
+    pad_id = _read_json(report).get("pad_id") if report.exists() else None
+    return pad_id if isinstance(pad_id, int) and pad_id >= 0 else None
+
+
+def _read_json(path: AnyPath) -> dict[str, object]:
+    require_regular(path, str(path))
+    with reading(str(path)):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise SourceError(f"{path}: not a JSON object; save the dataset again")
+        return content

@@ -1,0 +1,327 @@
+"""One check of the lists of documents: it finds nulls, unequal lengths, and values that are no tokens, labels or masks.
+
+`document_lengths` is its part that every pass over a source needs. `check_lists` raises the first fault, or rejects the
+documents that have one (`--on-error skip`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow, as_numpy, is_numeric
+from packer.arrow import compute as pc
+from packer.facts import Reason
+from packer.gather import list_lengths
+from packer.inputs.decode_pool import DecodePool
+from packer.inputs.document_errors import (
+    LONGEST,
+    DocumentError,
+    null_message,
+    null_value_message,
+    value_message,
+    wrong_values,
+)
+from packer.inputs.documents import ATTENTION, MASKS, Batch, Columns, Input, Rejection
+
+Faults = dict[int, DocumentError]
+"""The error for each document that cannot be used, by its index."""
+
+_RUN = 1 << 22  # values: 16 MB of tokens
+
+_INVALID = -1  # instead of the length of a document
+
+
+def document_lengths(batch: Batch, columns: Columns) -> NDArray[np.int32]:
+    """Return the lengths of the documents of a batch, shape (documents,), and -1 for each invalid one.
+
+    Raises:
+        ValueError: the offsets or buffers of an array are corrupt.
+    """
+    lengths = np.empty(sum(map(len, batch.input_ids)), np.int32)
+    beside = [*([batch.labels] if batch.labels is not None else []), *batch.per_token(columns).values()]
+    first = 0
+    for number, tokens in enumerate(batch.input_ids):
+        part = lengths[first : first + len(tokens)]
+        first += len(tokens)
+        tokens.validate()
+        wide = list_lengths(tokens)
+        part[:] = np.where(wide > LONGEST, _INVALID, wide) if len(wide) and wide.max() > LONGEST else wide
+        _mark_nulls(tokens, part)
+        for chunks in beside:
+            chunks[number].validate()
+            part[list_lengths(chunks[number]) != wide] = _INVALID
+            _mark_nulls(chunks[number], part)
+    return lengths
+
+
+def document_error(batch: Batch, row: int, columns: Columns) -> DocumentError:
+    """Return the error for a document of a batch whose length is -1."""
+    number, at = 0, row
+    while at >= len(batch.input_ids[number]):
+        at -= len(batch.input_ids[number])
+        number += 1
+    tokens = batch.input_ids[number][at].values
+    lists = [(columns.input_ids, tokens)]
+    lists += [(name, chunks[number][at].values) for name, chunks in batch.per_token(columns).items()]
+    if batch.labels is not None:
+        lists.append((columns.labels, batch.labels[number][at].values))
+    for column, values in lists:
+        reason: Reason = "invalid_labels" if column in (columns.labels, *MASKS) else "invalid_value"
+        if values is tokens:
+            reason = "missing_value" if values is None else "invalid_tokens"
+        if values is None:
+            return DocumentError(row, null_message(column), reason=reason)
+        if values.null_count:
+            position = values.is_null().index(pa.scalar(True)).as_py()
+            return DocumentError(row, null_value_message(column, position, len(values)), reason=reason)
+        if len(values) != len(tokens):
+            message = f"'{column}' has {len(values)} values for {len(tokens)} tokens; give one per token"
+            if column == columns.labels:
+                message = (
+                    f"'{column}' has {len(values)} values for {len(tokens)} in '{columns.input_ids}'; "
+                    "both need the same number (-100 where there is no loss)"
+                )
+            return DocumentError(row, message, reason=reason)
+    message = f"{len(tokens)} tokens, more than the limit of {LONGEST} for a document; split it"
+    return DocumentError(row, message, reason="invalid_tokens")
+
+
+def check_lists(batch: Batch, *, columns: Columns, skips: bool) -> Batch:
+    """Check a batch of one chunk.
+
+    Args:
+        batch: the documents.
+        columns: their columns.
+        skips: empty the documents that cannot be used, and add their rejections; only then are tokens and labels
+            checked, too, which are otherwise checked when they are copied.
+
+    Raises:
+        DocumentError: the first document that cannot be used, unless `skips`.
+    """
+    whole, found = batch, Faults()
+    # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
+    for faults_of in (_length_faults, *((_value_faults,) if skips else ()), _mask_faults, _hole_faults):
+        faults = faults_of(batch, columns)
+        batch = without_lists(batch, columns, faults)
+        found |= faults
+    return with_rejections(batch, found, skips=skips) if found else whole
+
+
+def with_rejections(batch: Batch, faults: Faults, *, skips: bool) -> Batch:
+    """Add the rejections for faults, or raise the first of them unless `skips`."""
+    if not faults:
+        return batch
+    if not skips:
+        raise faults[min(faults)]
+    own = (rejection(row, fault) for row, fault in faults.items())
+    return batch._replace(rejected=tuple(sorted((*batch.rejected, *own))))
+
+
+def rejection(row: int, fault: DocumentError) -> Rejection:
+    """Return the rejection of a document for an error that is about it alone."""
+    assert fault.reason is not None, fault.message
+    return Rejection(row, fault.reason, fault.listed)
+
+
+def without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
+    """Empty the lists of documents of a batch of one chunk, whatever they hold."""
+    if not faults:
+        return batch
+    kept = np.ones(len(batch.input_ids[0]), np.bool_)
+    kept[list(faults)] = False
+    lists = {name: [_emptied(chunks[0], kept)] for name, chunks in batch.per_token(columns).items()}
+    labels = None if batch.labels is None else [_emptied(batch.labels[0], kept)]
+    return batch._replace(input_ids=[_emptied(batch.input_ids[0], kept)], labels=labels, extra=batch.extra | lists)
+
+
+def _emptied(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
+    """Keep some lists and empty the others, which may be null or hold nulls."""
+    return spread_lists(lists.take(as_arrow(np.flatnonzero(kept))), kept)
+
+
+def spread_lists(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
+    """Put an empty list wherever `kept` is false: [[1, 2], [3]] and [True, False, True] is [[1, 2], [], [3]]."""
+    lengths = np.zeros(len(kept), np.int64)
+    lengths[kept] = list_lengths(lists)
+    return as_lists(values_of(lists), lengths, lists.type)
+
+
+def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    """Make lists of these lengths, with offsets as wide as those of a list type."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(as_arrow(offsets.astype(np.int64)), values)
+    return pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), values)
+
+
+def _length_faults(batch: Batch, columns: Columns) -> Faults:
+    """Find documents with nulls, or lists of unequal lengths."""
+    wrong = np.flatnonzero(document_lengths(batch, columns) < 0).tolist()
+    return {row: document_error(batch, row, columns) for row in wrong}
+
+
+def _value_faults(batch: Batch, columns: Columns) -> Faults:
+    """Find documents with values that are not token ids, or not labels."""
+    faults = value_faults(batch.input_ids[0], columns.input_ids, label=False)
+    return faults if batch.labels is None else value_faults(batch.labels[0], columns.labels, label=True) | faults
+
+
+def value_faults(lists: pa.Array, column: str, *, label: bool) -> Faults:
+    """Find documents with values that are not token ids, or not labels.
+
+    Args:
+        lists: tokens or labels.
+        column: their column.
+        label: whether they are labels.
+    """
+    values = values_of(lists)
+    limits = pc.min_max(values)
+    least, most = limits["min"].as_py(), limits["max"].as_py()
+    if least is None or (least >= 0 and most <= LONGEST):
+        return {}
+    found = values.to_numpy(zero_copy_only=False)
+    reason: Reason = "invalid_labels" if label else "invalid_tokens"
+    return {
+        row: DocumentError(row, value_message(column, int(found[at]), position, label=label), reason=reason)
+        for row, at, position in _first_places(wrong_values(found, label=label), list_lengths(lists))
+    }
+
+
+def _first_places(is_wrong: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Yield (list, index of the value, position in the list) of the first wrong value of each list that has one."""
+    wrong, ends = np.flatnonzero(is_wrong), np.cumsum(lengths)
+    rows, firsts = np.unique(np.searchsorted(ends, wrong, side="right"), return_index=True)
+    for row, at in zip(rows.tolist(), wrong[firsts].tolist(), strict=True):
+        yield row, at, at - int(ends[row] - lengths[row])
+
+
+def _mask_faults(batch: Batch, columns: Columns) -> Faults:
+    """Find documents whose masks hold values other than 0 and 1."""
+    lengths, faults = list_lengths(batch.input_ids[0]), Faults()
+    for name in (name for name in columns.per_token if name in MASKS):
+        found = _numbers(batch.extra[name][0])
+        for row, at, position in _first_places((found != 0) & (found != 1), lengths):
+            message = f"'{name}' holds {found[at]} at position {position}: a mask is 0 or 1; fix the source"
+            faults.setdefault(row, DocumentError(row, message, reason="invalid_labels"))
+    return faults
+
+
+def _hole_faults(batch: Batch, columns: Columns) -> Faults:
+    """Find documents with padding between their tokens."""
+    if ATTENTION not in columns.per_token:
+        return {}
+    lengths, attended = list_lengths(batch.input_ids[0]), mask_values(batch.extra[ATTENTION][0])
+    first, last, places = attended_places(attended, lengths)
+    ends, counts, faults = np.cumsum(lengths), last - first, Faults()
+    some = np.flatnonzero(counts)
+    spans = places[last[some] - 1] + 1 - places[first[some]]
+    for row in some[np.flatnonzero(spans != counts[some])].tolist():
+        begin = int(places[first[row]])
+        hole = begin + int(np.argmin(attended[begin : int(ends[row])])) - int(ends[row] - lengths[row])
+        message = (
+            f"'{ATTENTION}' is 0 at position {hole}, between tokens: padding is stripped at both ends only; "
+            "fix the source"
+        )
+        faults[row] = DocumentError(row, message, reason="invalid_labels")
+    return faults
+
+
+def mask_values(lists: pa.Array) -> NDArray[np.bool_]:
+    """Return the values of a mask without faults as booleans, one per token."""
+    found: NDArray[np.bool_] = _numbers(lists) == 1
+    return found
+
+
+def _numbers(lists: pa.Array) -> NDArray[Any]:
+    values = values_of(lists)
+    if values.null_count or not (is_numeric(values.type) or pa.types.is_boolean(values.type)):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    return as_numpy(values)
+
+
+def attended_places(
+    attended: NDArray[np.bool_], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (first, last, places): document i has the tokens places[first[i]:last[i]] that are not padding."""
+    ends, places = np.cumsum(lengths), np.flatnonzero(attended)
+    return np.searchsorted(places, ends - lengths), np.searchsorted(places, ends), places
+
+
+def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32]) -> None:
+    """Write -1 as the length of lists that are null or hold a null."""
+    values = array.values  # the whole child array, which the offsets below index
+    if values.null_count and len(array):
+        if pa.types.is_fixed_size_list(array.type):
+            bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
+        else:
+            bounds = as_numpy(array.offsets)
+        nulls = _null_positions(values, int(bounds[0]), int(bounds[-1]))
+        lengths[np.diff(np.searchsorted(nulls, bounds)) > 0] = _INVALID
+    if array.null_count:
+        lengths[as_numpy(array.is_null())] = _INVALID
+
+
+def runs(lists: pa.Array) -> Iterator[slice]:
+    """Cut lists into runs of at most 4 million values, which int32 offsets can index; a longer list is its own run."""
+    ends = np.cumsum(list_lengths(lists))
+    start = 0
+    while start < len(lists):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, before + _RUN, side="right")), start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def values_of(lists: pa.Array) -> pa.Array:
+    """Return the values of lists without nulls end to end, without those outside the slice."""
+    if pa.types.is_fixed_size_list(lists.type):
+        size = lists.type.list_size
+        return lists.values.slice(lists.offset * size, len(lists) * size)
+    first, last = (lists.offsets[at].as_py() for at in (0, -1)) if len(lists) else (0, 0)
+    return lists.values.slice(first, last - first)
+
+
+def _null_positions(values: pa.Array, start: int, stop: int, step: int = 1 << 24) -> NDArray[np.int64]:
+    """Return the positions of nulls in values[start:stop], in steps because there may be billions of values."""
+    positions = [
+        np.flatnonzero(as_numpy(values.slice(at, min(step, stop - at)).is_null())) + at
+        for at in range(start, stop, step)
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *positions])
+
+
+def checked(
+    input_: Input, columns: Columns, pool: DecodePool | None = None
+) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
+    """Yield the batches of an input, each with the lengths of its documents, shape (documents,).
+
+    Raises:
+        DocumentError: a document is invalid. The error has its place, and the documents before it have been yielded.
+        SourceError: the file is truncated or corrupt.
+    """
+    row = 0
+    batches = input_.batches(pool)
+    try:
+        while True:
+            with input_.reading():
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                lengths = document_lengths(batch, columns)
+            wrong = np.flatnonzero(lengths < 0)
+            if len(wrong):
+                good = int(wrong[0])
+                if good:
+                    yield batch.slice(0, good), lengths[:good]
+                fault = document_error(batch, good, columns)
+                raise fault.at(row + good)
+            yield batch, lengths
+            row += len(lengths)
+    except DocumentError as fault:
+        fault.place = fault.place or input_.place(fault.row)
+        raise

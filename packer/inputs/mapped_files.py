@@ -1,0 +1,185 @@
+"""Map Arrow files into memory; of an object in storage, fetch the headers of the messages first, without their bodies.
+
+pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
+of compressed record batches immediately, so these must be known first. For that, a few fields of the headers are parsed
+here, as Arrow's `Message.fbs`, `File.fbs` and the layout of FlatBuffers define them.
+
+The footer of a file says where its headers are, so they are fetched together. The headers of a stream are fetched one
+after the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.stores import AnyPath, RemotePath
+from packer.stores.mirror import fetch, fetch_later, map_whole, mirror
+
+MAGIC = b"ARROW1"
+"""First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
+
+_TAIL = 1 << 12  # bytes at the end of an Arrow file, where its footer is
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)  # fields of a Message
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)  # fields of a RecordBatch
+_DICTIONARIES, _RECORD_BATCHES = 2, 3  # fields of a Footer
+_BLOCK = np.dtype([("start", "<i8"), ("header", "<i4"), ("unused", "<i4"), ("body", "<i8")])  # of a message
+
+
+def map_file(path: AnyPath) -> pa.Buffer:
+    """Map an Arrow file into memory; of an object, only the messages' headers, see `packer.stores.mirror`."""
+    if isinstance(path, RemotePath):
+        found = path.pinned()
+        return _with_headers(found, found.stat().etag)[0]
+    return map_whole(path)
+
+
+def map_parts(path: RemotePath, parts: NDArray[np.int64]) -> pa.Buffer:
+    """Map an object of which these parts will be needed first; they are fetched by `packer.stores.mirror.settle`.
+
+    Args:
+        path: the object.
+        parts: (parts, 2) first byte and number of bytes.
+    """
+    buffer = _mirrored(path, path.stat().etag)
+    fetch_later(buffer.address + parts[:, 0], parts[:, 1])
+    return buffer
+
+
+@lru_cache(maxsize=1 << 16)  # a task that is unpickled finds what the one before it has fetched
+def _mirrored(path: RemotePath, etag: str) -> pa.Buffer:
+    return pa.py_buffer(mirror(path, path.stat().st_size))
+
+
+@lru_cache(maxsize=1 << 16)
+def _with_headers(path: RemotePath, etag: str) -> tuple[pa.Buffer, Headers]:
+    buffer = _mirrored(path, etag)
+    return buffer, fetch_headers(buffer)
+
+
+def headers_of(path: RemotePath) -> Headers:
+    """Return what the headers of the messages of an object say that is an Arrow stream or file."""
+    found = path.pinned()
+    return _with_headers(found, found.stat().etag)[1]
+
+
+def is_ipc_file(buffer: pa.Buffer) -> bool:
+    """Whether a buffer holds an IPC file rather than a stream."""
+    return bytes(buffer.slice(0, len(MAGIC))) == MAGIC
+
+
+def schema_of(buffer: pa.Buffer) -> pa.Schema:
+    """Return the schema of a mapped stream or file."""
+    return pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
+
+
+class Headers(NamedTuple):
+    """What the headers of a stream or file say."""
+
+    rows: int
+    """Number of rows."""
+
+    is_compressed: bool
+    """Whether a record batch is compressed."""
+
+
+def fetch_headers(buffer: pa.Buffer) -> Headers:
+    """Fetch the headers of all messages, the dictionaries and the footer.
+
+    If the object is damaged, this stops there; pyarrow finds the fault at the same place.
+
+    Args:
+        buffer: a mirror of the object.
+    """
+    base, size, view = buffer.address, buffer.size, memoryview(buffer)
+    tail = min(size, _TAIL)
+    fetch([base, base + size - tail], [tail, tail])
+    at = 0
+    if bytes(view[: len(MAGIC)]) == MAGIC and size > 10:
+        at = 8
+        footer = int.from_bytes(view[size - 10 : size - 6], "little")
+        if 0 < footer < size:
+            fetch([base + size - 10 - footer], [footer])
+            with suppress(struct.error, ValueError):
+                _fetch_listed(base, size, view[size - 10 - footer : size - 10])
+    rows, is_compressed = 0, False
+    while at + 8 <= size:
+        fetch([base + at], [8])
+        mark, length = struct.unpack_from("<II", view, at)
+        start = at + 8
+        if mark != 0xFFFFFFFF:  # streams of old versions have no mark
+            start, length = at + 4, mark
+        if not 0 < length <= size - start:
+            break
+        fetch([base + start], [length])
+        try:
+            message = _Message(view[start : start + length])
+        except (struct.error, IndexError):
+            break
+        if message.kind == _RECORD_BATCH:
+            rows, is_compressed = rows + message.rows, is_compressed or message.is_compressed
+        at = start + length + message.body
+        if message.kind == _DICTIONARY_BATCH:
+            fetch([base + start], [min(at, size) - start])
+    return Headers(rows, is_compressed)
+
+
+def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
+    """Fetch all headers and dictionaries that a footer lists together, because single requests would take long.
+
+    `base` is the address of the object. The footer may be damaged: what lies outside the object is passed over.
+    """
+    (table,) = struct.unpack_from("<I", footer)
+    for field in (_DICTIONARIES, _RECORD_BATCHES):
+        place = _place(footer, table, field)
+        vector = place + int(struct.unpack_from("<I", footer, place)[0]) if place else 0
+        count = int(struct.unpack_from("<I", footer, vector)[0]) if place else 0
+        if not count:
+            continue
+        blocks = np.frombuffer(footer, _BLOCK, count, vector + 4)
+        starts = blocks["start"]
+        lengths = blocks["header"].astype(np.int64)
+        if field == _DICTIONARIES:
+            lengths += np.clip(blocks["body"], 0, size)
+        inside = (starts >= 0) & (starts < size) & (lengths > 0) & (lengths <= size - starts)
+        fetch(base + starts[inside], lengths[inside])
+
+
+class _Message:
+    """The fields of a message that are needed, from its FlatBuffer; a `struct.error` is raised if it is damaged."""
+
+    def __init__(self, content: memoryview) -> None:
+        (table,) = struct.unpack_from("<I", content)
+        self.kind = _number(content, table, _HEADER_TYPE, "<B")
+        self.body = max(_number(content, table, _BODY_LENGTH, "<q"), 0)
+        self.rows, self.is_compressed = 0, False
+        header = _place(content, table, _HEADER)
+        if self.kind == _RECORD_BATCH and header:
+            header += int(struct.unpack_from("<I", content, header)[0])
+            self.rows = max(_number(content, header, _LENGTH, "<q"), 0)
+            self.is_compressed = bool(_place(content, header, _COMPRESSION))
+
+
+def _place(content: memoryview, table: int, field: int) -> int:
+    """Return the offset of a field of a table; 0 if it is left out."""
+    (back,) = struct.unpack_from("<i", content, table)
+    slots = table - back
+    if slots < 0:
+        raise struct.error("a table without fields")
+    (size,) = struct.unpack_from("<H", content, slots)
+    if 4 + 2 * field >= size:
+        return 0
+    (offset,) = struct.unpack_from("<H", content, slots + 4 + 2 * field)
+    return table + offset if offset else 0
+
+
+def _number(content: memoryview, table: int, field: int, form: str) -> int:
+    place = _place(content, table, field)
+    return int(struct.unpack_from(form, content, place)[0]) if place else 0

@@ -1,0 +1,205 @@
+"""Parquet files, read page by page and never a row group as a whole; pieces are runs of row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer.errors import SourceError
+from packer.inputs import format_reader
+from packer.inputs.column_checks import find_columns
+from packer.inputs.document_errors import reading
+from packer.inputs.documents import Columns, DecodedSize, Places, RowPlaces, SourceFile
+from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists
+from packer.stores import AnyPath, RemotePath
+
+_PAGES = 1 << 16  # bytes read of an object for the first page of a column
+
+
+class RowGroup(NamedTuple):
+    """Size of a row group, from the footer."""
+
+    rows: int
+    tokens: int  # of the column with the tokens; 0 for text
+    bytes: int  # once decoded
+
+    @property
+    def row_size(self) -> float:
+        """Average size of a row in tokens, or in bytes of text; at least 1."""
+        return max(1.0, (self.tokens or self.bytes) / max(self.rows, 1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParquetReader(TableReader):
+    """A Parquet file, or a run of its row groups."""
+
+    file: SourceFile
+    """Name of the file, and the share of its bytes that belongs to this run."""
+
+    path: AnyPath
+    fields: pa.Schema
+    every: tuple[RowGroup, ...]
+    """All row groups of the file."""
+
+    run: range
+    """Numbers of the row groups to read."""
+
+    holds_lists: bool
+    """Whether the file is read as token lists, so that larger blocks are decoded at once."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in this run."""
+        return sum(group.rows for group in self._own)
+
+    @property
+    def token_count(self) -> int | None:
+        """Number of tokens in lists, of which an empty one counts as one token; None for text."""
+        return sum(group.tokens for group in self._own) if self.holds_lists else None
+
+    @property
+    def places(self) -> Places:
+        """Locations of the rows, for messages."""
+        return RowPlaces(self.file.name, sum(group.rows for group in self.every[: self.run.start]))
+
+    def cut(self, size: int) -> Sequence[ParquetReader]:
+        """Cut between row groups, into pieces of about `size` bytes once decoded."""
+        runs, start, held = [], 0, 0
+        for stop, group in enumerate(self.every, start=1):
+            held += group.bytes
+            if held >= size or stop == len(self.every):
+                runs.append(range(start, stop))
+                start, held = stop, 0
+        rows = [0, *accumulate(group.rows for group in self.every)]
+
+        def bytes_before(group: int) -> int:
+            return self.file.bytes * rows[group] // max(rows[-1], 1)
+
+        shares = [bytes_before(run.stop) - bytes_before(run.start) for run in runs]
+        return [
+            replace(self, file=SourceFile(name=self.file.name, bytes=share), run=run)
+            for run, share in zip(runs, shares, strict=True)
+        ] or [self]
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield record batches in order, each with the bytes of the file up to its end.
+
+        Raises:
+            SourceError: the file is corrupt.
+        """
+        with reading(self.file.name):
+            parquet = _open_pages(self.path)
+        present = [column for column in columns if column in self.fields.names]
+        with parquet:
+            batches = parquet.iter_batches(self._rows_per_block(), self.run, present, use_threads=False)
+            rows, done = self.rows, 0
+            while True:
+                with reading(self.file.name):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                done += len(batch)
+                if done > rows:
+                    break
+                yield batch, self.file.bytes * done // max(rows, 1)
+            if done != rows:
+                raise SourceError(
+                    f"{self.file.name}: corrupt: its footer says {rows} rows, its pages hold more or fewer"
+                )
+
+    def _rows_per_block(self) -> int:
+        size, most = (LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
+        largest = max([1.0, *(group.row_size for group in self._own)])
+        return int(min(max(size / largest, 1), most))
+
+    @property
+    def _own(self) -> tuple[RowGroup, ...]:
+        return self.every[self.run.start : self.run.stop]
+
+
+def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
+    """Open a file of token lists: read its footer.
+
+    Args:
+        path: the file.
+        name: its name in messages and in the manifest.
+        columns: the columns to read.
+        skips: not needed: every record of an undamaged file can be parsed.
+
+    Raises:
+        PackerError: a column is missing, or the file cannot be read.
+        SourceError: the file is truncated or corrupt, or the type of a column is not supported.
+    """
+    with reading(name), _open_footer(path) as parquet:
+        has_labels = find_columns(parquet.schema_arrow, name, columns)
+        reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
+    return decoded_lists(reader, columns, has_labels=has_labels)
+
+
+def open_records(path: AnyPath, name: str) -> ParquetReader:
+    """Open a file of records: read its footer.
+
+    Raises:
+        SourceError: the file is truncated or corrupt.
+    """
+    with reading(name), _open_footer(path) as parquet:
+        return _reader(parquet, path, name)
+
+
+def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+    """Return the column names of a file."""
+    with reading(name), _open_footer(path) as parquet:
+        return list(parquet.schema_arrow.names)
+
+
+def _reader(
+    parquet: pq.ParquetFile, path: AnyPath, name: str, tokens: str | None = None, *, has_labels: bool = False
+) -> ParquetReader:
+    """Read the sizes of all row groups from the footer, given the column of token lists; call it inside `reading`.
+
+    The first row of each group is read before its metadata, in that column (None for all). If they are damaged,
+    pyarrow's reader raises an error, whereas access from Python ends the process, since nothing catches the C++
+    exception.
+    """
+    leaves = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+    leaf = next((i for i, leaf in enumerate(leaves) if leaf.startswith(f"{tokens}.")), None)
+    groups = []
+    for number in range(parquet.metadata.num_row_groups):
+        next(
+            parquet.iter_batches(batch_size=1, row_groups=[number], columns=None if tokens is None else [tokens]), None
+        )
+        group = parquet.metadata.row_group(number)
+        size = DecodedSize(0, max(group.total_byte_size, 0))
+        if leaf is not None:
+            size = DecodedSize.of(max(group.column(leaf).num_values, 0), group.num_rows, has_labels=has_labels)
+        groups.append(RowGroup(max(group.num_rows, 0), *size))
+    rows = sum(group.rows for group in groups)
+    if rows != parquet.metadata.num_rows:
+        raise SourceError(f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")
+    return ParquetReader(
+        file=SourceFile(name=name, bytes=path.stat().st_size),
+        path=path,
+        fields=parquet.schema_arrow,
+        every=tuple(groups),
+        run=range(len(groups)),
+        holds_lists=tokens is not None,
+    )
+
+
+def _open_footer(path: AnyPath) -> pq.ParquetFile:
+    """Open a Parquet file to read its footer and a few pages."""
+    if isinstance(path, RemotePath):
+        return pq.ParquetFile(path.open("rb"), buffer_size=_PAGES, pre_buffer=False)
+    return pq.ParquetFile(path, memory_map=True)
+
+
+def _open_pages(path: AnyPath) -> pq.ParquetFile:
+    """Open a Parquet file to read it page by page; the columns of an object are read ahead, a row group at a time."""
+    if isinstance(path, RemotePath):
+        return pq.ParquetFile(path.open("rb"), pre_buffer=True)
+    return pq.ParquetFile(path, memory_map=True, pre_buffer=False)

@@ -1,0 +1,325 @@
+"""Tokens of an index: columns with a value per token, read from the source for each row.
+
+NumPy copies them here, not the kernels that pack: a row has few segments, and a training process needs no compiler.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.arrow import numpy_dtype
+from packer.column_names import NO_LOSS
+from packer.errors import PackerError, SourceError
+from packer.inputs.document_errors import LONGEST, value_message, wrong_values
+from packer.loader.open_shards import Row
+from packer.loader.row_segments import restart_positions
+from packer.loader.source_lists import ListSpans, SourceLists
+from packer.plan.segments import context_of
+from packer.shards.manifest import Manifest
+from packer.shards.row_format import PADDING, RowFormat, row_format_of
+from packer.sources.corpus import Documents
+from packer.sources.open_sources import SourceLike
+from packer.sources.recorded_source import open_index_source, read_index_source, with_sources
+from packer.sources.watch_source import Watch
+from packer.stores import AnyPath, RemotePath
+
+_OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts", "source_ids")  # columns that say what to read
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexTokens:
+    """Columns with a value per token of the rows of an index. Can be pickled: each process maps the source itself."""
+
+    documents: Documents
+    """Documents of the source, all of them checked."""
+
+    watch: Watch
+    """Files of the source, which must stay as they are."""
+
+    row_format: RowFormat
+    """Format of the rows with their tokens."""
+
+    overlap: int
+    """Tokens that each piece of a split document repeats from the end of the piece before it."""
+
+    kept_names: tuple[str, ...]
+    """Kept columns with a value per token, in order."""
+
+    first_document: int
+    """Number that the first document of the source has in the rows."""
+
+    @classmethod
+    def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
+        """Open the source of an index; see `open_index_source`.
+
+        Raises:
+            PackerError: it is another source, was changed, or cannot be read in place; or the dataset is no index.
+        """
+        if not manifest.options.index_only:
+            raise PackerError(f"{folder} holds its tokens, and source is for an index: leave source out")
+        opened, watch = open_index_source(folder, manifest, source)
+        documents = read_index_source(folder, manifest, opened)
+        watch.check()
+        options = manifest.options
+        return cls(
+            documents=documents,
+            watch=watch,
+            row_format=row_format_of(replace(options, index_only=False), documents.source.value_columns()),
+            overlap=options.piece_overlap,
+            kept_names=options.keep_tokens,
+            first_document=manifest.first.document,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.watch.check()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the source, or one of a mixture, is in object storage."""
+        return any(isinstance(input_.path, RemotePath) for input_ in self.documents.source.inputs)
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype[Any]]:
+        """Columns with a value per token, in the order of a row, and their types."""
+        kept = {name: numpy_dtype(kind) for name, kind in self.row_format.kept_tokens.items()}
+        return {name: np.dtype(np.int32) for name in self.row_format.token_columns} | kept
+
+    def fill(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with their tokens; the arrays are new, and the same as those of the copied dataset.
+
+        Args:
+            rows: columns with a value per segment.
+
+        Raises:
+            PackerError: a row does not fit the source.
+            SourceError: a file of the source was changed, or a token or label of it is out of range.
+        """
+        if not rows:
+            return []
+        self.watch.check_again()
+        names = [name for name in _OF_SEGMENTS if name in rows[0]]
+        stored = {name: np.concatenate([row[name] for row in rows]) for name in names}
+        columns = self.columns(stored, len(rows))
+        return [{name: values[at] for name, values in columns.items()} | row for at, row in enumerate(rows)]
+
+    def columns(self, stored: Mapping[str, NDArray[Any]], rows: int) -> dict[str, NDArray[Any]]:
+        """Return the columns with a value per token of some rows: new arrays of shape (rows, max_len).
+
+        Args:
+            stored: columns with a value per segment, those of all rows together.
+            rows: number of rows.
+
+        Raises:
+            PackerError, SourceError: as `fill`.
+        """
+        segments = _Segments.of(stored, self.first_document)
+        lists, shape = self._lists(segments), (rows, self.row_format.max_len)
+        copied = {name: self._copied(name, lists, segments, shape) for name in self._columns}
+        columns = {"input_ids": copied["input_ids"]}
+        if "labels" in self.row_format.token_columns:
+            if "labels" not in copied:
+                copied["labels"] = copied["input_ids"].copy()
+                segments.fill_gaps(NO_LOSS, copied["labels"].reshape(-1))
+            flat = copied["labels"].reshape(-1)
+            flat[segments.places] = NO_LOSS
+            if self.overlap > 1:
+                context = context_of(segments.starts, self.overlap)
+                for place, count in zip(segments.places.tolist(), context.tolist(), strict=True):
+                    flat[place : place + count] = NO_LOSS
+            columns["labels"] = copied["labels"]
+        if "position_ids" in self.row_format.token_columns:
+            columns["position_ids"] = restart_positions(stored["seq_lengths"]).astype(np.int32).reshape(shape)
+        return columns | {name: copied[name] for name in self.kept_names}
+
+    def ranges(self, stored: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the memory that `columns` reads of the source: addresses and bytes of all parts of lists.
+
+        Raises:
+            PackerError: a row does not fit the source.
+        """
+        segments = _Segments.of(stored, self.first_document)
+        lists = self._lists(segments)
+        found = []
+        for column in self._columns.values():
+            spans = self._located(column, lists, segments)
+            found.append(column.ranges(spans, segments.starts, segments.lengths))
+        addresses, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return addresses, sizes
+
+    def _lists(self, segments: _Segments) -> NDArray[np.int64]:
+        """Return the lists of segments; raises a PackerError if the source has no such document."""
+        ids, sources = segments.documents, segments.sources
+        origins = self.documents.origins
+        if sources.max() >= len(origins.parts):
+            raise _misfit(f"source {sources.max()} of {len(origins.parts)}")
+        last = self._documents_of_parts[sources]
+        if (ids >= last).any() or ids.min() < 0:
+            first = self.first_document
+            raise _misfit(f"document {first + int(ids.max())} of {first + int(np.max(last)):,}")
+        return origins.lists_of(sources, ids)
+
+    def _located(self, column: SourceLists, lists: NDArray[np.int64], segments: _Segments) -> ListSpans:
+        """Locate the lists of segments, and check that they have all of their tokens."""
+        spans = column.located(lists)
+        ends = segments.starts + segments.lengths
+        if (ends > spans.lengths).any():
+            at = int((ends > spans.lengths).argmax())
+            raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")
+        return spans
+
+    def _copied(self, name: str, lists: NDArray[np.int64], segments: _Segments, shape: tuple[int, int]) -> NDArray[Any]:
+        """Copy the values of segments into new rows, and check that tokens and labels are in range."""
+        column = self._columns[name]
+        spans = self._located(column, lists, segments)
+        out = np.empty(shape, column.dtype)
+        flat = out.reshape(-1)
+        column.copy(spans, segments.starts, segments.lengths, segments.places, flat)
+        segments.fill_gaps({"input_ids": self.row_format.pad_id, "labels": NO_LOSS}.get(name, 0), flat)
+        if name in self.kept_names:
+            return out
+        negative = flat[flat < 0]
+        is_wrong = (negative != NO_LOSS).any() if name == "labels" else len(negative) > 0
+        if is_wrong or (column.dtype == np.int64 and flat.max() > LONGEST):
+            self._check_values(name, column, spans, segments)
+        return out.astype(np.int32, copy=False)
+
+    def _check_values(self, name: str, column: SourceLists, spans: ListSpans, segments: _Segments) -> None:
+        """Raise a SourceError for the first value that is no token id or label."""
+        is_label = name == "labels"
+        for at, values in enumerate(column.values_of(spans, segments.starts, segments.lengths)):
+            wrong = wrong_values(values, label=is_label)
+            if wrong.any():
+                place = int(wrong.argmax())
+                named = self.documents.source.token_column(int(segments.documents[at]), label=is_label)
+                start = int(segments.starts[at])
+                message = value_message(named, int(values[place]), start + place, label=is_label)
+                raise SourceError(f"{self._named(segments, at)}: {message}, and pack it again")
+
+    def _named(self, segments: _Segments, at: int) -> str:
+        document, origins = int(segments.documents[at]), self.documents.origins
+        return origins.describe(int(segments.sources[at]), document)
+
+    @cached_property
+    def _columns(self) -> dict[str, SourceLists]:
+        """Columns that are read from the source, by their names in the rows."""
+        table = self.documents.table
+        found = {"input_ids": SourceLists(table.input_ids)}
+        if table.labels is not None and "labels" in self.row_format.token_columns:
+            found["labels"] = SourceLists(table.labels)
+        for name in self.kept_names:
+            column = table.extra[name]
+            found[name] = SourceLists(column.addresses(), numpy_dtype(column.type.value_type))
+        return found
+
+    @cached_property
+    def _documents_of_parts(self) -> NDArray[np.int64]:
+        """Documents of each source: shape (sources,)."""
+        identity = self.documents.identity
+        return np.array([part.documents for part in identity.mixture or (identity,)], np.int64)
+
+
+class _Segments(NamedTuple):
+    """Segments of some rows, padding tails not included; int64 arrays of shape (segments,)."""
+
+    documents: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    places: NDArray[np.int64]
+    """First token of each segment in the rows, laid end to end."""
+
+    gaps: list[tuple[int, int]]
+    """Begin and end of every part of the rows that has no token."""
+
+    @classmethod
+    def of(cls, stored: Mapping[str, NDArray[Any]], first_document: int) -> _Segments:
+        """Collect the segments of rows, whose documents are counted from `first_document` on."""
+        columns = {name: stored[name].astype(np.int64) for name in _OF_SEGMENTS if name in stored}
+        documents, extents = columns["doc_ids"], columns["seq_lengths"]
+        places = np.cumsum(extents) - extents  # rows are max_len long, padding tails included
+        is_real = documents != PADDING
+        lengths = columns.get("seq_tokens", np.where(is_real, extents, 0))
+        gap = np.flatnonzero(lengths < extents)
+        gaps = list(zip((places + lengths)[gap].tolist(), (places + extents)[gap].tolist(), strict=True))
+        return cls(
+            documents=documents[is_real] - first_document,
+            sources=columns.get("source_ids", np.zeros_like(documents))[is_real],
+            starts=columns["doc_starts"][is_real],
+            lengths=lengths[is_real],
+            places=places[is_real],
+            gaps=gaps,
+        )
+
+    def fill_gaps(self, value: int, out: NDArray[Any]) -> None:
+        """Write a value wherever the rows, laid end to end in `out`, have no token."""
+        for first, last in self.gaps:
+            out[first:last] = value
+
+
+def _misfit(what: str) -> PackerError:
+    return PackerError(
+        f"the index refers to {what}, which the source does not have: `packer verify` finds what was changed; restore "
+        "it, or pack again"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationTokens:
+    """Columns with a value per token of the rows of an index; see `IndexTokens`. Can be pickled."""
+
+    parts: tuple[IndexTokens, ...]
+    """Tokens of each generation."""
+
+    firsts: tuple[int, ...]
+    """Number of the first document of each generation."""
+
+    @classmethod
+    def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> GenerationTokens:
+        """Open the source of an index, or the sources of its generations in order.
+
+        Raises:
+            PackerError: as `IndexTokens.open`; or the number of sources is wrong, or they have columns of other types.
+        """
+        parts = [IndexTokens.open(folder, part, one) for part, one in with_sources(folder, manifest, source)]
+        for number, part in enumerate(parts):
+            for name, dtype in part.dtypes.items():
+                if dtype != parts[0].dtypes[name]:
+                    raise PackerError(
+                        f"'{name}' is {parts[0].dtypes[name]} in the source of generation 0, and {dtype} in that of "
+                        f"generation {number}: give sources with columns of one type, or pack them to one index"
+                    )
+        return cls(parts=tuple(parts), firsts=tuple(part.first_document for part in parts))
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype[Any]]:
+        """Columns with a value per token, in the order of a row, and their types."""
+        return self.parts[0].dtypes
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a source is in object storage, so that rows are not filled, but whole shards are made."""
+        return any(part.is_remote for part in self.parts)
+
+    def fill(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with their tokens; see `IndexTokens.fill`."""
+        if len(self.parts) == 1:
+            return self.parts[0].fill(rows)
+        generations = [bisect_right(self.firsts, int(row["doc_ids"][0])) - 1 for row in rows]
+        filled = list(rows)
+        for generation in dict.fromkeys(generations):
+            at = [index for index, each in enumerate(generations) if each == generation]
+            for index, row in zip(at, self.parts[generation].fill([rows[index] for index in at]), strict=True):
+                filled[index] = row
+        return filled

@@ -1,0 +1,168 @@
+"""Shards of an index whose source is in object storage, written with their tokens to the cache of the node.
+
+A file holds the bytes of the copied dataset's shard. No manifest has their number and hash, which therefore follow the
+last byte; readers of Arrow streams stop before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow
+from packer.errors import PackerError
+from packer.facts import ShardEntry
+from packer.inputs.document_errors import reading
+from packer.loader.cache_space import CacheOptions
+from packer.loader.cached_dataset import CachedDataset
+from packer.loader.downloaded_shards import DownloadedShards
+from packer.loader.index_tokens import GenerationTokens, IndexTokens
+from packer.loader.open_shards import OpenShard
+from packer.shards.generations import keys_of, parts_of
+from packer.shards.manifest import Manifest
+from packer.shards.shard_table import column_of
+from packer.stores import AnyPath, RemotePath
+from packer.stores.mirror import CHUNK, held, map_whole
+
+_DIGEST_BYTES = 16
+_END_BYTES = 8 + _DIGEST_BYTES
+_HEADER = 1 << 8  # bytes at most of a column in the header of the stream or of a record batch, padding included
+_TOGETHER = 64 << 20  # bytes that are read of the source before the file shows progress to those who wait for it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaterializedShards:
+    """Provider of the shards of one generation of an index: makes them from its source."""
+
+    folder: AnyPath
+    """Folder of the index."""
+
+    manifest: Manifest
+    """Description of the generation."""
+
+    tokens: IndexTokens
+    """Its tokens."""
+
+    def sizes(self, entries: Sequence[ShardEntry]) -> NDArray[np.int64]:
+        """Return bounds of the sizes: of the shards of the index, the tokens, and headers."""
+        rows, row_format = column_of(entries, "rows"), self.tokens.row_format
+        _, most = next(row_format.batches(int(rows.max())))  # rows of a record batch
+        columns = len(row_format.token_columns) + len(row_format.kept_tokens)
+        headers = (1 - (-rows // most)) * columns * _HEADER
+        sizes: NDArray[np.int64] = column_of(entries, "bytes") + rows * row_format.row_bytes + headers + _END_BYTES
+        return sizes
+
+    def write(self, entry: ShardEntry, to: Path) -> None:
+        """Make a shard, of as few reads of the source as possible."""
+        from packer.shards.files import HashingFile  # imports xxhash, which local datasets do not need
+
+        index = self._index_shard(entry)
+        batches = [index.batch(number) for number in range(index.batches)]
+        segments = [index.view(number).segments for number in range(index.batches)]
+        with ExitStack() as stack:
+            self._hold({name: np.concatenate([each[name] for each in segments]) for name in segments[0]}, to, stack)
+            file, schema = stack.enter_context(closing(HashingFile(to))), self.tokens.row_format.schema
+            with pa.ipc.new_stream(file, schema) as stream:
+                for batch, stored in zip(batches, segments, strict=True):
+                    stream.write_batch(self._with_tokens(batch, stored))
+            file.write(file.bytes.to_bytes(8, "little") + bytes.fromhex(file.hexdigest()))
+        self.tokens.watch.check()
+
+    def found(self, path: Path, entry: ShardEntry) -> ShardEntry | None:
+        """Return the entry with the size of the file; None if its last bytes do not say this size."""
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            end = os.pread(file.fileno(), _END_BYTES, size - _END_BYTES) if size > _END_BYTES else b""
+        is_whole = int.from_bytes(end[:-_DIGEST_BYTES], "little") == size - _END_BYTES
+        return replace(entry, bytes=size) if is_whole else None
+
+    def is_intact(self, path: Path, entry: ShardEntry) -> bool:
+        """Whether the file matches the hash at its end."""
+        import xxhash
+
+        if self.found(path, entry) is None:
+            return False
+        content = memoryview(map_whole(path))
+        return bytes(content[-_DIGEST_BYTES:]) == xxhash.xxh3_128_digest(content[:-_END_BYTES])
+
+    def _index_shard(self, entry: ShardEntry) -> OpenShard:
+        """Map a shard of the index; one in object storage is downloaded, since it is small."""
+        if not isinstance(self.folder, RemotePath):
+            return OpenShard(self.folder, entry, self.manifest)
+        with tempfile.TemporaryDirectory(prefix="packer-") as folder:
+            DownloadedShards(self.folder).write(entry, Path(folder, entry.file))
+            return OpenShard(Path(folder), entry, self.manifest)
+
+    def _hold(self, stored: Mapping[str, NDArray[Any]], to: Path, stack: ExitStack) -> None:
+        """Bring what is read of the source into memory, until `stack` ends, in as few requests as possible."""
+        name = self.tokens.documents.source.name
+        with reading(name):
+            addresses, sizes = self.tokens.ranges(stored)
+        order = np.argsort(addresses, kind="stable")
+        addresses, sizes = addresses[order], sizes[order]
+        parts = np.cumsum(sizes + CHUNK) // _TOGETHER
+        for part in np.split(np.arange(len(parts)), np.flatnonzero(np.diff(parts)) + 1):
+            with reading(name):
+                stack.enter_context(held(addresses[part], sizes[part]))
+            os.utime(to)  # a sign of progress
+
+    def _with_tokens(self, batch: pa.RecordBatch, stored: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
+        """Return a record batch of the copied dataset, given that of the index and its columns."""
+        row_format = self.tokens.row_format
+        columns = self.tokens.columns(stored, batch.num_rows)
+        arrays = [
+            pa.FixedSizeListArray.from_arrays(as_arrow(columns[name].reshape(-1)), row_format.max_len)
+            if name in columns
+            else batch[name]
+            for name in row_format.schema.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
+
+
+def materialized_shards(
+    folder: AnyPath, manifest: Manifest, tokens: GenerationTokens, options: CacheOptions
+) -> CachedDataset:
+    """Return the shards of the copied dataset of an index.
+
+    Args:
+        folder: folder of the index.
+        manifest: its manifest.
+        tokens: tokens of its generations.
+        options: where shards are kept.
+
+    Raises:
+        PackerError: the cache cannot be used, or a source of a mixture is a dataset in memory.
+    """
+    providers = [
+        (_key(key, part_tokens), MaterializedShards(folder=folder, manifest=part, tokens=part_tokens))
+        for key, part, part_tokens in zip(keys_of(manifest), parts_of(manifest), tokens.parts, strict=True)
+    ]
+    copied = replace(manifest, options=replace(manifest.options, index_only=False))
+    return CachedDataset(copied, providers, options)
+
+
+def _key(index: str, tokens: IndexTokens) -> str:
+    """Return the name of a generation's folder in the cache: a hash of its rows, and the versions of the files."""
+    states: list[tuple[object, ...]] = []
+    for input_ in tokens.documents.source.inputs:
+        if input_.path is None:
+            raise PackerError(
+                f"{input_.file.name} is in memory, and another source in object storage: save it with save_to_disk, "
+                "and give its path"
+            )
+        if isinstance(input_.path, RemotePath):
+            state = input_.path.stat()
+            states.append((str(input_.path), state.st_size, state.etag, state.st_mtime_ns, state.version))
+    states += [(str(path), *state) for path, (_, state) in tokens.watch.states.items()]
+    return blake2b(json.dumps([index, states]).encode(), digest_size=16).hexdigest()

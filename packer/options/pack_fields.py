@@ -1,0 +1,314 @@
+"""The options of a pack: each is declared here, and only here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+from packer.algorithms import ALGORITHMS, ALIASES
+from packer.facts.json_record import JsonRecord
+from packer.options.choices import (
+    BUILT_IN_TEMPLATES,
+    GroupMode,
+    LongPolicy,
+    MixUnit,
+    OnError,
+    SplitAt,
+    TokenColumn,
+    TrainOn,
+    TruncateSide,
+    Untrained,
+)
+from packer.options.option import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT_AND_CHATS, Option
+from packer.options.values import as_amount, as_bytes, as_length, as_path, as_token_columns
+
+LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
+INT32 = 2**31 - 1
+
+PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
+PREDICTED = ("pack", "stats")  # options that not all algorithms have
+OF_TEXT = ("pack", "stats", "compare", "tokenize")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackFields(JsonRecord):
+    """Every option that affects the bytes of a packed dataset, with its default; see `PackOptions`."""
+
+    max_len: Annotated[
+        int,
+        Option(
+            "Number of tokens in a row; 4k is 4,096.",
+            ROWS,
+            least=1,
+            most=LONGEST_ROW,
+            metavar="N",
+            convert=as_length,
+            commands=("pack", "compare"),
+        ),
+    ]
+
+    split: Annotated[
+        str | None,
+        Option(
+            "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
+            READING,
+            metavar="NAME",
+            commands=OF_TEXT,
+        ),
+    ] = None
+    input_column: Annotated[str, Option("Column of token ids.", READING, metavar="NAME")] = "input_ids"
+    labels_column: Annotated[
+        str, Option("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME")
+    ] = "labels"
+    lengths_column: Annotated[
+        str | None,
+        Option("Column with the number of tokens of each document, instead of tokens.", READING, commands=()),
+    ] = None
+    on_error: Annotated[
+        OnError,
+        Option(
+            "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
+            READING,
+            commands=OF_TEXT,
+        ),
+    ] = "error"
+    keep: Annotated[
+        tuple[str, ...],
+        Option("Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")),
+    ] = ()
+    keep_tokens: Annotated[
+        tuple[str, ...],
+        Option("Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK),
+    ] = ()
+
+    tokenizer: Annotated[
+        str | None,
+        Option(
+            "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
+            TEXT_AND_CHATS,
+            metavar="PATH_OR_ID",
+            convert=as_path,
+            commands=OF_TEXT,
+        ),
+    ] = None
+    text_column: Annotated[
+        str | None,
+        Option(
+            "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
+            "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
+            "JSON.",
+            TEXT_AND_CHATS,
+            metavar="NAME",
+            default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
+            commands=OF_TEXT,
+        ),
+    ] = None
+    train_on: Annotated[
+        TrainOn | None,
+        Option(
+            "Part of each document to train on; messages with weight 0 or train false are always context only.",
+            TEXT_AND_CHATS,
+            default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
+            commands=OF_TEXT,
+        ),
+    ] = None
+    chat_template: Annotated[
+        str | None,
+        Option(
+            "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
+            TEXT_AND_CHATS,
+            choices=BUILT_IN_TEMPLATES,
+            metavar="NAME_OR_FILE",
+            is_file=True,
+            commands=OF_TEXT,
+        ),
+    ] = None
+    eos: Annotated[
+        bool,
+        Option(
+            "End texts and completions with the end-of-sequence token.",
+            TEXT_AND_CHATS,
+            off="Do not end texts and completions with the end-of-sequence token.",
+            commands=OF_TEXT,
+        ),
+    ] = True
+
+    algorithm: Annotated[
+        str,
+        Option(
+            "Algorithm that decides which documents share a row; `packer compare` runs them all.",
+            ROWS,
+            choices=(*ALGORITHMS, *ALIASES),
+            metavar="NAME",
+            commands=("pack", "stats"),
+        ),
+    ] = "auto"
+    max_segments: Annotated[
+        int | None, Option("Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N")
+    ] = None
+    gap: Annotated[
+        float | None,
+        Option(
+            "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
+            ROWS,
+            most=1,
+            metavar="SHARE",
+            commands=PREDICTED,
+        ),
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        Option(
+            "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
+            ROWS,
+            metavar="SECONDS",
+            commands=PREDICTED,
+        ),
+    ] = None
+    limit: Annotated[
+        tuple[str, ...],
+        Option(
+            "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
+            ROWS,
+            metavar="COLUMN:MAX",
+            commands=PREDICTED,
+        ),
+    ] = ()
+    align: Annotated[
+        int,
+        Option(
+            "Pad every segment to a multiple of N; context parallelism needs twice its size.",
+            ROWS,
+            least=1,
+            most=INT32,
+            metavar="N",
+            commands=PREDICTED,
+        ),
+    ] = 1
+    untrained: Annotated[
+        Untrained,
+        Option("What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True),
+    ] = "keep"
+    allow_nothing_trained: Annotated[bool, Option("Pack the dataset even if no token is trained.", ROWS)] = False
+    seed: Annotated[int, Option("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
+    pad_id: Annotated[
+        int | None,
+        Option(
+            "Token id of the padding.",
+            ROWS,
+            most=INT32,
+            metavar="ID",
+            default_words="the tokenizer's padding or end-of-sequence token, or 0",
+            commands=PACK,
+        ),
+    ] = None
+
+    long: Annotated[LongPolicy, Option("What to do with documents longer than a row.", LONG)] = "split"
+    overlap: Annotated[
+        int,
+        Option(
+            "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
+            LONG,
+            most=INT32,
+            metavar="N",
+            convert=as_length,
+            commands=PREDICTED,
+        ),
+    ] = 0
+    split_at: Annotated[
+        SplitAt,
+        Option(
+            "With --long split, where to split: at any token, or only between the turns of a chat.",
+            LONG,
+            commands=PACK,
+            needs_tokens=True,
+        ),
+    ] = "tokens"
+    truncate_side: Annotated[
+        TruncateSide, Option("With --long truncate, the side to cut off.", LONG, commands=PREDICTED)
+    ] = "right"
+
+    weights: Annotated[
+        tuple[float, ...],
+        Option(
+            "Weight of each source of a mixture.",
+            MIXTURES,
+            least=sys.float_info.min,
+            shown="the weight of a source",
+            commands=(),
+        ),
+    ] = ()
+    mix_unit: Annotated[
+        MixUnit, Option("Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES)
+    ] = "tokens"
+    mix_tokens: Annotated[
+        int | None,
+        Option(
+            "Number of tokens in a mixture; 10M is 10,000,000.",
+            MIXTURES,
+            least=1,
+            metavar="N",
+            convert=as_amount,
+            default_words="as many as there are without repeating a source",
+        ),
+    ] = None
+    group_by: Annotated[
+        str | None,
+        Option(
+            "Column by whose values documents are grouped; documents with null are in no group.",
+            MIXTURES,
+            metavar="COLUMN",
+        ),
+    ] = None
+    group_mode: Annotated[
+        GroupMode, Option("With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES)
+    ] = "together"
+    pairs: Annotated[
+        bool,
+        Option(
+            "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
+            "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
+            MIXTURES,
+            commands=OF_TEXT,
+        ),
+    ] = False
+
+    add_column: Annotated[
+        tuple[TokenColumn, ...],
+        Option(
+            "Token columns to write in addition to input_ids and labels.",
+            OUTPUT,
+            metavar="COLUMNS",
+            convert=as_token_columns,
+            commands=PACK,
+        ),
+    ] = ()
+    labels: Annotated[
+        bool,
+        Option(
+            "Write the labels column.",
+            OUTPUT,
+            off="Do not write labels; only packer.load can then train safely.",
+            commands=PACK,
+        ),
+    ] = True
+    index_only: Annotated[
+        bool,
+        Option(
+            "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
+            OUTPUT,
+        ),
+    ] = False
+    shard_size: Annotated[
+        int,
+        Option(
+            "Maximum size of a shard.",
+            OUTPUT,
+            least=1,
+            metavar="SIZE",
+            default_words="512MB",
+            convert=as_bytes,
+            commands=PACK,
+        ),
+    ] = 512 * 10**6

@@ -1,0 +1,187 @@
+"""Where an output goes: its name, outside of its source, and on a disk with enough free space."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from packer.errors import OptionError, PackerError
+from packer.facts import SourceIdentity
+from packer.inputs.formats import ending_of
+from packer.options import PackOptions, byte_size
+from packer.output.unfinished_output import UnfinishedPack
+from packer.paths import PathList
+from packer.shards.file_names import or_other_output
+from packer.shards.row_format import RowFormat
+from packer.sources.corpus import Corpus
+from packer.sources.decoded_pieces import spill_size
+from packer.sources.lengths_alone import ARRAY, is_array_file
+from packer.sources.open_sources import SourceLike
+from packer.stores import AnyPath, RemotePath, any_path, is_remote
+
+_WORTH_LOGGING = 0.25  # share of the free space
+_CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed for certain
+
+log = logging.getLogger(__name__)
+
+
+def name_after(source: SourceLike | Sequence[SourceLike], suffix: str, split: str | None) -> Path:
+    """Name an output after the source and, if there is one, its split: rows.jsonl.gz -> rows-packed-4096.
+
+    The output is next to the source. Its name follows from the path alone, so that a repeated command finds its output
+    whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another one.
+
+    Raises:
+        PackerError: the source is a mixture, several paths, a glob or a dataset in memory.
+    """
+    if isinstance(source, (list, tuple)):
+        raise OptionError("a mixture has no name: name the output with --output")
+    if isinstance(source, PathList):
+        raise OptionError(f"{source} have no common name: name the output with --output")
+    if not isinstance(source, str | Path):
+        raise PackerError("a dataset in memory has no name: name the output with output=...")
+    if is_remote(source):
+        return Path(name_after(any_path(source).name, suffix, split).name)  # in the current folder
+    path = Path(source)
+    if any(letter in str(source) for letter in "*?[") and not os.path.lexists(source):
+        raise OptionError(f"{source} is a glob: name the output with --output")
+    if path.name in ("", ".."):
+        path = path.resolve()
+    ending = ARRAY if is_array_file(path) else ending_of(path.name)
+    name = path.name if path.is_dir() else path.name.removesuffix(ending)
+    folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
+    return folder / "-".join(filter(None, (name, split, suffix)))
+
+
+def refuse_inside(
+    source: SourceLike | Sequence[SourceLike], out: AnyPath, *, remedy: str = "choose an --output next to it"
+) -> None:
+    """Raise a PackerError for an output inside a source; a repeated command would read it as source files."""
+    if isinstance(source, (list, tuple, PathList)):
+        for each in source.paths if isinstance(source, PathList) else source:
+            refuse_inside(each, out, remedy=remedy)
+        return
+    if isinstance(out, RemotePath):
+        if is_remote(source) and f"{out}/".startswith(f"{any_path(str(source))}/"):
+            raise PackerError(f"{out} is inside the source {source}: {remedy}")
+        return
+    if not isinstance(source, str | Path) or is_remote(source) or not Path(source).is_dir():
+        return
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
+        raise PackerError(f"{out} is inside the source {source}: {remedy}")
+
+
+def check_decoding(claimed: UnfinishedPack, source: Corpus, options: PackOptions, workers: int) -> None:
+    """Log the disk space that decoding needs and the free space, if it needs at least a quarter of that.
+
+    Args:
+        claimed: unfinished output.
+        source: source to decode.
+        options: options of the pack.
+        workers: number of shards that this process writes at a time.
+
+    Raises:
+        PackerError: the decoded source, or the decoded source and the rows, do not fit.
+    """
+    spill = spill_size(source, claimed.spill)
+    if not spill.bytes:
+        return
+    rows = spill.tokens * RowFormat.of(options).row_bytes // options.max_len
+    free = _free(claimed)
+    about = "about" if spill.sampled else "up to"
+    if spill.bytes + rows >= _WORTH_LOGGING * free:
+        log.info(
+            "decoding needs %s %s in addition to the output until it is complete, the rows about %s; %s are free",
+            about,
+            byte_size(spill.bytes),
+            byte_size(rows),
+            byte_size(free),
+        )
+    # In a mixture, or if long documents are truncated or dropped, the size of the rows is not known before decoding.
+    kept = claimed.disk_needed(rows, workers * options.shard_size)
+    kept = kept if options.long in ("split", "error") and not options.weights else 0
+    if (spill.bytes + kept) * (_CERTAIN_SHARE if spill.sampled else 1) > free:
+        raise PackerError(
+            f"{_place(claimed)}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
+            f"{byte_size(rows)}, {byte_size(free)} are free: free some space{_or_other(claimed)}"
+        )
+
+
+def check_tokenizing(folder: Path, source: Corpus, out: AnyPath) -> None:
+    """Log the disk space that tokenizing still needs and the free space, unless it needs little.
+
+    Args:
+        folder: folder of the decoded pieces; existing pieces need no more space.
+        source: text to tokenize.
+        out: output, for the error message.
+
+    Raises:
+        PackerError: the tokens do not fit.
+    """
+    size = spill_size(source, folder)
+    free = shutil.disk_usage(folder).free
+    about = "about" if size.sampled else "up to"
+    if size.bytes >= _WORTH_LOGGING * free:
+        log.info("tokenizing needs %s %s for the output; %s are free", about, byte_size(size.bytes), byte_size(free))
+    if size.bytes * (_CERTAIN_SHARE if size.sampled else 1) > free:
+        raise PackerError(
+            f"{out}: the tokens need {about} {byte_size(size.bytes)}, {byte_size(free)} are free: "
+            "free some space, or choose an --output with more"
+        )
+
+
+def check_writing(claimed: UnfinishedPack, rows: int, shard_size: int, workers: int) -> None:
+    """Check that the rows still to be written fit.
+
+    Args:
+        claimed: unfinished output.
+        rows: bytes of all rows, committed shards included.
+        shard_size: bytes of a shard, about.
+        workers: number of shards that this process writes at a time.
+
+    Raises:
+        PackerError: they do not fit.
+    """
+    needed = claimed.disk_needed(rows, workers * shard_size)
+    free = _free(claimed)
+    if needed > free:
+        raise PackerError(
+            f"{_place(claimed)}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: "
+            f"free some space and repeat the same command{_or_other(claimed)}"
+        )
+
+
+def check_mixture(claimed: UnfinishedPack, identity: SourceIdentity, options: PackOptions, workers: int) -> None:
+    """Check that the rows of a mixture can fit before they are planned, because a mixture may repeat its documents.
+
+    Args:
+        claimed: unfinished output.
+        identity: identity of the source; only a mixture is checked.
+        options: options of the pack.
+        workers: number of shards that this process writes at a time.
+
+    Raises:
+        PackerError: they cannot fit.
+    """
+    if options.untrained == "drop" or options.index_only:  # the size of the rows is not known yet
+        return
+    kept = sum(part.taken.tokens_kept for part in identity.mixture)
+    check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes, options.shard_size, workers)
+
+
+def _free(claimed: UnfinishedPack) -> int:
+    return shutil.disk_usage(claimed.disk).free
+
+
+def _place(claimed: UnfinishedPack) -> AnyPath:
+    """Return what is too small: the output, or the folder of temporary files."""
+    return claimed.disk.parent if claimed.store.is_remote else claimed.out
+
+
+def _or_other(claimed: UnfinishedPack) -> str:
+    if claimed.store.is_remote:
+        return ", or choose a TMPDIR with more"
+    return ", or choose an --output with more" if or_other_output(claimed.out) else ""

@@ -1,0 +1,162 @@
+"""Plan the rows of documents in one of three ways.
+
+- With a histogram algorithm, partitions of the source pack their own documents (`partitioning`).
+- With an order algorithm, rows follow the order of the source (`order_plan`).
+- With groups of documents, or limits besides tokens, the whole plan is held in memory (`whole_plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import AnyAlgorithm, OrderAlgorithm
+from packer.algorithms.jit import prepare_for
+from packer.engine import Engine, Threads
+from packer.facts import PlanTotals
+from packer.notes import Note, Notes, NotesInMemory, make_note
+from packer.options import PackOptions
+from packer.plan.rows import PlacedRows, Plan
+from packer.planning.order_plan import plan_in_order
+from packer.planning.packable_segments import (
+    LengthsReader,
+    SegmentReader,
+    SourceReader,
+    cut_by_policy,
+)
+from packer.planning.partitioning import plan_partitions, survey
+from packer.planning.whole_plan import WholePlan, document_groups, limit_values, plan_groups, plan_under_limits
+from packer.progress import Progress, silent
+from packer.shards.row_format import RowFormat
+from packer.sources.corpus import Documents
+
+PLAN_VERSION = 2
+"""Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
+shards would have other documents."""
+
+
+def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
+    """Whether the rows depend on more than the histogram: on source order, random draws, pairs or groups."""
+    return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.pairs or options.group_by is not None
+
+
+def plan_documents(
+    documents: Documents,
+    options: PackOptions,
+    row_format: RowFormat,
+    *,
+    notes: Notes,
+    engine: Engine = Threads(),  # noqa: B008 (immutable)
+    progress: Progress = silent,
+) -> Plan:
+    """Plan the rows of all documents; continue from the notes of an interrupted run.
+
+    Args:
+        documents: documents of a mapped source, with their lengths if they are grouped.
+        options: options of the pack.
+        row_format: format of the rows.
+        notes: store of finished parts of the plan.
+        engine: decides which tasks this process runs; the plan does not depend on it.
+        progress: callback, called as `progress("plan", done, total)`, in tasks.
+
+    Raises:
+        SourceError: the options do not allow a document to be packed, or there is nothing to pack.
+    """
+    identity = documents.identity
+    prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
+    rows_per_shard = _rows_per_shard(options, row_format)
+    if options.is_planned_whole:
+        return _plan_whole(documents, options, rows_per_shard, notes, engine)
+    reader = SourceReader(source=documents, options=options)
+    return _plan_by_tasks(reader, options, rows_per_shard, notes, engine, progress)
+
+
+def plan_lengths(
+    lengths: NDArray[np.int32],
+    options: PackOptions,
+    *,
+    groups: NDArray[np.int32] | None = None,
+    limits: Mapping[str, NDArray[np.int32]] = {},
+    describe: Callable[[int], str] = "document {:,}".format,
+    threads: int = 1,
+    progress: Progress = silent,
+) -> Plan:
+    """Plan the rows that `pack` makes with the same options, from the lengths of documents, without writing anything.
+
+    Args:
+        lengths: (documents,) tokens of each document.
+        options: options of the pack.
+        groups: (documents,) group of each document; None if `options.group_by` is.
+        limits: (documents,) what each document takes of each of `options.limits`, by column.
+        describe: function that names a document in messages.
+        threads: number of tasks at a time; the plan does not depend on it.
+        progress: callback, called as `progress("plan", done, total)`, in tasks.
+
+    Raises:
+        SourceError: there is nothing to pack, `long` is "error" and a document is longer than max_len, or a document
+            takes more than a limit.
+    """
+    prepare_for(documents=len(lengths))
+    rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
+    segments = cut_by_policy(lengths, options)
+    if options.limit:
+        return plan_under_limits(segments, limits, options, rows_per_shard=rows_per_shard, describe=describe)
+    if groups is not None:
+        return plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+    reader = LengthsReader(lengths=lengths, options=options)
+    return _plan_by_tasks(reader, options, rows_per_shard, NotesInMemory(), Threads(workers=threads), progress)
+
+
+def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
+    return max(1, options.shard_size // row_format.row_bytes)
+
+
+def _plan_by_tasks(
+    reader: SegmentReader,
+    options: PackOptions,
+    rows_per_shard: int,
+    notes: Notes,
+    engine: Engine,
+    progress: Progress,
+) -> Plan:
+    """Plan rows without groups or limits; hold nothing per document."""
+    if options.keeps_order:
+        return plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
+    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=engine.workers)
+    return plan_partitions(
+        reader, surveyed, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine, progress=progress
+    )
+
+
+def _plan_whole(
+    documents: Documents, options: PackOptions, rows_per_shard: int, notes: Notes, engine: Engine
+) -> WholePlan:
+    """Plan rows with groups or limits; the whole plan is saved as one note, and then mapped."""
+    assert documents.lengths is not None
+    table = replace(documents.table, lengths=documents.lengths)
+    segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe)
+
+    def make() -> Note:
+        lists = None if table.lists is None else table.lists_of(np.arange(len(table.lengths)))
+        if options.limit:
+            values = limit_values(table.extra, lists, options, documents.describe)
+            plan = plan_under_limits(
+                segments, values, options, rows_per_shard=rows_per_shard, describe=documents.describe
+            )
+        else:
+            groups = document_groups(table.extra, lists, options)
+            assert groups is not None
+            plan = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+        arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.numbers}
+        return Note(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
+
+    note = make_note(notes, "plan", make, engine, lasting=True)
+    return WholePlan(
+        placed=PlacedRows(row_starts=note.arrays["row_starts"], numbers=note.arrays["slots"]),
+        segments=segments,
+        rows_per_shard=rows_per_shard,
+        totals=PlanTotals.from_dict(note.facts["totals"]),
+    )

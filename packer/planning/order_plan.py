@@ -1,0 +1,281 @@
+"""Plan the rows of an order algorithm as marks of where rows begin in the source.
+
+One pass arranges all documents, chunk by chunk, and notes where each shard begins. A shard is made by arranging its
+documents again from there, so nothing is held per document, and any shard can be made alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.algorithms.sequential import OpenRow, OrderedRows
+from packer.engine import Engine, Threads
+from packer.facts import Account, PlanTotals
+from packer.notes import Note, Notes, make_note
+from packer.options import PackOptions
+from packer.plan.cutting import items_of
+from packer.plan.rows import LocatedRows, PlacedRows, ShardRows, joined_rows
+from packer.plan.segments import Segments
+from packer.plan.threads import each_in_threads
+from packer.planning.packable_segments import SegmentReader, account_of, chunks, read_chunk, require_segments
+
+STRETCH = 1 << 20
+"""Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
+
+
+class _Chunk(NamedTuple):
+    """Chunk of documents before they are arranged."""
+
+    account: Account
+    """Counts of documents and tokens."""
+
+    items: Segments
+    """Segments of the documents, or pairs of segments as one."""
+
+    lengths: NDArray[np.int32]
+    """Lengths to be arranged; see `OrderJob.lengths_of`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderJob:
+    """Everything that the rows of an order algorithm depend on. Can be pickled."""
+
+    reader: SegmentReader
+    """Reader of the documents."""
+
+    options: PackOptions
+    """Options of the pack."""
+
+    @property
+    def algorithm(self) -> OrderAlgorithm:
+        """Algorithm of the options."""
+        algorithm = get_algorithm(self.options.algorithm)
+        assert isinstance(algorithm, OrderAlgorithm)
+        return algorithm
+
+    def arrange(self, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
+        """Arrange the next documents, of which the first ones may go into `open_row`."""
+        return self.algorithm.arrange(lengths, self.options.max_len, self.options.max_items, open_row)
+
+    def read(self, first: int) -> _Chunk:
+        """Read the chunk that begins with document `first`."""
+        segments = read_chunk(self.reader, first)
+        items = items_of(segments, pairs=self.options.pairs)
+        return _Chunk(account_of(segments, self.options), items, self.lengths_of(items))
+
+    def lengths_of(self, items: Segments) -> NDArray[np.int32]:
+        """Return the lengths that are arranged: int32, 0 for pieces or documents without tokens.
+
+        An algorithm that keeps segments whole arranges the extents of all pieces; another one the tokens of whole
+        documents, which it cuts itself.
+        """
+        return items.extents_in_order() if self.algorithm.keeps_whole else items.kept_lengths()
+
+    def rows(self, *, document: int, skipped: int, end: int, rows: int) -> LocatedRows:
+        """Make rows again: every row begins empty, so the place where the first one begins is enough.
+
+        Args:
+            document: document with which the first row begins.
+            skipped: part of this document, or pair, that is in earlier rows; see `row_places`.
+            end: document after the one in which the last row ends.
+            rows: number of rows.
+        """
+        ranges = np.array([[document, end]])
+        segments = self.reader.segments(ranges)
+        items = items_of(segments, pairs=self.options.pairs)
+        lengths = self.lengths_of(items)
+        if self.algorithm.keeps_whole:
+            arranged = self.arrange(lengths[skipped:])
+            numbers = items.numbers_in_order()[skipped:]  # every piece before the first row has tokens
+        else:
+            if skipped:
+                lengths = lengths.copy()
+                lengths[0] -= skipped
+            arranged = self.arrange(lengths)
+            cut_documents, cut_starts = arranged.cut_documents, arranged.cut_starts
+            if skipped:  # also cut off the piece before the first row
+                offsets = np.where(cut_documents == 0, np.int32(skipped), np.int32(0))
+                cut_documents = np.concatenate([np.zeros(1, np.int64), cut_documents])
+                cut_starts = np.concatenate([np.array([skipped], np.int32), cut_starts + offsets])
+            segments = segments.cut_at(cut_documents, cut_starts)
+            numbers = segments.numbers_in_order()[int(skipped > 0) :]
+        row_starts = arranged.row_starts[: rows + 1]
+        placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])
+        return (placed.of_pairs() if self.options.pairs else placed).located(segments, ranges)
+
+
+def row_places(
+    items: Segments, arranged: OrderedRows, rows: NDArray[np.int64], *, keeps_whole: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find where some rows begin: (items, skipped), each int64, shape (rows,).
+
+    `skipped` is the part of the item that is in earlier rows: a number of pieces if the algorithm keeps them whole,
+    otherwise of tokens. Lengths [3, 9] with max_len 4, for example:
+
+        next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
+        wrapped   3 1 | 4 | 4      rows begin at (0, 0), (1, 1), (1, 5)
+
+    Args:
+        items: segments, or pairs of segments as one.
+        arranged: rows that the algorithm made of these lengths.
+        rows: numbers of rows in `arranged`.
+        keeps_whole: whether the algorithm keeps segments whole.
+    """
+    found = arranged.row_documents[rows]
+    if not keeps_whole:
+        return found, arranged.row_offsets[rows].astype(np.int64)
+    heads = items.head_documents
+    # Piece i is tail number i - h, or a head of that document, if h heads come earlier.
+    earlier = np.searchsorted(heads + np.arange(len(heads)), found)
+    numbers = found - earlier
+    skipped: NDArray[np.int64] = earlier - np.searchsorted(heads, numbers)
+    return numbers, skipped
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderPlan:
+    """Marks of where rows begin, in ascending order; the last mark is the end of the source. Can be pickled."""
+
+    job: OrderJob
+    """Job that makes the rows."""
+
+    rows_per_shard: int
+    """Rows of every shard but the last."""
+
+    totals: PlanTotals
+    """Totals for the manifest."""
+
+    marked_rows: NDArray[np.int64]
+    """Shape (marks,): number of the row that begins at each mark; the last is the number of rows."""
+
+    documents: NDArray[np.int64]
+    """Shape (marks,): document with which the row at each mark begins."""
+
+    skipped: NDArray[np.int64]
+    """Shape (marks,): part of that document that is in earlier rows; see `row_places`."""
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Rows of each shard; none is empty."""
+        count = self.totals.rows
+        rows: list[int] = np.diff([*range(0, count, self.rows_per_shard), count]).tolist()
+        return rows
+
+    def rows(self, shard: int) -> ShardRows:
+        """Return the rows of a shard; they are made when they are looked up."""
+        first = shard * self.rows_per_shard
+        return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.totals.rows))
+
+    def stretch(self, mark: int) -> LocatedRows:
+        """Make the rows from a mark to the next one."""
+        end = self.documents[mark + 1]
+        if self.skipped[mark + 1]:  # a part of the document at the next mark belongs to these rows
+            end += 2 if self.job.options.pairs else 1
+        return self.job.rows(
+            document=int(self.documents[mark]),
+            skipped=int(self.skipped[mark]),
+            end=int(end),
+            rows=int(self.marked_rows[mark + 1] - self.marked_rows[mark]),
+        )
+
+
+class _ShardInOrder:
+    """Rows first..last - 1 of a plan, of which only the stretch that was looked up last is held."""
+
+    def __init__(self, plan: OrderPlan, first: int, last: int) -> None:
+        self._plan = plan
+        self._first = first
+        self._last = last
+        self._stretch: Callable[[int], LocatedRows] = lru_cache(maxsize=1)(plan.stretch)
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def part(self, first: int, last: int) -> LocatedRows:
+        """Make rows first..last - 1 of the shard."""
+        return joined_rows(self._parts(self._first + first, self._first + last))
+
+    def _parts(self, first: int, last: int) -> Iterator[LocatedRows]:
+        """Yield rows first..last - 1 of the plan, stretch by stretch."""
+        marks = self._plan.marked_rows
+        while first < last:
+            mark = int(np.searchsorted(marks, first, side="right")) - 1
+            begin, end = int(marks[mark]), min(last, int(marks[mark + 1]))
+            yield self._stretch(mark).part(first - begin, end - begin)
+            first = end
+
+
+def plan_in_order(
+    reader: SegmentReader,
+    options: PackOptions,
+    *,
+    rows_per_shard: int,
+    notes: Notes,
+    engine: Engine = Threads(),  # noqa: B008 (immutable)
+) -> OrderPlan:
+    """Plan the rows of all documents by an order algorithm.
+
+    Args:
+        reader: reader of the documents.
+        options: options of the pack.
+        rows_per_shard: rows of every shard but the last.
+        notes: store of the plan, as note "order"; an existing plan is used.
+        engine: decides which process plans, and how many threads cut documents; the plan does not depend on it.
+
+    Raises:
+        SourceError: there is nothing to pack; or as `reader.segments`.
+    """
+    job = OrderJob(reader=reader, options=options)
+    note = make_note(notes, "order", partial(_note_marks, job, rows_per_shard, engine.workers), engine)
+    return OrderPlan(
+        job=job,
+        rows_per_shard=rows_per_shard,
+        totals=PlanTotals.from_dict(note.facts["totals"]),
+        marked_rows=np.array(note.arrays["rows"]),
+        documents=np.array(note.arrays["documents"]),
+        skipped=np.array(note.arrays["skipped"]),
+    )
+
+
+def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
+    """Arrange all documents; note the totals, and where the first row of every shard and stretch begins."""
+    options, keeps_whole = job.options, job.algorithm.keeps_whole
+    step = 2 if options.pairs else 1
+    account, histogram = None, np.zeros(options.max_len + 1, np.int64)
+    rows = pieces = documents = places = stretch = 0
+    open_row = OpenRow()
+    found: list[NDArray[np.int64]] = []
+    for chunk in each_in_threads(job.read, chunks(job.reader), workers):
+        arranged = job.arrange(chunk.lengths, open_row)
+        one = chunk.account
+        if not keeps_whole:
+            one = replace(one, documents_split=int(np.count_nonzero(np.diff(arranged.cut_documents, prepend=-1))))
+        account = one if account is None else account + one
+        histogram += chunk.items.histogram
+        numbers = np.arange(rows, rows + arranged.packs)
+        stretches = (arranged.row_documents + places + arranged.row_starts[:-1] + pieces) // STRETCH
+        chosen = np.flatnonzero((numbers % rows_per_shard == 0) | (np.diff(stretches, prepend=stretch) > 0))
+        items, skipped = row_places(chunk.items, arranged, chosen, keeps_whole=keeps_whole)
+        found.append(np.stack([numbers[chosen], items * step + documents, skipped]))
+        stretch = int(stretches[-1]) if arranged.packs else stretch
+        open_row = arranged.open_row
+        rows, pieces, places = rows + arranged.packs, pieces + arranged.pieces, places + len(chunk.lengths)
+        documents += chunk.items.documents * step
+    account = require_segments(account, pieces, options)
+    found.append(np.array([[rows], [documents], [0]]))
+    bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_items)
+    totals = PlanTotals.of(
+        account, max_len=options.max_len, segments=pieces * step, rows=rows, pool_rows=0, lower_bound=bound
+    )
+    marks = np.concatenate(found, axis=1)
+    return Note(
+        facts={"totals": totals.to_dict()}, arrays=dict(zip(("rows", "documents", "skipped"), marks, strict=True))
+    )

@@ -1,0 +1,339 @@
+"""Plan the rows of a histogram algorithm: partitions pack their own documents, and regions pack the leftovers.
+
+    partitions ──own rows──▶ leftovers ──regions──▶ leftovers ──regions of regions──▶ ... ──▶ solved as a whole
+
+Rows are drawn at random if that takes no more rows than the solver needs. Otherwise partitions take shares of the
+solver's patterns. Every step is a list of tasks that leave notes, from which an interrupted plan continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.mixed import NEAR
+from packer.algorithms.patterns import Patterns
+from packer.engine import Engine, Threads
+from packer.facts import Account, PlanTotals
+from packer.notes import Note, Notes, make_note, run_stage
+from packer.options import PackOptions
+from packer.plan.apply_options import solve_histogram
+from packer.plan.cutting import items_of
+from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
+from packer.plan.rows import extents_of_pieces
+from packer.plan.threads import each_in_threads
+from packer.planning.packable_segments import SegmentReader, account_of, chunks, read_chunk, require_segments
+from packer.planning.partition_plan import (
+    PartitionJob,
+    PartitionPlan,
+    draw_rest,
+    fill_rest,
+    note_rows,
+    solve_rest,
+    take_share,
+)
+from packer.planning.pattern_shares import Shares, share_further, share_with_regions
+from packer.planning.regions import PoolStage, Regions, load
+from packer.progress import Progress, silent
+
+REGION = 256
+"""Partitions per region, and regions per region of the level above: a task reads at most this many notes."""
+
+MOST_ADDED = 1e-5
+"""Largest share of the solver's rows that drawing may add; one row is always allowed."""
+
+MOST_SEGMENTS = 1 << 20
+"""Approximate limit on the segments of a partition, of which a worker holds about 20 bytes each. With very short
+documents, it makes shards smaller than `shard_size`."""
+
+MOST_ADDED_FIRST = 0.005
+"""Largest share of rows that drawing may add in the first partition; if it adds more, drawing stops there. It is
+MOST_ADDED where rows could still be closed by segments from anywhere."""
+
+
+def plan_partitions(
+    reader: SegmentReader,
+    surveyed: Survey,
+    options: PackOptions,
+    *,
+    rows_per_shard: int,
+    notes: Notes,
+    engine: Engine = Threads(),  # noqa: B008 (immutable)
+    progress: Progress = silent,
+) -> PartitionPlan:
+    """Plan the rows of all documents by a histogram algorithm.
+
+    Args:
+        reader: reader of the documents.
+        surveyed: survey of the documents.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard; it is reduced to keep to MOST_SEGMENTS.
+        notes: store of the notes that tasks leave; a task with a note does not run again.
+        engine: decides which tasks this process runs; the plan does not depend on it.
+        progress: callback, called as `progress("plan", done, total)`, in tasks.
+    """
+    algorithm = get_algorithm(options.algorithm)
+    assert isinstance(algorithm, Algorithm)
+    bound = lower_bound(surveyed.histogram, options.max_items)
+    patterns = None
+    if not algorithm.always_draws:
+        patterns = _solved(surveyed, options, notes, engine)
+        bound = max(bound, patterns.lower_bound)
+    packs = bound if patterns is None else patterns.packs
+    held = max(surveyed.segments, surveyed.account.documents)
+    rows_per_shard = max(1, min(rows_per_shard, packs * MOST_SEGMENTS // held))
+    planner = _Planner(
+        reader=reader,
+        surveyed=surveyed,
+        options=options,
+        rows_per_shard=rows_per_shard,
+        notes=notes,
+        engine=engine,
+        progress=progress,
+        lower_bound=bound,
+    )
+    if algorithm.draws:
+        allowed = max(packs + 1, int(packs * (1 + MOST_ADDED)))
+        drawn = planner.drawn(packs, allowed, far=False)
+        if drawn is None and (patterns is None or surveyed.segments > NEAR):
+            drawn = planner.drawn(packs, None if patterns is None else allowed, far=True)
+        if drawn is not None:
+            return drawn
+    assert patterns is not None
+    return planner.by_patterns(patterns)
+
+
+def _solved(surveyed: Survey, options: PackOptions, notes: Notes, engine: Engine) -> Patterns:
+    """Solve the histogram of all documents once; with a time limit, a second solution may differ."""
+
+    def solve() -> Note:
+        patterns = solve_histogram(options, surveyed.histogram)
+        arrays: dict[str, NDArray[Any]] = {
+            "offsets": patterns.offsets,
+            "extents": patterns.extents,
+            "counts": patterns.counts,
+        }
+        return Note(facts={"lower_bound": patterns.lower_bound}, arrays=arrays)
+
+    note = make_note(notes, "solved", solve, engine, lasting=True)
+    return Patterns(
+        offsets=np.array(note.arrays["offsets"]),
+        extents=np.array(note.arrays["extents"]),
+        counts=np.array(note.arrays["counts"]),
+        lower_bound=note.facts["lower_bound"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Planner:
+    """Plans by drawing or by patterns; the attributes are the arguments of `plan_partitions`."""
+
+    reader: SegmentReader
+    surveyed: Survey
+    options: PackOptions
+    rows_per_shard: int
+    notes: Notes
+    engine: Engine
+    progress: Progress
+    lower_bound: int
+
+    def job(self, partitions: int, patterns: Patterns | None, *, far: bool = False) -> PartitionJob:
+        """Return the job for this number of partitions."""
+        return PartitionJob(
+            reader=self.reader,
+            partitions=make_partitions(self.surveyed.blocks, partitions, seed=self.options.seed),
+            options=self.options,
+            most_rows=self.rows_per_shard,
+            patterns=patterns,
+            far=far,
+        )
+
+    def run(
+        self, stage: str, count: int, task: Callable[[int], Note], *, first: int = 0, silently: bool = False
+    ) -> NDArray[np.int64]:
+        """Run tasks first..count - 1 of a stage; return the number of rows of each: int64, shape (count - first,)."""
+        progress = silent if silently else self.progress
+        rows = np.zeros(count - first, np.int64)
+        numbers = range(first, count)
+        found = run_stage(self.notes, stage, numbers, task, engine=self.engine, progress=progress)
+        for number, facts in found.items():
+            rows[number - first] = facts["rows"]
+        return rows
+
+    def drawn(self, packs: int, allowed: int | None, *, far: bool) -> PartitionPlan | None:
+        """Draw the rows; return None if that takes more rows than allowed.
+
+        Args:
+            packs: estimated number of rows.
+            allowed: largest number of rows; None for any.
+            far: whether segments from anywhere in the order may close a row; see `packer.algorithms.mixed`.
+        """
+        job = self.job(-(-packs // self.rows_per_shard), None, far=far)
+        count = len(job.partitions)
+        stage, task = f"drawn-{'far-' if far else ''}{count}", partial(note_rows, job, None)
+        own = self.run(stage, 1, task, silently=count > 1)
+        if count == 1 and own[0] > self.rows_per_shard:
+            return self.drawn(int(own[0]), allowed, far=far)
+        if count > 1 and allowed is not None and self._adds_too_many(job, load(self.notes, f"{stage}-0")):
+            return None
+        own = np.concatenate([own, self.run(stage, count, task, first=1)])
+        plan = self._plan(job, own, None, self._drawn_pool(job, stage) if count > 1 else [])
+        if far and allowed is not None and count > 1 and plan.totals.rows > allowed:
+            plan = self._plan(job, own, None, self._drawn_pool(job, stage, proves=True))
+        return None if allowed is not None and plan.totals.rows > allowed else plan
+
+    def _drawn_pool(self, job: PartitionJob, drawn: str, *, proves: bool = False) -> list[PoolStage]:
+        """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
+
+        `drawn` is the stage in which partitions drew their rows. With `proves`, the solver goes on to the optimum, even
+        if the algorithm would stop a row above its bound.
+        """
+        stream = len(job.partitions)
+        stages: list[PoolStage] = []
+        below = self._regions(drawn, stream)
+        while len(below) > 1 or not stages:
+            stage = f"{drawn}-level{len(stages) + 1}"
+            task = partial(draw_rest, self.options, below, stream, far=job.far)
+            stages.append(self._pool_stage(stage, below, task))
+            stream += len(below)
+            below = self._regions(stage, len(below))
+        stage = f"{drawn}-{'proved' if proves else 'rest'}"
+        task = partial(solve_rest, self.options, below, stream, proves=proves)
+        return [*stages, self._pool_stage(stage, below, task)]
+
+    def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
+        """Whether drawing needs many more rows than solving in the first partition alone."""
+        extents = job.part(0).extents
+        histogram = np.bincount(extents, minlength=self.options.max_len + 1)
+        histogram[0] = 0
+        left = extents_of_pieces(note.arrays["left"], self.options.align, paired=self.options.pairs)
+        rows = int(note.facts["rows"])
+        if len(left):
+            rows += solve_histogram(self.options, np.bincount(left, minlength=self.options.max_len + 1)).packs
+        factor = 1 + (MOST_ADDED_FIRST if job.far else MOST_ADDED)
+        least = lower_bound(histogram, self.options.max_items)
+        return rows > least * factor + 1 and rows > solve_histogram(self.options, histogram).packs * factor + 1
+
+    def by_patterns(self, patterns: Patterns) -> PartitionPlan:
+        """Share out the packs of patterns to partitions, and those that no partition can fill to regions."""
+        job = self.job(-(-patterns.packs // self.rows_per_shard), patterns)
+        count, max_len = len(job.partitions), self.options.max_len
+        if count == 1:
+            return self._plan(job, np.array([patterns.packs], np.int64), None, [])
+        shares = Shares(even=self._regions(f"share-{count}", count), further=f"further-{count}")
+        self.run(shares.even.stage, count, partial(take_share, job))
+        left = share_further(shares, patterns, max_len=max_len, most_rows=self.rows_per_shard)
+        own = self.run(f"left-{count}", count, partial(note_rows, job, shares))
+        stages: list[PoolStage] = []
+        stream = count
+        below = self._regions(f"left-{count}", count)
+        shares_below = Regions(notes=self.notes, stage=shares.further, count=len(below), size=1)  # noted by region
+        while left.any():
+            stage = f"pool-{count}" if len(below) == 1 else f"pool-{count}-level{len(stages) + 1}"
+            share_with_regions(shares_below, patterns, left, max_len=max_len, stage=f"{stage}-share")
+            task = partial(fill_rest, self.options, patterns, f"{stage}-share", below, stream)
+            stages.append(self._pool_stage(stage, below, task))
+            stream += len(below)
+            shares_below, below = (self._regions(each, len(below)) for each in (f"{stage}-share", stage))
+        return self._plan(job, own, shares, stages)
+
+    def _pool_stage(self, stage: str, below: Regions, task: Callable[[int], Note]) -> PoolStage:
+        """Run a task for each region below, which makes rows of its leftovers."""
+        return PoolStage(name=stage, below=below, rows=self.run(stage, len(below), task, silently=True))
+
+    def _regions(self, stage: str, count: int) -> Regions:
+        return Regions(notes=self.notes, stage=stage, count=count, size=REGION)
+
+    def _plan(
+        self, job: PartitionJob, own: NDArray[np.int64], shares: Shares | None, stages: list[PoolStage]
+    ) -> PartitionPlan:
+        pool_rows = sum(int(stage.rows.sum()) for stage in stages)
+        totals = PlanTotals.of(
+            self.surveyed.account,
+            max_len=self.options.max_len,
+            segments=self.surveyed.segments,
+            rows=int(own.sum()) + pool_rows,
+            pool_rows=pool_rows,
+            lower_bound=self.lower_bound,
+        )
+        return PartitionPlan(
+            job=job,
+            notes=self.notes,
+            own_rows=own,
+            shares=shares,
+            stages=tuple(stages),
+            totals=totals,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """Counts of all documents, with nothing for each of them."""
+
+    account: Account
+    """Counts of documents and tokens by what becomes of them."""
+
+    segments: int
+    """Number of segments, which are all placed in rows."""
+
+    histogram: NDArray[np.int64]
+    """(max_len + 1,) items, segments or pairs of segments, of every extent."""
+
+    blocks: Blocks
+    """Runs of consecutive documents that take about the same number of places in rows."""
+
+
+class _Chunk(NamedTuple):
+    """Counts of a chunk of documents."""
+
+    account: Account
+    """Counts of documents and tokens by what becomes of them."""
+
+    segments: int
+    """Number of segments."""
+
+    histogram: NDArray[np.int64]
+    """(max_len + 1,) items of every extent."""
+
+    places: NDArray[np.int64]
+    """(items,) tokens that each document, or pair, takes in rows; 0 for those without a segment."""
+
+
+def _survey_chunk(reader: SegmentReader, options: PackOptions, first: int) -> _Chunk:
+    """Survey the chunk that begins with document `first`."""
+    segments = read_chunk(reader, first)
+    items = items_of(segments, pairs=options.pairs)
+    account = account_of(segments, options)
+    return _Chunk(account, int(segments.histogram.sum()), items.histogram, items.places_of_documents())
+
+
+def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, threads: int = 1) -> Survey:
+    """Survey all documents.
+
+    Args:
+        reader: reader of the documents.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard; a block takes a fraction of a shard.
+        threads: number of chunks surveyed at a time; the survey does not depend on it.
+
+    Raises:
+        SourceError: there is nothing to pack; or as `reader.segments`.
+    """
+    target = max(1, min(BLOCK_PLACE, rows_per_shard * options.max_len // BLOCKS_PER_PARTITION))
+    marker = BlockMarker(target)
+    histogram = np.zeros(options.max_len + 1, np.int64)
+    account, segments = None, 0
+    for chunk in each_in_threads(partial(_survey_chunk, reader, options), chunks(reader), threads):
+        account = chunk.account if account is None else account + chunk.account
+        segments += chunk.segments
+        histogram += chunk.histogram
+        marker.add(chunk.places, documents_each=2 if options.pairs else 1)
+    account = require_segments(account, segments, options)
+    return Survey(account=account, segments=segments, histogram=histogram, blocks=marker.finish())

@@ -1,0 +1,246 @@
+"""Plans that are held in memory as a whole, because no partition can plan its documents alone: groups and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.bounds import lower_bound, vector_bounds
+from packer.algorithms.patterns import Patterns, RowExtents
+from packer.arrow import as_numpy
+from packer.errors import SourceError
+from packer.facts import GroupTotals, PlanTotals
+from packer.facts.rejection import REMEDY
+from packer.options import PackOptions
+from packer.plan.apart import keep_apart
+from packer.plan.apply_options import solve_histogram
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together
+from packer.plan.rows import LocatedRows, PlacedRows, even_cuts, place_rows
+from packer.plan.segments import Segments, extents_of
+from packer.plan.vector_packing import pack_vectors
+from packer.planning.packable_segments import account_of, items_and_groups, least_rows
+from packer.shards.sharing import Chunks, group_codes, group_values
+from packer.sources.number_columns import number_fault, wrong_numbers
+
+FEW_SEGMENTS = 1 << 17
+"""Most segments for which `auto` keeps groups apart in the rows of several algorithms, to save single rows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholePlan:
+    """Rows of all shards."""
+
+    placed: PlacedRows
+    """Rows of all shards, one shard after the other."""
+
+    segments: Segments
+    """Segments that the rows hold."""
+
+    rows_per_shard: int
+    """Largest number of rows of a shard."""
+
+    totals: PlanTotals
+    """Totals for the manifest."""
+
+    @property
+    def _cuts(self) -> list[int]:
+        return even_cuts(len(self.placed), self.rows_per_shard)
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Number of rows of each shard; none is empty."""
+        rows: list[int] = np.diff(self._cuts).tolist()
+        return rows
+
+    def rows(self, shard: int) -> LocatedRows:
+        """Locate the rows of a shard."""
+        return self.placed.part(*self._cuts[shard : shard + 2]).located(self.segments)
+
+
+def document_groups(
+    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions
+) -> NDArray[np.int32] | None:
+    """Return the group of each document: documents with equal values form a group, those with null are in none.
+
+    Args:
+        extra: columns of the source, a value per list.
+        lists: (documents,) list of each document; None if document i is list i.
+        options: options of the pack; `group_by` names the column.
+
+    Returns:
+        int32, shape (documents,), 0..groups - 1 or NO_GROUP; None if documents are not grouped.
+
+    Raises:
+        SourceError: values of the column cannot be compared, or all of them are null.
+    """
+    if options.group_by is None:
+        return None
+    codes = group_codes(group_values(extra[options.group_by], options.group_by))
+    if lists is not None:
+        codes = codes[lists]
+    if codes.max(initial=NO_GROUP) == NO_GROUP:
+        raise SourceError(f"column '{options.group_by}' is null in every document; name another with --group-by")
+    return codes
+
+
+def plan_groups(
+    segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int
+) -> WholePlan:
+    """Plan rows with documents of one group only (together), or with at most one document of each group (apart).
+
+    Args:
+        segments: segments of all documents.
+        groups: (documents,) group of each document, NO_GROUP for none.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard.
+    """
+    items, of_items = items_and_groups(segments, groups, options)
+    assert of_items is not None
+    patterns = solve_histogram(options, items.histogram)
+    if options.group_mode == "together":
+        solve, proved, are_leftovers = partial(solve_histogram, options), 0, True
+        placed = deal_together(items, of_items, solve, max_segments=options.max_items, seed=options.seed)
+    else:
+        proved = patterns.lower_bound
+        placed, are_leftovers = _apart(items, of_items, patterns, options)
+    rows = len(placed)
+    totals = PlanTotals.of(
+        account_of(segments, options),
+        max_len=options.max_len,
+        segments=len(placed.numbers) * (2 if options.pairs else 1),
+        rows=rows,
+        pool_rows=rows if are_leftovers or rows > rows_per_shard else 0,
+        lower_bound=max(proved, least_rows(items, of_items, options)),
+        groups=group_totals(groups, patterns.packs),
+    )
+    placed = placed.of_pairs() if options.pairs else placed
+    return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
+
+
+def _apart(
+    items: Segments, groups: NDArray[np.int32], patterns: Patterns, options: PackOptions
+) -> tuple[PlacedRows, bool]:
+    """Deal items, segments or pairs, to rows so that groups stay apart; return also whether rows were dissolved."""
+    least, extents = apart_bound(items, groups), items.extents_of_numbers()
+
+    def apart(patterns: Patterns) -> tuple[PlacedRows, bool]:
+        placed, _ = place_rows(extents, RowExtents.of_patterns(patterns), items.max_len, seed=options.seed)
+        kept = keep_apart(placed, items, groups, least=least, max_segments=options.max_items, seed=options.seed)
+        return kept, kept is not placed
+
+    best = apart(patterns)
+    if options.algorithm == "auto" and len(best[0].numbers) <= FEW_SEGMENTS:
+        # Which patterns can be kept apart in the fewest rows is a matter of chance.
+        for name in ("ffd", "bfd"):
+            if len(best[0]) > max(least, patterns.lower_bound):
+                other = apart(solve_histogram(replace(options, algorithm=name), items.histogram))
+                best = min(best, other, key=lambda found: len(found[0]))
+    return best
+
+
+def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
+    """Count groups; `rows_ungrouped` is the number of rows that the documents take if groups are ignored."""
+    return GroupTotals(
+        groups=int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
+        documents_without=int(np.count_nonzero(groups == NO_GROUP)),
+        rows_ungrouped=rows_ungrouped,
+    )
+
+
+def plan_under_limits(
+    segments: Segments,
+    values: Mapping[str, NDArray[np.int32]],
+    options: PackOptions,
+    *,
+    rows_per_shard: int,
+    describe: Callable[[int], str],
+) -> WholePlan:
+    """Plan rows in which tokens and further columns stay within their limits.
+
+    Args:
+        segments: segments of all documents, none of them split.
+        values: value of each document in each limited column: (documents,), by column.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard.
+        describe: function that names a document.
+
+    Raises:
+        SourceError: a document that is packed takes more than a limit.
+    """
+    numbers = segments.numbers()
+    documents, _, lengths = segments.locate(numbers)
+    taken = {name: values[name][documents] for name in options.limits}
+    _refuse_above(taken, documents, options, describe)
+    demands = np.stack([extents_of(lengths, segments.align), *taken.values()])
+    capacities = np.array([options.max_len, *options.limits.values()], np.int64)
+    demands = demands.astype(np.int32, copy=False)
+    del documents, lengths, taken
+    placed = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
+    totals = PlanTotals.of(
+        account_of(segments, options),
+        max_len=options.max_len,
+        segments=len(numbers),
+        rows=len(placed),
+        pool_rows=0,
+        lower_bound=max(
+            lower_bound(segments.histogram, options.max_items), int(vector_bounds(demands, capacities).max())
+        ),
+    )
+    placed = PlacedRows(row_starts=placed.row_starts, numbers=numbers[placed.numbers])
+    return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
+
+
+def limit_values(
+    extra: Mapping[str, Chunks],
+    lists: NDArray[Any] | None,
+    options: PackOptions,
+    describe: Callable[[int], str],
+) -> dict[str, NDArray[np.int32]]:
+    """Return the value of each document in each limited column: (documents,), by column.
+
+    Args:
+        extra: columns of the source, a value per list.
+        lists: (documents,) list of each document; None if document i is list i.
+        options: options of the pack.
+        describe: function that names a document.
+
+    Raises:
+        SourceError: a value is missing, negative, or not a whole number.
+    """
+    found = {}
+    remedy = f"; {REMEDY}" if options.lengths_column is None else ""
+    for name in options.limits:
+        parts, first = [np.zeros(0, np.int32)], 0
+        for chunk in extra[name].chunks:
+            wrong = wrong_numbers(chunk)
+            if len(wrong):
+                fault, value = number_fault(chunk, int(wrong[0]), name), first + int(wrong[0])
+                where = describe(value) if lists is None else f"value {value} of the column"
+                raise SourceError(f"{where}: {fault.message}{remedy}")
+            parts.append(as_numpy(chunk).astype(np.int32))
+            first += len(chunk)
+        values = np.concatenate(parts)
+        found[name] = values if lists is None else values[lists]
+    return found
+
+
+def _refuse_above(
+    taken: Mapping[str, NDArray[np.int32]],
+    documents: NDArray[np.int64],
+    options: PackOptions,
+    describe: Callable[[int], str],
+) -> None:
+    """Raise a SourceError if a document exceeds a limit; `taken` has the values of `documents`, by column."""
+    for name, most in options.limits.items():
+        above = np.flatnonzero(taken[name] > most)
+        if len(above):
+            first = above[0]
+            raise SourceError(
+                f"{describe(int(documents[first]))} has {name} {taken[name][first]:,}, and a row may have {most:,} "
+                f"(documents with more: {len(above):,}): raise --limit, or leave them out"
+            )

@@ -1,0 +1,282 @@
+"""Documents of a packed dataset: taken out of its rows in the order of their numbers, split ones joined again.
+
+Rows hold documents in random order, so their boundaries are sorted first (`segment_index.py`), which takes 28 bytes a
+segment on disk. Then any range of documents can be decoded alone: its segments are looked up, and their tokens are
+gathered from the mapped shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow
+from packer.arrow import compute as pc
+from packer.column_names import NO_LOSS
+from packer.engine import Engine
+from packer.gather import Spans, TokenColumn, gather
+from packer.inputs.decode_pool import DecodePool
+from packer.inputs.document_errors import DocumentError
+from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, Input, Places, SourceFile
+from packer.options import PackOptions
+from packer.progress import Progress
+from packer.shards.file_names import MANIFEST
+from packer.shards.kept_columns import tokens_at
+from packer.sources.packed_rows import PackedRows
+from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now, write_runs
+from packer.stores import AnyPath
+
+_PIECE = 32 << 20  # bytes of decoded documents, if they are read as a stream
+_VALUES = 1 << 22  # tokens in a batch: 16 MB
+_DOCUMENTS = 1 << 16  # documents in a batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedDocuments(Input):
+    """The documents of a packed dataset, those of preference pairs in turn; or a range of them."""
+
+    rows_of: PackedRows
+    """The rows that they are in."""
+
+    columns: Columns
+    """Columns of the documents; the extra ones are kept columns of the rows."""
+
+    documents: range
+    """Documents as the rows number them."""
+
+    index: SegmentIndex | None = None
+    """Sorted segments of all rows; None if they have to be sorted to be read."""
+
+    @property
+    def file(self) -> SourceFile:
+        """All shards under one name, and the share of their bytes that belongs to these documents."""
+        file, every = self.rows_of.file, max(self.rows_of.documents, 1)
+        first, last = (file.bytes * document // every for document in (self.documents.start, self.documents.stop))
+        return replace(file, bytes=last - first)
+
+    @property
+    def path(self) -> AnyPath:
+        """Path of the manifest, which has the hashes of all shards."""
+        return self.rows_of.folder / MANIFEST
+
+    @property
+    def rows(self) -> int:
+        """Number of documents."""
+        return len(self.documents)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the documents have labels."""
+        return self.rows_of.has_labels
+
+    @property
+    def decoded(self) -> DecodedSize:
+        """Size of the documents once decoded; of a range, its share by the number of documents."""
+        return DecodedSize(*(size * self.rows // max(self.rows_of.documents, 1) for size in self.rows_of.decoded))
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the extra columns."""
+        kept_tokens = {name: pa.list_(kind) for name, kind in self.rows_of.kept_tokens.items()}
+        return {name: {**self.rows_of.kept, **kept_tokens}[name] for name in self.columns.extra}
+
+    @property
+    def places(self) -> Places:
+        """Numbers of the documents in the rows."""
+        return _DocumentPlaces(self.rows_of.file.name, self.documents)
+
+    def cut(self, size: int) -> Sequence[PackedDocuments]:
+        """Cut into ranges of documents; each takes about `size` bytes if documents are equally long everywhere."""
+        borders = pairwise(self.rows_of.borders(size))
+        return [replace(self, documents=range(begin, end)) for begin, end in borders if begin < end] or [self]
+
+    def sorted(self, folder: AnyPath, engine: Engine, progress: Progress) -> PackedDocuments:
+        """Sort the segments of the rows, which any piece needs before it is read; return the same documents.
+
+        Args:
+            folder: folder for the sorted segments.
+            engine: decides what this process sorts.
+            progress: callback, called with "sort", in segments.
+
+        Raises:
+            SourceError: a shard is damaged.
+            PackerError: the folder cannot be written.
+        """
+        index = self._index(folder)
+        write_runs(index, self, engine, progress)
+        return replace(self, index=index)
+
+    def _index(self, folder: AnyPath) -> SegmentIndex:
+        state, rows = self.path.stat(), self.rows_of
+        made_from = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "documents": rows.documents}
+        return SegmentIndex(packed=rows.folder, manifest=rows.manifest, folder=folder, made_from=made_from)
+
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
+        """Yield the documents in order; without an index, segments are sorted in a temporary folder first.
+
+        Raises:
+            DocumentError: a document is not in the rows as a whole, or holds a value that is no token.
+        """
+        if self.index is not None:
+            yield from self._indexed(self.index)
+            return
+        first = done = 0
+        with sorted_for_now(self._index(self.rows_of.folder)) as index:
+            for piece in self.cut(_PIECE):
+                try:
+                    for batch in piece._indexed(index):
+                        yield batch._replace(done=done + batch.done)
+                except DocumentError as fault:
+                    raise fault.at(first + fault.row) from None
+                first, done = first + piece.rows, done + piece.file.bytes
+
+    def _indexed(self, index: SegmentIndex) -> Iterator[Batch]:
+        """Yield the documents, given the index of all segments."""
+        documents = self.documents
+        segments = index.read(documents.start, documents.stop)
+        joined = join_segments(segments, documents, self.rows_of.manifest.options)
+        first = 0
+        while first < len(documents):
+            limit = joined.ends[first] - joined.lengths[first] + _VALUES
+            last = int(np.searchsorted(joined.ends, limit, side="right"))
+            last = min(max(last, first + 1), first + _DOCUMENTS, len(documents))
+            last += (last - first) % 2 if self.rows_of.manifest.options.pairs else 0
+            yield self._batch(joined, segments, slice(first, last))
+            first = last
+
+    def _batch(self, joined: JoinedSegments, segments: SortedSegments, part: slice) -> Batch:
+        """Copy some of the documents out of the rows."""
+        lengths, max_len = joined.lengths[part], self.rows_of.manifest.max_len
+        first, last = np.searchsorted(joined.rows, [part.start, part.stop])
+        sizes, places = joined.new_lengths[first:last], joined.new_places[first:last]
+        spans = Spans(places // max_len, places % max_len, sizes, np.cumsum(sizes) - sizes)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+
+        def lists(values: pa.Array) -> pa.Array:
+            return pa.LargeListArray.from_arrays(as_arrow(offsets), values)
+
+        def copied(column: TokenColumn, name: str, allowed: int) -> pa.Array:
+            out = np.empty(int(offsets[-1]), np.int32)
+            bad = gather(column.addresses, spans, allowed, out)
+            if bad >= 0:
+                raise DocumentError(
+                    int(joined.rows[first + bad]),
+                    f"'{name}' of the rows holds a value that is not a token: check them with `packer verify`",
+                )
+            return lists(as_arrow(out))
+
+        tokens, extra = self.rows_of.tokens, {}
+        for name in self.columns.extra:
+            if name in self.columns.per_token:
+                column, kind = self.rows_of.token_columns[name], self.rows_of.kept_tokens[name]
+                extra[name] = [lists(tokens_at(column, kind, spans, int(offsets[-1])))]
+            else:
+                extra[name] = [self._kept(name, segments, joined.firsts[part])]
+        return Batch(
+            [copied(tokens["input_ids"], "input_ids", 0)],
+            [copied(tokens["labels"], "labels", NO_LOSS)] if self.has_labels else None,
+            self.file.bytes * part.stop // len(self.documents),
+            extra,
+        )
+
+    def _kept(self, name: str, segments: SortedSegments, firsts: NDArray[np.int64]) -> pa.Array:
+        """Return a kept column at the first segments of documents; null, or no turns, where there is none (-1)."""
+        has_segment = firsts >= 0
+        places, numbers = segments.places[firsts[has_segment]], segments.numbers[firsts[has_segment]]
+        values = self.rows_of.kept_at(name, places // self.rows_of.manifest.max_len, numbers)
+        found = values.take(as_arrow(np.cumsum(has_segment) - 1, has_segment))
+        if name == TURN_STARTS and not pa.types.is_null(found.type):
+            return pc.if_else(as_arrow(has_segment), found, pa.scalar([], found.type))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _DocumentPlaces:
+    """Numbers of documents in the rows of a packed dataset."""
+
+    name: str
+    documents: range
+
+    def place(self, row: int) -> str:
+        """Return the location of a document, such as "data-*-of-00012.arrow document 17"."""
+        return f"{self.name} document {self.documents[row]}"
+
+
+def files_read(input_: Input) -> list[tuple[AnyPath, str]]:
+    """Return path and name of every file that an input is read from; a dataset in memory has none."""
+    if isinstance(input_, PackedDocuments):
+        folder, shards = input_.rows_of.folder, input_.rows_of.shards
+        return [(folder / name, name) for name in (MANIFEST, *(shard.file.name for shard in shards))]
+    return [] if input_.path is None else [(input_.path, input_.file.name)]
+
+
+class JoinedSegments(NamedTuple):
+    """Documents put together from segments: each token is taken from the first segment that has it.
+
+    Of the segments [0, 6) and [4, 10) of a document, the first gives 6 tokens and the second 4, from its third on. A
+    repeated token has its label in the earlier segment, where it is trained.
+    """
+
+    lengths: NDArray[np.int64]  # (documents,) tokens of each document, 0 if it has no segment
+    ends: NDArray[np.int64]  # (documents,) tokens of all documents up to its end
+    firsts: NDArray[np.int64]  # (documents,) first segment of each document, -1 if it has none
+    rows: NDArray[np.int64]  # (segments,) document of each segment, counted from 0
+    new_places: NDArray[np.int64]  # (segments,) row * max_len + offset of the first token that is taken
+    new_lengths: NDArray[np.int64]  # (segments,) tokens that are taken
+
+
+def join_segments(segments: SortedSegments, documents: range, options: PackOptions) -> JoinedSegments:
+    """Join segments to documents.
+
+    Args:
+        segments: all segments of the documents.
+        documents: numbers of the documents.
+        options: options of the packed dataset.
+
+    Raises:
+        DocumentError: tokens between two segments of a document, or before the first, are in no row; or more tokens
+            are in two of them than pieces overlap.
+    """
+    of, starts, lengths = segments.documents, segments.starts, segments.lengths
+    ends = starts + lengths
+    is_first = np.diff(of, prepend=-1) != 0
+    # A document that was truncated at the left begins with the first token that was kept.
+    is_left = options.long == "truncate" and options.truncate_side == "left"
+    covered = np.where(is_first, starts if is_left else 0, np.concatenate([[0], ends[:-1]]))
+    rows = of - documents.start
+    wrong = np.flatnonzero((starts > covered) | (starts < covered - options.overlap) | (ends <= covered))
+    if len(wrong):
+        raise _fault(int(rows[wrong[0]]), int(covered[wrong[0]]), int(starts[wrong[0]]), options)
+    skipped = covered - starts
+    of_documents = np.bincount(rows, lengths - skipped, minlength=len(documents)).astype(np.int64)  # exact below 2**53
+    firsts = np.full(len(documents), -1, np.int64)
+    firsts[rows[is_first]] = np.flatnonzero(is_first)
+    return JoinedSegments(
+        lengths=of_documents,
+        ends=np.cumsum(of_documents),
+        firsts=firsts,
+        rows=rows,
+        new_places=segments.places + skipped,
+        new_lengths=lengths - skipped,
+    )
+
+
+def _fault(row: int, covered: int, start: int, options: PackOptions) -> DocumentError:
+    """Return the error for a document whose tokens from `covered` to `start` are missing, or repeated."""
+    if start <= covered:
+        return DocumentError(row, "it is in the rows more than once: check them with `packer verify`")
+    if options.untrained == "drop":
+        return DocumentError(
+            row,
+            f"its tokens {covered:,} to {start - 1:,} were left out by --untrained drop, so it cannot be joined: "
+            "pack its source again",
+        )
+    return DocumentError(
+        row, f"its tokens {covered:,} to {start - 1:,} are in no row: check these with `packer verify`"
+    )

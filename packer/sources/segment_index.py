@@ -1,0 +1,260 @@
+"""Segments of packed rows in the order of their documents, sorted in runs so that any number of them can be read.
+
+Rows hold documents in random order. A task reads the boundaries of a few shards, sorts their segments and writes them
+as a run. The segments of a range of documents are then in a few neighboring record batches of every run. Packing a
+dataset again and comparing it with its source both read segments here.
+
+segments-run-00007.arrow     an Arrow IPC file of document, start, length, place and number; its metadata hold the first
+                             document of every record batch
+segments-run-00007.json      note of what it was made from, and of its hash; see `decoded_pieces.Piece`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow, as_numpy
+from packer.engine import Engine
+from packer.errors import PackerError, SourceError
+from packer.inputs.decoded_streams import atomic_write
+from packer.inputs.document_errors import reading
+from packer.inputs.documents import Columns, Input
+from packer.progress import Progress
+from packer.shards.files import HashingFile
+from packer.shards.generations import documents_of_shard
+from packer.shards.manifest import Manifest
+from packer.shards.reader import checked_batches
+from packer.shards.shard_table import column_of
+from packer.shards.structure import RowSegments, documents_fault
+from packer.sources.decoded_pieces import Piece
+from packer.stores import AnyPath
+from packer.stores.temporary_files import temporary_folder
+
+_RUN = 32 << 20  # bytes of a run: about a million segments, which take some three times as much while they are sorted
+_BATCH = 1 << 10  # segments in a record batch of a run: a range of documents reads up to twice as many for nothing
+_FIELDS = {"document": np.int64, "start": np.int32, "length": np.int32, "place": np.int64, "number": np.int32}
+_BYTES = sum(np.dtype(dtype).itemsize for dtype in _FIELDS.values())  # of a segment
+_FIRSTS = b"first documents"
+
+
+class SortedSegments(NamedTuple):
+    """Segments in the order of their documents and starts; arrays of shape (segments,): int64 once they are sorted."""
+
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    places: NDArray[np.int64]  # row * max_len + offset in the row
+    numbers: NDArray[np.int64]  # position among the segments of the row
+
+    def of(self, which: NDArray[np.int64] | slice) -> SortedSegments:
+        """Return some of the segments."""
+        return SortedSegments(*(column[which] for column in self))
+
+
+def own_documents(segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
+    """Return the numbers that the documents of segments have in the rows."""
+    return segments["doc_ids"].astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentIndex:
+    """The runs of a packed dataset. Can be pickled."""
+
+    packed: AnyPath
+    """Folder of the packed dataset."""
+
+    manifest: Manifest
+    """Its manifest, or that of one of its generations."""
+
+    folder: AnyPath
+    """Folder of the runs."""
+
+    made_from: Mapping[str, object] = field(default_factory=dict)
+    """Facts about the packed dataset. A run is used again only if its note has the same."""
+
+    number_documents: Callable[[Mapping[str, NDArray[np.integer]]], NDArray[np.int64]] = own_documents
+    """Function from the columns of segments that tell their documents apart to the number of each document."""
+
+    is_source: bool = True
+    """Whether the rows are a source: then shards are compared with their hashes, and damage is a `SourceError`."""
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return -(-len(self.manifest.shards) // self._shards_per_run)
+
+    @property
+    def _shards_per_run(self) -> int:
+        segments = self.manifest.totals.segments / len(self.manifest.shards)
+        return max(1, int(_RUN / max(1.0, segments * _BYTES)))
+
+    def path(self, number: int) -> AnyPath:
+        """Return the path of a run."""
+        return self.folder / f"segments-run-{number:05d}.arrow"
+
+    def write(self, number: int, path: Path) -> str:
+        """Sort the segments of some shards, and write them as a run; return its hash.
+
+        Raises:
+            PackerError: a shard is damaged, or contradicts the manifest.
+        """
+        try:
+            segments = _sorted([*self._segments(number)], list(_FIELDS.values()))
+        except PackerError as error:
+            if not self.is_source:
+                raise
+            raise SourceError(str(error)) from error
+        columns = [as_arrow(column) for column in segments]
+        schema = pa.schema(
+            [(name, column.type) for name, column in zip(_FIELDS, columns, strict=True)],
+            metadata={_FIRSTS: segments.documents[::_BATCH].tobytes()},
+        )
+        with closing(HashingFile(path)) as file:
+            with pa.ipc.new_file(file, schema) as writer:
+                for first in range(0, len(segments.documents), _BATCH):
+                    batch = [column.slice(first, _BATCH) for column in columns]
+                    writer.write_batch(pa.record_batch(batch, schema=schema))
+            return file.hexdigest()
+
+    def read(self, first: int, last: int) -> SortedSegments:
+        """Return the segments of documents first to last - 1."""
+        parts = [SortedSegments(*np.empty((len(_FIELDS), 0), np.int64))]
+        for run in range(self.runs):
+            path = self.path(run)
+            with reading(path.name), _opened(path) as source:
+                file = pa.ipc.open_file(source)
+                firsts = np.frombuffer(file.schema.metadata[_FIRSTS], np.int64)
+                begin, end = np.searchsorted(firsts, [first, last])
+                for number in range(max(int(begin) - 1, 0), int(end)):
+                    batch = file.get_batch(number)
+                    segments = SortedSegments(*(as_numpy(batch[name]) for name in _FIELDS))
+                    parts.append(segments.of(slice(*np.searchsorted(segments.documents, [first, last]))))
+        return _sorted(parts, [np.int64] * len(_FIELDS))
+
+    def _segments(self, run: int) -> Iterator[SortedSegments]:
+        """Yield the segments of each record batch of some shards, in the order of the rows."""
+        shards = self.manifest.shards
+        first, last = run * self._shards_per_run, min((run + 1) * self._shards_per_run, len(shards))
+        row = int(column_of(shards, "rows")[:first].sum())
+        for number in range(first, last):
+            entry, documents = shards[number], documents_of_shard(self.manifest, number)
+            for batch in checked_batches(self.packed, entry, self.manifest, compares_hash=self.is_source):
+                segments = RowSegments.of(batch)
+                fault = documents_fault(segments, self.manifest, documents)
+                if fault is not None:
+                    raise PackerError(f"{self.packed / entry.file}: {fault}: it was changed after packing; restore it")
+                columns = (
+                    self.number_documents(segments.keys),
+                    segments.starts,
+                    segments.lengths,
+                    segments.places + row * self.manifest.max_len,
+                    segments.numbers,
+                )
+                yield SortedSegments(*map(np.ndarray.astype, columns, _FIELDS.values()))
+                row += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _SortTask:
+    """Writes single runs. Can be pickled."""
+
+    index: SegmentIndex
+    like: Input
+    sync: bool
+
+    def run(self, number: int) -> Piece:
+        """Return a run as a piece of the input that it belongs to."""
+        facts, path = self.index.made_from, self.index.path(number)
+        return Piece(number=number, input=self.like, stream=path, columns=Columns("", ""), made_from=facts)
+
+    def __call__(self, number: int) -> int:
+        """Write a run; return its number."""
+        with atomic_write(self.index.path(number), sync=self.sync) as temporary:
+            digest = self.index.write(number, temporary)
+        self.run(number).write_note({}, digest, None)
+        return number
+
+
+def write_runs(index: SegmentIndex, like: Input, engine: Engine, progress: Progress) -> None:
+    """Write the runs that are missing.
+
+    Args:
+        index: the runs.
+        like: input that they belong to.
+        engine: decides which runs this process writes.
+        progress: callback, called as `progress("sort", done, total)`, in segments.
+
+    Raises:
+        SourceError: a shard is damaged.
+        PackerError: a run cannot be written.
+    """
+    is_shared = engine.is_shared
+    task = _SortTask(index, like, is_shared or not engine.is_local)
+
+    def written(numbers: Sequence[int]) -> list[int]:
+        runs = ((number, task.run(number)) for number in numbers)
+        return [number for number, run in runs if (run.has_note() if is_shared else run.is_intact())]
+
+    done, total = 0, index.manifest.totals.segments
+    for missing in engine.assigned(range(index.runs), written):
+        for _ in engine.run(task, missing):
+            done += 1
+            progress("sort", total * done // index.runs, total)
+
+
+@contextmanager
+def sorted_for_now(index: SegmentIndex) -> Iterator[SegmentIndex]:
+    """Yield the index with all of its runs in a temporary folder, which is removed at the end of the block.
+
+    Raises:
+        PackerError: a shard is damaged, or the runs cannot be written.
+    """
+    try:
+        folder = TemporaryDirectory(prefix="segments-", dir=temporary_folder())
+    except OSError as error:
+        raise _cannot_write(error, index) from error
+    with folder as name:
+        ready = replace(index, folder=Path(name))
+        try:
+            for number in range(ready.runs):
+                ready.write(number, Path(name) / ready.path(number).name)
+        except OSError as error:
+            raise _cannot_write(error, index) from error
+        yield ready
+
+
+def _cannot_write(error: OSError, index: SegmentIndex) -> PackerError:
+    count = index.manifest.totals.segments
+    return PackerError(
+        f"{gettempdir()}: {error.strerror or error}: to sort {count:,} segments by document takes "
+        f"{count * _BYTES / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
+    )
+
+
+def _sorted(parts: Sequence[SortedSegments], dtypes: Sequence[type[np.integer]]) -> SortedSegments:
+    """Join segments, sort them by document and start, and convert each column to its dtype, one column at a time."""
+    documents, starts = (np.concatenate([part[field] for part in parts]) for field in (0, 1))
+    order = np.lexsort((starts, documents))
+    del documents, starts
+    columns = (np.concatenate([part[field] for part in parts])[order] for field in range(len(_FIELDS)))
+    return SortedSegments(*(column.astype(dtype, copy=False) for column, dtype in zip(columns, dtypes, strict=True)))
+
+
+@contextmanager
+def _opened(path: AnyPath) -> Iterator[pa.NativeFile]:
+    """Open a run for reading at random places."""
+    if isinstance(path, Path):
+        with pa.memory_map(str(path)) as mapped:
+            yield mapped
+        return
+    with path.open("rb") as file:
+        yield pa.PythonFile(file, mode="r")

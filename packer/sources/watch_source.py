@@ -1,0 +1,97 @@
+"""Detect source files that change while they are packed, so that rows never mix two versions of a file."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packer.errors import SourceError
+from packer.inputs.mapped_lists import MappedLists
+from packer.sources.corpus import Corpus
+from packer.sources.packed_documents import files_read
+
+State = tuple[int, int, int]
+
+_REST = 20
+"""`Watch.check_again` waits this many times as long as the last check of all files took."""
+
+_due: tuple[str, float] = ("", 0.0)  # watch that this process has checked last, and when the next check is due
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """Source files and their state when the source was opened."""
+
+    states: Mapping[Path, tuple[str, State]]
+    """Name of each file in the source and its state (bytes, time of the last write in ns, inode), by path."""
+
+    identity: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
+    """Distinguishes this watch from others, also after pickling."""
+
+    @classmethod
+    def of(cls, opened: Corpus) -> Watch:
+        """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version.
+
+        Raises:
+            SourceError: a file is gone.
+        """
+        named = [file for input_ in opened.inputs for file in files_read(input_)]
+        return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
+
+    @classmethod
+    def joined(cls, watches: Iterable[Watch]) -> Watch:
+        """Watch the files of several sources."""
+        return cls(states={path: state for watch in watches for path, state in watch.states.items()})
+
+    def of_mapped(self, spilled: Corpus) -> Watch:
+        """Watch only files that are still read, not those that have been decoded."""
+        inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
+        read = {path for input_ in inputs for path, _ in files_read(input_)}
+        return Watch(states={path: state for path, state in self.states.items() if path in read})
+
+    def check(self) -> None:
+        """Check that no file has changed, by one `stat` call per file.
+
+        Raises:
+            SourceError: a file was written to, replaced or removed.
+        """
+        for path, (name, state) in self.states.items():
+            now = _state(path, name)
+            if now != state:
+                what = f"from {state[0]:,} to {now[0]:,} bytes" if now[0] != state[0] else "or was replaced"
+                raise SourceError(
+                    f"{name}: the file changed {what} while it was read; repeat the command when nothing writes to it"
+                )
+
+    def check_again(self) -> None:
+        """Check as `check` does, but not so often that it takes more than a twentieth of the time.
+
+        It is called in every task: with 100,000 files and as many shards, `check` would make 10**10 `stat` calls.
+        `check` must follow at the end.
+        """
+        global _due
+        identity, due = _due
+        begun = time.monotonic()
+        if identity == self.identity and begun < due:
+            return
+        _due = self.identity, float("inf")  # other threads need not do the same
+        next_check = 0.0  # if this check fails, so does the next one
+        try:
+            self.check()
+            ended = time.monotonic()
+            next_check = ended + _REST * (ended - begun)
+        finally:
+            _due = self.identity, next_check
+
+
+def _state(path: Path, name: str) -> State:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise SourceError(
+            f"{name}: the file disappeared while it was read ({error.strerror}); restore it and repeat the command"
+        ) from error
+    return found.st_size, found.st_mtime_ns, found.st_ino

@@ -1,0 +1,250 @@
+"""Where the messages of a chat begin and end in its rendering, and which characters are trained.
+
+If the template marks answers by {% generation %}, what is marked is trained. Otherwise, an answer begins where the
+rendering of the messages before it ends, with the generation prompt, and ends where the rendering of the messages up
+to it ends. These are the model's input and what it has to write: the token that ends its turn is trained, and so is a
+newline that the template writes after it. If the next message's role ends the turn, as in GLM, its marker is trained,
+too, and appended to a chat that ends with an answer. The text is never searched: if the whole does not begin with one
+of these renderings, the chat is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from packer.options.choices import TrainOn
+from packer.text.conversations import Chat, TextError
+from packer.text.message_marks import (
+    RenderedChat,
+    has_generation_tags,
+    misplaced,
+    render_with_ends,
+    split_at_marks,
+)
+from packer.text.rendering import Templates
+from packer.text.tokenizer import Tokenizer
+from packer.text.tokens import MarkedText, Span
+from packer.text.turn_ends import GenerationPrompts, StopTokens, question_for
+
+
+class ChatTemplate:
+    """A tokenizer's chat template, or one given in its place.
+
+    Raises:
+        PackerError: there is no template.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
+        self.templates = Templates(tokenizer, source)
+        self._prompts = GenerationPrompts(self.templates)
+        self._prompts_behind_ends: dict[str, str] = {}
+        self._stops = StopTokens(self.templates, self._prompts)
+        self.ends_by_next_role = self._stops.ends_by_next_role
+
+    def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> MarkedText:
+        """Render a chat; find the characters that are trained and, if asked for, where its messages begin.
+
+        Args:
+            chat: the conversation.
+            train_on: "assistant", "completion" (all that follows the first `chat.first` messages) or "all"; messages
+                in `chat.masked` are not trained.
+            turns: find where messages begin. A message begins where the rendering of those before it ends, if the whole
+            begins with that. Otherwise it does not begin a turn: the template writes it into what comes before
+            (answers of several tools, a system prompt), or rewrites that.
+
+        Raises:
+            TextError: the template refuses the chat, or the places cannot be found exactly.
+        """
+        if not chat.messages:
+            return MarkedText(chat.row, "", None if train_on == "all" else [], [] if turns else None)
+        is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
+        if turns or train_on == "assistant" or chat.masked:
+            one = render_with_ends(self.templates, chat, ends=turns or bool(chat.masked) or not is_tagged)
+        else:
+            one = RenderedChat(chat, self.templates.render(chat))
+        starts = self._turn_starts(one) if turns else None
+        trained: list[Span] | None
+        if train_on == "all":
+            trained = None
+        elif train_on == "completion":
+            trained = self._completion(one)
+        elif is_tagged:
+            trained = self._tagged(one)
+        else:
+            trained = self._answers(one)
+        text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
+        return MarkedText(chat.row, text, trained, starts, unstopped)
+
+    def _turn_starts(self, one: RenderedChat) -> list[int]:
+        chat, text, starts = one.chat, one.text, [0]
+        if one.ends is not None:
+            starts += one.ends[:-1]
+        elif not self._prompts.of(chat).always:  # a prompt after every beginning would count as a part of it
+            for count in range(1, len(chat.messages)):
+                before = self.templates.attempt(chat, chat.messages[:count])
+                if isinstance(before, str) and text.startswith(before) and starts[-1] < len(before):
+                    starts.append(len(before))
+        return sorted({*starts} - {len(text)}) or [0]
+
+    def _tagged(self, one: RenderedChat) -> list[Span]:
+        """Find what the template's tags enclose, after the prompt."""
+        chat, spans = one.chat, one.generated
+        if spans is None:
+            text, spans = split_at_marks(chat.row, self.templates.render(chat, marked=True))
+            if text != one.text:
+                raise misplaced(chat.row)
+        if chat.first:
+            start = self._end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
+            spans = [(max(start, begin), end) for begin, end in spans if end > start]
+        if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
+            raise TextError(
+                chat.row,
+                "the chat template's generation marks hold nothing of the assistant's turns; fix them",
+                "unlocated_spans",
+            )
+        return _without(spans, self._masked(one, answers_only=True)) if spans else []
+
+    def _answers(self, one: RenderedChat) -> list[Span]:
+        """Find the assistant's messages from `first` on that are not context only."""
+        chat = one.chat
+        turns = [
+            turn
+            for turn in range(chat.first, len(chat.messages))
+            if turn not in chat.masked and chat.messages[turn]["role"] == "assistant"
+        ]
+        if (spans := self._answers_by_ends(one, turns)) is not None:
+            return spans
+        if turns:
+            self._refuse_prompts(chat)
+        spans = []
+        for turn in turns:
+            before, end = self._rendered_prompt(chat, turn), self._end(one, turn + 1)
+            start = self._end_of(before, one, turn, is_prompt=True)
+            if turn + 1 == len(chat.messages):
+                self._check_end(one, before)
+            if end < start:
+                message = f"the chat template renders {chat.name_of(turn)} as nothing; {self._remedy}"
+                raise TextError(chat.row, message, "unlocated_spans")
+            spans.append((start, end))
+        return spans
+
+    def _answers_by_ends(self, one: RenderedChat, turns: list[int]) -> list[Span] | None:
+        """Find answers without further renderings; None if that is not possible.
+
+        A template for which `ends` are known writes the same generation prompt after every message of every chat, and
+        nothing after the last message without a request.
+        """
+        chat, text, ends = one.chat, one.text, one.ends
+        if ends is None or 0 in turns:
+            return None
+        source = self.templates.source_of(chat)
+        if source not in self._prompts_behind_ends:
+            prompted = RenderedChat(chat, self.templates.render(chat, prompt=True))
+            self._prompts_behind_ends[source] = prompted.text[self._end_of(text, prompted, len(chat.messages)) :]
+        prompt = self._prompts_behind_ends[source]
+        spans = [(ends[turn - 1] + len(prompt), ends[turn]) for turn in turns]
+        is_exact = all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans)
+        return spans if is_exact else None
+
+    def _completion(self, one: RenderedChat) -> list[Span]:
+        """Find everything after the prompt, which is rendered with the generation prompt."""
+        chat = one.chat
+        before = self._rendered_prompt(chat, chat.first)
+        start = self._end_of(before, one, chat.first, is_prompt=True)
+        if len(chat.messages) - 1 not in chat.masked:
+            self._check_end(one, before)
+        return _without([(start, len(one.text))], self._masked(one))
+
+    def _masked(self, one: RenderedChat, *, answers_only: bool = False) -> list[Span]:
+        """Find the messages that are context only, with what the template writes before each.
+
+        With `answers_only`, messages of other roles are left out if they need further renderings.
+        """
+        turns = [turn for turn in sorted(one.chat.masked) if turn >= one.chat.first]
+        if answers_only and one.ends is None:
+            turns = [turn for turn in turns if one.chat.messages[turn]["role"] == "assistant"]
+        ends = {count: self._end(one, count) for count in sorted({turn + at for turn in turns for at in (0, 1)})}
+        return [(ends[turn], ends[turn + 1]) for turn in turns]
+
+    def _end(self, one: RenderedChat, count: int) -> int:
+        """Where the rendering of the first `count` messages ends in the whole."""
+        if count == 0:
+            return 0
+        if count == len(one.chat.messages):
+            return len(one.text)
+        if one.ends is not None:
+            return one.ends[count - 1]
+        return self._end_of(self.templates.render(one.chat, count), one, count - 1)
+
+    def _rendered_prompt(self, chat: Chat, count: int) -> str:
+        """Render the first messages with the generation prompt: the model's input before it writes."""
+        if count == 0 and isinstance(self.templates.attempt(chat, [], prompt=True), Exception):
+            raise self._without_beginning(chat)
+        return self.templates.render(chat, count, prompt=True)
+
+    def _check_end(self, one: RenderedChat, before: str) -> None:
+        """Check that the whole does not end in a generation prompt that was not requested.
+
+        If the template appends a prompt on request only, the prompt is known from `before`, the model's input.
+        Otherwise, another message must leave the text unchanged, because it would replace a prompt.
+        """
+        chat, text = one.chat, one.text
+        self._refuse_prompts(chat)
+        prompt, asked = self._prompts.of(chat), self._prompts.of(chat).requested
+        if prompt.always is False and asked and before.endswith(asked) and not text.endswith(asked):
+            return
+        longer = replace(chat, messages=[*chat.messages, question_for(chat)])
+        if not self.templates.render(longer, len(longer.messages)).startswith(text):
+            raise TextError(
+                chat.row,
+                "the chat template renders the last turn differently when another follows, and always or never "
+                f"appends a generation prompt, so the turn's end is not known; {self._remedy}",
+                "unlocated_spans",
+            )
+
+    def _refuse_prompts(self, chat: Chat) -> None:
+        """Refuse a template that appends a generation prompt, or a part of one, without a request."""
+        if self._prompts.of(chat).always:
+            raise TextError(
+                chat.row,
+                "the chat template appends a generation prompt, or a part of one, even if none is requested, so "
+                f"the end of a turn is not known; {self._remedy}",
+                "unlocated_spans",
+            )
+
+    def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
+        """Where in the whole a rendering of its beginning ends: `part`, before or up to message `turn`.
+
+        With `is_prompt`, it is the model's input before it writes this message.
+        """
+        if one.text.startswith(part):
+            return len(part)
+        if is_prompt and turn == 0:
+            raise self._without_beginning(one.chat)
+        raise TextError(
+            one.chat.row,
+            f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
+            f"follows, so what the assistant wrote cannot be located exactly; {self._remedy}",
+            "unlocated_spans",
+        )
+
+    def _without_beginning(self, chat: Chat) -> TextError:
+        """The error for a trained first message, if the template needs a message before it."""
+        return TextError(
+            chat.row,
+            f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
+            f"where that begins; begin the chat with another, give that one weight 0, or {self._remedy}",
+            "unlocated_spans",
+        )
+
+    @property
+    def _remedy(self) -> str:
+        return f"{self.templates.choice}, mark answers with {{% generation %}}, or set --train-on all"
+
+
+def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
+    """Take masked spans out of spans: [(2, 9)] without [(4, 6)] is [(2, 4), (6, 9)]."""
+    for start, stop in masked:
+        pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
+        spans = [(begin, end) for begin, end in pieces if begin < end]
+    return spans

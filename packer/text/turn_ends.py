@@ -1,0 +1,194 @@
+r"""What a chat template writes where a turn ends: generation prompts, and the tokens at which a model stops.
+
+A generation prompt is appended after the last message on request, and parts of it always in some templates. These must
+not be taken for the end of the last turn. In
+
+    {% for message in messages %}...{% endfor %}<|im_start|>assistant\n{% if add_generation_prompt %}<think>{% endif %}
+
+the text `<|im_start|>assistant\n` follows an answer at the end, does not follow an answer before a question, and is
+part of the prompt. Short chats show that; they have the tools and arguments of the chat in question, because prompts
+depend on these (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of
+a question; if the template's syntax shows what comes after the loop over messages, that is compared, too.
+
+Most templates end an answer by a token of its own, such as `<|im_end|>`, which is a part of the answer. In others, the
+marker of the next role ends it: GLM stops at `<|user|>` and at `<|observation|>`. Such a marker is trained if the
+tokenizer or generation_config.json names it as an end. It is appended to a chat that ends with an answer.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from packer.options.choices import TrainOn
+from packer.text.conversations import Chat, Message
+from packer.text.message_marks import (
+    RenderedChat,
+    text_behind_messages,
+    with_end_marks,
+    without_end_marks,
+)
+from packer.text.rendering import Templates
+from packer.text.tokenizer import shared_length
+from packer.text.tokens import Span
+
+_MOST = 256
+_ANSWER, _QUESTION = "\U000f5afa", "\U000f5af9"  # private-use characters, which no template changes
+_WORD = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|\w+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationPrompt:
+    """What a template appends after the last message."""
+
+    requested: str
+    """What it writes after a question only on request; "" if nothing or unknown."""
+    always: bool | None
+    """Whether it appends a part of the prompt without a request, too; None if unknown."""
+    next_question: str
+    """What follows the rendering of a question and an answer if another question does; "" if unknown."""
+
+
+class GenerationPrompts:
+    """The generation prompts of chat templates, found once for all chats with the same tools and arguments."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._found: dict[bytes, GenerationPrompt] = {}
+
+    def of(self, chat: Chat) -> GenerationPrompt:
+        """Return the generation prompt that a chat's template writes with the chat's tools and arguments."""
+        key = pickle.dumps((self._templates.source_of(chat), chat.tools, chat.kwargs, _holds_lists(chat)))
+        if key not in self._found:
+            if len(self._found) >= _MOST:  # every chat may have tools of its own
+                self._found.clear()
+            self._found[key] = self._find(chat)
+        return self._found[key]
+
+    def _find(self, chat: Chat) -> GenerationPrompt:
+        question, answer = question_for(chat, _QUESTION), {**question_for(chat, _ANSWER), "role": "assistant"}
+        asked = self._render(chat, [question])
+        prompted = self._render(chat, [question], prompt=True)
+        answered = self._render(chat, [question, answer])
+        followed = self._render(chat, [question, answer, question])
+        plain, whole = without_end_marks(asked), without_end_marks(prompted)
+        two, three = without_end_marks(answered), without_end_marks(followed)
+        return GenerationPrompt(
+            requested=whole[shared_length(plain, whole) :] if plain else "",
+            always=_shares_tail(answered, prompted) or _shares_words(answered, followed, prompted),
+            next_question=three.removeprefix(two) if three.startswith(two) and two else "",
+        )
+
+    def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> str:
+        """Render messages with the tools and arguments of a chat; "" if the template refuses them."""
+        copy = with_end_marks(self._templates.source_of(chat))
+        text = self._templates.attempt(chat, messages, prompt=prompt, template=copy)
+        return text if isinstance(text, str) else ""
+
+
+class StopTokens:
+    """The tokens that end answers, for a tokenizer and its chat templates."""
+
+    def __init__(self, templates: Templates, prompts: GenerationPrompts) -> None:
+        self._templates = templates
+        self._prompts = prompts
+        self._ends = templates.ends
+        self._stops = (*templates.ends, *templates.special_texts)
+        self._next = re.compile(rf"\s*(?:{'|'.join(map(re.escape, self._ends))})") if self._ends else None
+
+    @property
+    def ends_by_next_role(self) -> tuple[str, ...]:
+        """All tokens that end answers, if the marker of the next role is one of them; otherwise ()."""
+        chat = Chat(0, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
+        return self._ends if "default" in self._templates.sources and self._following(chat) else ()
+
+    def train(
+        self, one: RenderedChat, trained: list[Span] | None, train_on: TrainOn, *, is_tagged: bool
+    ) -> tuple[str, list[Span] | None, int]:
+        """Extend what is trained by the stop tokens that follow answers.
+
+        Args:
+            one: the chat.
+            trained: what is trained, in order; None if everything is.
+            train_on: what is trained by default.
+            is_tagged: whether several spans may be parts of one answer.
+
+        Returns:
+            The chat's text, to which a stop token may have been appended; what is trained; and the number of answers
+            that end without a trained stop token.
+        """
+        chat, text = one.chat, one.text
+        ends_with_answer = chat.messages[-1]["role"] == "assistant" and len(chat.messages) - 1 not in chat.masked
+        last = trained[-1][1] if trained else len(text) if trained is None else 0
+        if ends_with_answer and not text[last:].strip() and not text.rstrip().endswith(self._ends):
+            text += self._following(chat)
+        if trained is None:
+            is_last_trained = ends_with_answer and not self._prompts.of(chat).always
+            return text, None, int(is_last_trained and not text.rstrip().endswith(self._stops))
+        trained = [(start, self._extended(text, start, end)) for start, end in trained]
+        answers = trained if train_on == "assistant" else trained[-1:] if ends_with_answer else []
+        if is_tagged and len(answers) > sum(message["role"] == "assistant" for message in chat.messages):
+            gaps = [text[end:start] for (_, end), (start, _) in pairwise(answers)]
+            is_last = [*(any(stop in gap for stop in self._stops) for gap in gaps), True]
+            answers = [span for span, ends in zip(answers, is_last, strict=True) if ends]
+        unstopped = sum(not text[start:end].rstrip().endswith(self._stops) for start, end in answers)
+        return text, trained, unstopped
+
+    def _extended(self, text: str, start: int, end: int) -> int:
+        """Return where an answer ends with the stop token that follows it, if it does not end with one."""
+        if self._next is None or text[start:end].rstrip().endswith(self._ends):
+            return end
+        found = self._next.match(text, end)
+        return end if found is None else found.end()
+
+    def _following(self, chat: Chat) -> str:
+        """Return the stop token with which another message would begin after the last answer; "" if none would."""
+        if self._next is None:
+            return ""
+        if chat.messages[-1].get("tool_calls"):
+            messages = [*chat.messages, {"role": "tool", "content": "?"}]
+            texts = [self._templates.attempt(chat, some) for some in (chat.messages, messages)]
+            before, after = (text if isinstance(text, str) else "" for text in texts)
+            following = after.removeprefix(before) if after.startswith(before) else ""
+        else:
+            following = self._prompts.of(chat).next_question
+        found = self._next.match(following)
+        return "" if found is None else found[0]
+
+
+def question_for(chat: Chat, content: str = "?") -> Message:
+    """Make a user's message whose content is text or a list of parts, as in the chat."""
+    listed: Any = [{"type": "text", "text": content}]
+    return {"role": "user", "content": listed if _holds_lists(chat) else content}
+
+
+def _holds_lists(chat: Chat) -> bool:
+    return any(isinstance(message.get("content"), list) for message in chat.messages)
+
+
+def _shares_tail(answered: str, prompted: str) -> bool:
+    """Whether what comes after the loop over messages, if that is known, is a part of the prompt."""
+    tail, prompt = (text_behind_messages(text) for text in (answered, prompted))
+    if tail is None or prompt is None or not tail.strip():
+        return False
+    return tail.strip() in prompt or bool(_words(tail) & _words(prompt))
+
+
+def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
+    """Whether something that is in the prompt comes after the last answer, and not before another question.
+
+    None if the template refuses one of these renderings, or leaves out contents.
+    """
+    if _ANSWER not in answered or _ANSWER not in followed or _QUESTION not in prompted:
+        return None
+    between, _, _ = followed.rpartition(_ANSWER)[2].partition(_QUESTION)
+    last = _words(answered.rpartition(_ANSWER)[2]) - _words(between)
+    return bool(last & _words(prompted.rpartition(_QUESTION)[2]))
+
+
+def _words(text: str) -> set[str]:
+    """Special tokens and words: "<|im_end|>[/INST] Assistant:" holds <|im_end|>, [/INST] and Assistant."""
+    return set(_WORD.findall(text))
