@@ -24,6 +24,7 @@ import click
 
 from packer import signals
 from packer.errors import OptionError, PackerError
+from packer.stores.requests import StoreError
 from packer.system_errors import shortage_behind
 
 NOT_RIGHT = 3
@@ -52,6 +53,11 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
         if debug:
             raise
         message, code = str(error), 2 if isinstance(error, OptionError) else 1
+    except (StoreError, PermissionError) as error:  # of what a command looks at before it begins
+        if debug:
+            raise
+        what = f"{error.filename}: {error.strerror}" if error.filename else error
+        message = f"{what}: repeat the same command when that is fixed"
     except KeyboardInterrupt as interrupt:
         if debug:
             raise

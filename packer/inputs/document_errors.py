@@ -92,7 +92,11 @@ def reading_copy(folder: AnyPath, name: str) -> Iterator[None]:
     try:
         with reading(name):
             yield
-    except SourceError as fault:
+    except PackerError as fault:
+        if isinstance(fault.__cause__, StoreError):  # left to `system_errors`, which adds the remedy
+            raise fault.__cause__ from None
+        if not isinstance(fault, SourceError):
+            raise
         raise PackerError(
             f"{folder}: the decoded copy of {name} is damaged: remove this folder, and repeat the same command"
         ) from fault
