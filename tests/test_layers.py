@@ -21,6 +21,7 @@ FLOORS = {
     "facts": 0,
     "paths": 0,
     "engine": 1,
+    "processes": 1,
     "progress": 0,
     "random_purposes": 0,
     "system_errors": 0,

@@ -40,6 +40,7 @@ from packer.inputs.documents import Batch, Columns, Input, RecordPlaces
 from packer.inputs.list_checks import checked
 from packer.inputs.mapped_lists import MappedLists
 from packer.plan.threads import result_of
+from packer.processes import Processes
 from packer.progress import Progress, documents_of, silent
 from packer.sources.corpus import Corpus, overall_progress, prefix_errors
 from packer.sources.decoded_pieces import Piece, cut_source, folder_of_part, open_all, types_of_all
@@ -50,6 +51,8 @@ from packer.sources.source import Source
 from packer.stores import AnyPath, each_at
 
 Result = TypeVar("Result")
+
+WORTH_PROCESSES = 1 << 27  # bytes of files with chats from which on processes tokenize them
 
 
 def spill_corpus(
@@ -142,13 +145,13 @@ def _decode(
         for path in folder.glob(".*"):  # temporary files of a process that died
             path.unlink(missing_ok=True)
     decoding = _Decoding(pieces, source, progress, sync=engine.is_shared or not engine.is_local)
-    decoding.run_all(folder, engine)
+    decoding.run_all(engine)
     if source.tokenized is not None:
         counts = _sum_counts(pieces)
         differs = counts["differing"] or (source.tokenized.encoder.differs and not engine.is_shared)
         if differs and counts["fast"]:  # what was tokenized until then may be wrong, too
             decoding.stop_fast()
-            decoding.run_all(folder, engine)
+            decoding.run_all(engine)
     if engine.is_shared:
         mark = _mark(folder, kinds)
 
@@ -249,18 +252,21 @@ class _Abandoned(Exception):  # noqa: N818 (never reaches a caller)
 class _DecodeTask:
     """Decodes single pieces. Can be pickled."""
 
+    pieces: list[Piece]
+    """All pieces of the source."""
+
     source: Source
     """The source."""
-
-    folder: AnyPath
-    """Folder of the streams."""
 
     by_library: bool
     """Whether the library alone tokenizes."""
 
+    sync: bool
+    """Whether streams are synced."""
+
     def __call__(self, number: int) -> int:
         """Decode a piece; return its number."""
-        decoding = _Decoding(cut_source(self.source, self.folder), self.source, silent, sync=True)
+        decoding = _Decoding(self.pieces, self.source, silent, sync=self.sync)
         if self.by_library:
             decoding.stop_fast()
         decoding.run([number], 1)
@@ -290,16 +296,25 @@ class _Decoding:
         self._source.tokenized.encoder.stop_fast()
         self._by_library = True
 
-    def run_all(self, folder: AnyPath, engine: Engine) -> None:
+    def run_all(self, engine: Engine) -> None:
         """Decode all pieces that are not decoded."""
         numbers = range(len(self._pieces))
         if engine.is_shared:
             for assigned in engine.assigned(numbers, partial(_decoded, self._pieces, self._by_library)):
                 self.run(assigned, engine.workers)
-        elif engine.is_local:
-            self.run(numbers, engine.workers)
+        elif not engine.is_local:
+            self._run_elsewhere(engine)
+        elif engine.workers > 1 and self._is_worth_processes():
+            self._run_elsewhere(Processes(workers=engine.workers))
         else:
-            self._run_elsewhere(folder, engine)
+            self.run(numbers, engine.workers)
+
+    def _is_worth_processes(self) -> bool:
+        """Whether so many chats are left that processes are done earlier: templates hold the interpreter's lock."""
+        is_rendered = self._source.tokenized is not None and self._source.holds_chats
+        if not is_rendered or any(piece.input.path is None for piece in self._pieces):
+            return False
+        return sum(piece.input.file.bytes for piece in self._pieces if not piece.is_written()) >= WORTH_PROCESSES
 
     def run(self, numbers: Sequence[int], workers: int) -> None:
         """Decode the pieces with these numbers."""
@@ -319,11 +334,17 @@ class _Decoding:
                     future.cancel()
                 raise
 
-    def _run_elsewhere(self, folder: AnyPath, engine: Engine) -> None:
+    def _run_elsewhere(self, engine: Engine) -> None:
         """Decode all pieces by other processes, which reuse what is intact."""
-        for number in engine.run(_DecodeTask(self._source, folder, self._by_library), range(len(self._pieces))):
-            piece = self._pieces[number]
-            self._report(number, piece.input.file.bytes, self._each * piece.open().rows)
+        numbers = range(len(self._pieces))
+        task = _DecodeTask(self._pieces, self._source, self._by_library, self._sync)
+        try:
+            for number in engine.run(task, numbers):
+                piece = self._pieces[number]
+                self._report(number, piece.input.file.bytes, self._each * piece.open().rows)
+        except SourceError:
+            self.run(numbers, engine.workers)  # raises the first error in the order of the source
+            raise
 
     def unify_types(self, kinds: Mapping[str, pa.DataType]) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.

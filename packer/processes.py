@@ -1,0 +1,127 @@
+"""Run tasks in processes of this machine: for work that holds the interpreter's lock, such as rendering chats.
+
+The processes are fresh interpreters, not forks, because this one has threads; and they do not import its main module,
+as `multiprocessing` does, because that may be a script that packs without asking for its `__name__`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from queue import SimpleQueue
+from typing import Any
+
+from packer.engine import Result, Threads, Watched, run_tasks
+from packer.errors import PackerError
+
+_SERVE = "import sys; from packer.processes import serve; serve(int(sys.argv[1]))"
+_POLL = 0.05  # seconds after which a waiting thread looks whether it is to stop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Processes(Threads):
+    """An engine that runs every task in one of `workers` processes, which are started for each stage."""
+
+    @property
+    def is_local(self) -> bool:
+        """Always False."""
+        return False
+
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
+        """Run tasks in processes.
+
+        Raises:
+            PackerError: a process was killed. Errors of a task are raised as they are.
+        """
+        content = pickle.dumps(task)
+        idle: SimpleQueue[_Process] = SimpleQueue()
+        started = [_Process(content) for _ in range(min(self.workers, len(numbers)))]
+        for process in started:
+            idle.put(process)
+
+        def run(number: int, raise_if_cancelled: Callable[[], None]) -> Any:
+            process = idle.get()
+            try:
+                return process.call(number, raise_if_cancelled)
+            finally:
+                idle.put(process)
+
+        try:
+            yield from run_tasks(run, numbers, len(started))
+        finally:
+            for process in started:
+                process.end()
+
+
+class _Process:
+    """A process that runs a pickled task, and ends when this end of its pipe is closed."""
+
+    def __init__(self, content: bytes) -> None:
+        self._pipe, theirs = Pipe()
+        # the library of tokenizers would start a thread for each core in every process
+        variables = {"RAYON_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with theirs:
+            fd = theirs.fileno()
+            words = [sys.executable, "-c", _SERVE, str(fd)]
+            # in a session of its own, so that a terminal does not interrupt it: `end` does
+            self._process = subprocess.Popen(
+                words, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self._content: bytes | None = content
+
+    def call(self, number: int, raise_if_cancelled: Callable[[], None]) -> Any:
+        """Run the task for a number; return its result, or raise its error."""
+        try:
+            if self._content is not None:
+                self._pipe.send_bytes(self._content)
+                self._content = None
+            self._pipe.send(number)
+            while not self._pipe.poll(_POLL):
+                raise_if_cancelled()
+            result, error = self._pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            code = self._process.wait()
+            how = signal.Signals(-code).name if code < 0 else f"code {code}"
+            raise PackerError(
+                f"a process that tokenizes ended ({how}): if memory is short, set fewer --workers, and repeat the same "
+                "command: it resumes where it stopped"
+            ) from None
+        if error is not None:
+            raise error
+        return result
+
+    def end(self) -> None:
+        """End the process, also in the middle of a task."""
+        self._pipe.close()
+        self._process.wait()
+
+
+def serve(fd: int) -> None:
+    """Run tasks in a process that `Processes` started, until the other end of the pipe is closed."""
+    pipe = Connection(fd)
+    received: SimpleQueue[Any] = SimpleQueue()
+
+    def receive() -> None:
+        try:
+            received.put(pipe.recv_bytes())
+            while True:
+                received.put(pipe.recv())
+        except (EOFError, OSError):
+            os._exit(1)
+
+    threading.Thread(target=receive, daemon=True).start()
+    task: Callable[[int], object] = pickle.loads(received.get())
+    while True:
+        try:
+            pipe.send((task(received.get()), None))
+        except Exception as error:
+            pipe.send((None, error))

@@ -1,0 +1,116 @@
+"""Processes tokenize many chats: to the bytes and errors of one process, also if some of them are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_from_text import CHATML, chats, pack, shards
+
+from packer.errors import PackerError
+from packer.processes import Processes
+from tests.chat_templates import save_tokenizer
+from tests.small import shrink
+from tests.writing import write_lines
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
+
+
+def of_two(monkeypatch):
+    """Make many pieces, which processes decode; return the list of tasks that these did."""
+    shrink(monkeypatch, piece=1500, worth_processes=1)
+    numbers, call = [], Processes.run
+
+    def run(self, task, given, watched=None):
+        for number in call(self, task, given, watched):
+            numbers.append(number)
+            yield number
+
+    monkeypatch.setattr(Processes, "run", run)
+    return numbers
+
+
+def test_the_bytes_are_those_of_one_process(tmp_path, tokenizer, monkeypatch):
+    source = write_lines(tmp_path / "chats.jsonl", chats())
+    one = pack(source, tmp_path / "one", tokenizer)
+    done = of_two(monkeypatch)
+    two = pack(source, tmp_path / "two", tokenizer, workers=2)
+    assert shards(two) == shards(one)
+    assert two.source == one.source
+    assert sorted(done) == [*range(len(done))]
+    assert len(done) > 3
+
+
+def test_the_error_is_the_first_of_the_source(tmp_path, tokenizer, monkeypatch):
+    records = [*chats()]
+    for at in (11, 25, 38):
+        records[at] = {"messages": [{"role": "nobody", "content": "!"}]}
+    source = write_lines(tmp_path / "chats.jsonl", records)
+    of_two(monkeypatch)
+    with pytest.raises(PackerError, match=r"^document 11 \(chats.jsonl line 12\): .* the role 'nobody'"):
+        pack(source, tmp_path / "out", tokenizer, workers=2)
+
+
+def test_a_killed_process_is_one_line_and_the_pack_resumes(tmp_path, tokenizer, monkeypatch):
+    source = write_lines(tmp_path / "chats.jsonl", chats())
+    one = pack(source, tmp_path / "one", tokenizer)
+    of_two(monkeypatch)
+    popen = subprocess.Popen
+
+    def started(words, **options):
+        process = popen(words, **options)
+        os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", started)
+        with pytest.raises(PackerError, match=r"ended \(SIGKILL\): if memory is short, set fewer"):
+            pack(source, tmp_path / "two", tokenizer, workers=2)
+    assert shards(pack(source, tmp_path / "two", tokenizer, workers=2)) == shards(one)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_they_end_with_the_process_that_started_them(tmp_path, tokenizer, sent):
+    source = write_lines(tmp_path / "chats.jsonl", chats() * 200)
+    words = ["pack", str(source), "-o", str(tmp_path / "out"), "--tokenizer", str(tokenizer), "--workers", "2"]
+    script = (
+        "from packer.cli import cli; from packer.sources import decoded_pieces, spill;"
+        f"decoded_pieces._PIECE = 100_000; spill.WORTH_PROCESSES = 1; cli({[*words, '--max-len', '64']!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    while len(found := children(process.pid)) < 2:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(sent)
+    _, told = process.communicate(timeout=60)
+    if sent != signal.SIGKILL:
+        assert told.strip().splitlines()[-1].endswith("the same command resumes where it stopped")
+    deadline = time.monotonic() + 60
+    while any(is_running(pid) for pid in found):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and is not one that only waits for its parent to take its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
