@@ -1,7 +1,10 @@
 """Tokens by gigatoken: those of the library, and nothing of it is kept once a document differs."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +84,7 @@ def tokens(request, tmp_path_factory) -> TextTokens:
 
 def test_tokens_and_places_are_those_of_the_library(tokens, monkeypatch):
     """However they are found: by gigatoken, by the bytes of tokens, or by offsets."""
-    monkeypatch.setattr(fast_tokens, "_ENOUGH", 1)
+    shrink(monkeypatch, fast_characters=1)
     draw = random.Random(1)
     texts = odd_texts(2000)
     marked = [MarkedText(0, text, None, sorted(draw.choices(range(len(text) + 1), k=4))) for text in texts]
@@ -99,7 +102,7 @@ def test_tokens_and_places_are_those_of_the_library(tokens, monkeypatch):
 
 @needs_gigatoken
 def test_gigatoken_serves_qwen3(shared_data, monkeypatch):
-    monkeypatch.setattr(fast_tokens, "_ENOUGH", 1)
+    shrink(monkeypatch, fast_characters=1)
     tokens = TextTokens(open_tokenizer(str(shared_data / "tokenizers" / "qwen3")))
     assert tokens.encode([MarkedText(0, "Hello")], places=True).is_fast
 
@@ -128,7 +131,7 @@ def tokenizer(tmp_path_factory) -> str:
 @needs_gigatoken
 @pytest.mark.parametrize("begins_with", ["gigatoken", "tokenizers"])
 def test_a_pack_that_resumes_the_other_way_has_the_same_bytes(texts, tokenizer, tmp_path, monkeypatch, begins_with):
-    monkeypatch.setattr(fast_tokens, "_ENOUGH", 1)
+    shrink(monkeypatch, fast_characters=1)
     shrink(monkeypatch, piece=1 << 15, record_block=1 << 13)
     ways = {"gigatoken": "1", "tokenizers": "0"}
     whole = {}
@@ -148,6 +151,27 @@ def test_a_pack_that_resumes_the_other_way_has_the_same_bytes(texts, tokenizer, 
     assert 0 < totals.documents_by_gigatoken < 4000
 
 
+@needs_gigatoken
+def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, tokenizer, tmp_path):
+    expected, _ = packed(texts, tokenizer, tmp_path / "one")
+    script = (
+        "import sys; from packer.cli import cli; from packer.sources import decoded_pieces; from packer.text import "
+        "fast_tokens; fast_tokens._ENOUGH = 1; decoded_pieces._PIECE = 1 << 15; cli(sys.argv[1:])"
+    )
+    out = tmp_path / "out"
+    words = ["pack", texts, "-o", out, "--max-len", "64", "--tokenizer", tokenizer, "--no-eos", "--ranks", "2"]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, words), "--rank", str(rank)],
+            env={**os.environ, fast_tokens.SWITCH: str(rank)},
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=100) for process in running] == [0, 0]
+    assert {path.name: path.read_bytes() for path in out.glob("*.arrow")} == expected
+    assert 0 < packer.load(out).manifest.totals.documents_by_gigatoken < 4000
+
+
 @pytest.mark.parametrize("wrong", ["nowhere", "somewhere", "everywhere"])
 def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp_path, monkeypatch, caplog, wrong):
     """A merge of a planted way is another one: where that shows, all documents are tokenized by the library."""
@@ -155,7 +179,7 @@ def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp
     monkeypatch.setattr(fast_tokens, "version", lambda: None)
     expected, _ = packed(texts, tokenizer, tmp_path / "expected")
     monkeypatch.setattr(fast_tokens, "version", lambda: "0")
-    monkeypatch.setattr(fast_tokens, "_ENOUGH", 1)
+    shrink(monkeypatch, fast_characters=1)
     monkeypatch.setattr(fast_tokens, "_ONE_IN", 1)
     planted = {"nowhere": "never", "somewhere": "Ġjumps", "everywhere": "Ġfox"}[wrong]
 

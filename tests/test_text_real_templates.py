@@ -1,4 +1,7 @@
-"""Published chat templates on real chats: the fast way finds what the slow twin finds, token by token."""
+"""Published chat templates on real chats: the fast way finds what the slow twin finds, token by token.
+
+Where gigatoken is installed, it tokenizes; the twin takes the tokens of transformers.
+"""
 
 from functools import cache
 from importlib.util import find_spec
@@ -6,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.text import Encoder, TextError, TextOptions, fast_tokens, recognize
 from packer.text import chat_template as chat_template_module
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, trained_at
+from tests.small import shrink
 from tests.test_text_corpora import read
 
 pytest.importorskip("zstandard")
@@ -49,7 +53,9 @@ def tokenizer(shared_data):
 @pytest.fixture(scope="module")
 def encoder(tokenizer):
     options = TextOptions(tokenizer=tokenizer.name_or_path)
-    return Encoder(options, recognize({"messages": [], "tools": []}, "chats"), turns=True)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, fast_characters=1)
+        yield Encoder(options, recognize({"messages": [], "tools": []}, "chats"), turns=True)
 
 
 @cache
@@ -109,6 +115,7 @@ def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, n
         if encoded is None:
             assert trained is None or any(reason in refused for reason in REFUSALS)
             continue
+        assert encoded.fast == (fast_tokens.version() is not None)
         assert lists(encoded.input_ids) == [ids]
         assert lists(encoded.turn_starts) == [starts]
         found = trained_at(lists(encoded.labels)[0])
