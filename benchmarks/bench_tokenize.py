@@ -9,6 +9,8 @@ packer, tokenizers             the same by the tokenizers library alone
 transformers, rendering alone  `apply_chat_template` to text, which tokenizes nothing
 transformers, tokens and mask  `apply_chat_template(..., return_assistant_tokens_mask=True)`; templates with tags only
 TRL                            `SFTTrainer._prepare_dataset` of a dataset in memory; `assistant_only_loss` for labels
+datasets.map                   transformers' tokenizer of batches of 1,000 texts, without a mask
+one text at a time             transformers' tokenizer of each text, as Megatron-LM's preprocess_data.py calls it
 tokenizers, tokens alone       `encode_batch_fast` of texts that were rendered before, and the ids as lists
 
 All run in one process with one thread for tokens, in turn, A B C A B C, after a round that is thrown away. Figures are
@@ -83,6 +85,15 @@ def by_transformers(tokenizer: Any, template: str | None, chats: list[Any]) -> W
             )
 
     return work
+
+
+def by_map(tokenizer: Any, texts: list[str]) -> Work:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.disable_caching()
+    dataset = datasets.Dataset.from_dict({"text": texts})
+    return lambda: dataset.map(lambda batch: tokenizer(batch["text"]), batched=True, remove_columns="text")
 
 
 def by_trl(tokenizer: Any, template: str | None, records: list[dict[str, Any]], *, labels: bool) -> Work:
@@ -164,6 +175,8 @@ def _compare(
     else:
         texts = ["".join(record[column] for column in encoder.records.columns) for record in records]
         ways["TRL"] = by_trl(tokenizer, None, records, labels=encoder.has_labels)
+    ways["datasets.map"] = by_map(tokenizer, texts)
+    ways["one text at a time"] = lambda: [tokenizer(text)["input_ids"] for text in texts]
     ways["tokenizers, tokens alone"] = by_tokenizers(tokenizer, texts)
     rounds = [[seconds(work) for work in ways.values()] for _ in range(runs + 1)][1:]
     click.echo(f"  {len(records):,} documents, {tokens:,} tokens{'':<13} documents/s           packer is faster by")
