@@ -44,16 +44,10 @@ class ChatTemplate:
     def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> MarkedText:
         """Render a chat; find the characters that are trained and, if asked for, where its messages begin.
 
-        Args:
-            chat: the conversation.
-            train_on: "assistant", "completion" (all that follows the first `chat.first` messages) or "all"; messages
-                in `chat.masked` are not trained.
-            turns: find where messages begin. A message begins where the rendering of those before it ends, if the whole
-            begins with that. Otherwise it does not begin a turn: the template writes it into what comes before
-            (answers of several tools, a system prompt), or rewrites that.
-
-        Raises:
-            TextError: the template refuses the chat, or the places cannot be found exactly.
+        A message begins where the rendering of those before it ends, if the whole begins with that. Otherwise it does
+        not begin a turn: the template writes it into what comes before (answers of several tools, a system prompt), or
+        rewrites that. With `train_on` "completion", all that follows the first `chat.first` messages is trained. A
+        TextError is raised if the places cannot be found exactly.
         """
         if not chat.messages:
             return MarkedText(chat.row, "", None if train_on == "all" else [], [] if turns else None)

@@ -42,11 +42,7 @@ _NO_TEXT = {"role", "name", "weight", "train"}
 class TextError(SourceError):
     """A record is wrong: the document's number, what is wrong with it, and the reason for leaving it out.
 
-    Args:
-        row: number of the document.
-        message: what is wrong, for the user.
-        reason: why the record cannot be used.
-        listed: the message in the list of rejected records, if the one for the user quotes the record.
+    `listed` is the message in the list of rejected records, if the one for the user quotes the record.
     """
 
     def __init__(self, row: int, message: str, reason: Reason, listed: str | None = None) -> None:
@@ -81,16 +77,9 @@ class Chat:
 
 
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, row: int) -> Chat:
-    """Make a conversation of a record.
+    """Make a conversation of a record, given the columns with messages: one, or the prompt's and the completion's.
 
-    Args:
-        record: values by column, as Python objects.
-        columns: columns with messages: one, or the prompt's and the completion's.
-        train_on: what is trained by default.
-        row: number of the document, for errors.
-
-    Raises:
-        TextError: a value is wrong, or a message contradicts `train_on`.
+    A TextError is raised if a value is wrong, or a message contradicts `train_on`.
     """
     parts = [messages_of(record[column], column, row) for column in columns]
     masked = _masked_messages([*zip(columns, parts, strict=True)], train_on, row)

@@ -57,12 +57,7 @@ class Difference(Exception):  # noqa: N818 (it is not the caller's error)
 
 
 class FastTokens:
-    """Tokenizes by gigatoken where that gives what the library gives.
-
-    Args:
-        backend: the tokenizer, which adds no tokens, pads or truncates.
-        settings: its settings, as in `Content.settings`.
-    """
+    """Tokenizes by gigatoken where that gives what a tokenizer of these `Content.settings` gives."""
 
     def __init__(self, backend: RustTokenizer, settings: Mapping[str, Any]) -> None:
         self._backend, self._settings = backend, settings

@@ -58,13 +58,7 @@ class RenderedChat:
 def render_with_ends(templates: Templates, chat: Chat, *, ends: bool = True) -> RenderedChat:
     """Render a chat once, with the marks that do not change what its template writes.
 
-    Args:
-        templates: the chat's template, or several of which it has one.
-        chat: the conversation.
-        ends: whether to find where messages end, or only what {% generation %} encloses.
-
-    Raises:
-        TextError: the template refuses the chat, or moves what it marks as generated.
+    Without `ends`, only what {% generation %} encloses is found.
     """
     source = templates.source_of(chat)
     if _may_write_marks(source) or _may_hold_marks(chat):
@@ -106,12 +100,8 @@ def with_end_marks(source: str, *, marked: bool = False) -> Template | None:
 def ends_of(marked: str, count: int) -> list[int] | None:
     """Where the renderings of the first message, the first two, ... and all `count` of them end in a text.
 
-    Args:
-        marked: what the copy `with_end_marks` of a template writes.
-        count: number of messages.
-
-    Returns:
-        None if the template looked ahead, left out more than the first message, or wrote something after the last.
+    `marked` is what the copy `with_end_marks` of a template writes. None if the template looked ahead, left out more
+    than the first message, or wrote something after the last.
     """
     head, start, body = marked.rpartition(_START)
     *pieces, rest = body.split(_END)
@@ -213,15 +203,7 @@ def tags_stand_alone(source: str) -> bool:
 
 
 def split_at_marks(row: int, marked: str) -> tuple[str, list[tuple[int, int]]]:
-    """Take the marks out of a text and return the spans between them: "a<b>c" is "abc" with (1, 2).
-
-    Args:
-        row: number of the document, for errors.
-        marked: a rendering with marks.
-
-    Raises:
-        TextError: they are not pairs.
-    """
+    """Take the marks out of a text and return the spans between them: "a<b>c" is "abc" with (1, 2)."""
     text, *pieces = marked.split(BEGIN_GENERATED)
     if END_GENERATED in text:
         raise misplaced(row)
@@ -279,11 +261,7 @@ _PAST = {"first", "index", "index0", "previtem", "changed", "cycle"}
 
 
 class Lookahead:
-    """The names that hold messages, followed through a template's statements in order.
-
-    Args:
-        body: all statements of the template.
-    """
+    """The names that hold messages, followed through a template's statements in order."""
 
     def __init__(self, body: Sequence[nodes.Node]) -> None:
         self.names = {"messages"}
@@ -297,12 +275,8 @@ class Lookahead:
     def conditions(self, body: Sequence[nodes.Node], *, nested: bool = False) -> list[nodes.If | None]:
         """List the conditions that may look ahead when they are reached, innermost ones where that is enough.
 
-        Args:
-            body: statements in order; aliases that they set are noted.
-            nested: whether the statements are reached in some cases only.
-
-        Returns:
-            `if` statements that other conditions lead to; None for a statement that is always reached.
+        These are `if` statements that other conditions lead to, and None for a statement that is always reached; it is
+        not if the statements are `nested`. Aliases that the statements set are noted.
         """
         found: list[nodes.If | None] = []
         for node in body:
@@ -319,10 +293,7 @@ class Lookahead:
     def looks_ahead(self, node: nodes.Node, *, in_inner_loop: bool = False, in_macro: bool = False) -> bool:
         """Whether a statement or an expression may depend on later messages.
 
-        Args:
-            node: the statement or expression.
-            in_inner_loop: whether `loop` is that of another loop than the one over the messages.
-            in_macro: whether the node may run later, when names hold other messages.
+        In an inner loop, `loop` is not that over the messages; a macro may run later, when names hold other messages.
         """
         if isinstance(node, nodes.Block | nodes.Extends | nodes.Include | nodes.Import | nodes.FromImport):
             return True

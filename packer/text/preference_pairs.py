@@ -25,17 +25,10 @@ _ALL = "or set --train-on all"
 def texts_of_pair(
     record: Mapping[str, Any], records: Records, row: int, *, has_labels: bool, may_be_empty: bool
 ) -> list[MarkedText]:
-    """Return both answers of a pair as text, each after its prompt.
+    """Return both answers of a pair as text, each after its prompt; with `has_labels`, the answers alone are trained.
 
-    Args:
-        record: values by column.
-        records: the columns.
-        row: number of the record, for errors.
-        has_labels: whether the answers alone are trained.
-        may_be_empty: whether an answer after a prompt may be empty, because a token ends it.
-
-    Raises:
-        TextError: a value is no text, an answer is empty, or the answers share no prompt.
+    An answer may be empty if a token ends it. A TextError is raised if a value is no text, or the answers share no
+    prompt.
     """
     sides = [text_of(record[column], f"'{column}'", row) for column in records.columns]
     prompt = _prompt_of(record, records, row)
@@ -84,10 +77,7 @@ def chats_of_pair(
 def begin_together(texts: Sequence[MarkedText], found: Tokens, tokens: TextTokens) -> None:
     """Begin both answers of every pair after the tokens that they share with their prompt.
 
-    Args:
-        texts: texts, those of a pair one after the other.
-        found: their tokens, and the places of what is trained, which are changed.
-        tokens: tokenizes prompts alone.
+    `found` are the tokens of `texts`; the places in it of what is trained are changed.
     """
     prompts = [one.text[: one.trained[0][0]] if one.trained else "" for one in texts]
     first_places = np.cumsum([0, *(len(one.places) for one in texts)])

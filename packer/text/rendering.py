@@ -92,18 +92,10 @@ class Templates:
         template: Template | None = None,
         marked: bool = False,
     ) -> str:
-        """Render the first `count` messages of a chat, by default all.
+        """Render the first `count` messages of a chat, by default all, or raise a TextError.
 
-        Args:
-            chat: the conversation; its tools and arguments go to the template, too.
-            count: number of messages. In errors, a rendering is named after its last message, or after the message
-                that a generation prompt asks for.
-            prompt: append the generation prompt.
-            template: a compiled template to use instead of the chat's own.
-            marked: write marks around what {% generation %} encloses, unless there is a template.
-
-        Raises:
-            TextError: the template refuses these messages.
+        In errors, a rendering is named after its last message, or after the message that a generation prompt asks for.
+        `template` takes the place of the chat's own; `marked` writes marks around what {% generation %} encloses.
         """
         text = self.attempt(chat, chat.messages[:count], prompt=prompt, template=template, marked=marked)
         if isinstance(text, Exception):

@@ -36,14 +36,9 @@ _NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # which mean something else w
 
 @lru_cache(64)
 def compiled(source: str, *, marked: bool = False) -> Template:
-    """Compile a chat template.
+    """Compile a chat template; `marked` writes `BEGIN_GENERATED` and `END_GENERATED` around {% generation %}.
 
-    Args:
-        source: the template.
-        marked: write `BEGIN_GENERATED` and `END_GENERATED` around what {% generation %} encloses.
-
-    Raises:
-        jinja2.TemplateError: its syntax is wrong, or it is nested too deeply.
+    A TemplateError is raised if its syntax is wrong, or it is nested too deeply.
     """
     with _compiling():
         return _environment(marked).from_string(source)

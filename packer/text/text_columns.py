@@ -71,18 +71,12 @@ class Records:
 
 
 def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
-    """Find out what kind of documents a source holds, from the names and types of its columns.
+    """Find out what kind of documents a source holds, given its schema or a first record.
 
-    Args:
-        fields: the schema, or a first record.
-        name: name of the source, for errors.
-        text_column: the column to take, or two joined by a comma: the prompt's and the completion's, which follow each
-            other without a separator; "messages:json" is a column of strings that hold JSON. Without it, the columns
-            are `text`; `prompt` and `completion`; `instruction`, `input` and `output` as in the Alpaca format;
-            `messages`; or `conversations`.
-
-    Raises:
-        PackerError: none or several of these exist, or a column holds neither strings nor lists of messages.
+    `text_column` is the column to take, or two joined by a comma: the prompt's and the completion's, which follow each
+    other without a separator; "messages:json" is a column of strings that hold JSON. Without it, the columns are those
+    of `_KNOWN`. A PackerError is raised if none or several of these exist, or a column holds neither strings nor lists
+    of messages.
     """
     shapes, text_column, json = _decode_shapes(_column_shapes(fields), name, text_column)
     columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
@@ -112,21 +106,13 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
 
 
 def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
-    """Find the columns that hold preference pairs and their prompts.
+    """Find the columns that hold preference pairs and their prompts, given a schema or a first record.
 
     Answers are strings or lists of messages. If there are prompts of the same kind, the answers follow them. Otherwise,
     both answers begin with the prompt, also if they are messages and a prompt column holds strings, as in
-    UltraFeedback.
-
-    Args:
-        fields: the schema, or a first record.
-        name: name of the source, for errors.
-        text_column: the chosen and the rejected answer's columns, joined by a comma, or the prompt's before them;
-            by default `chosen` and `rejected`, and `prompt` if it exists.
-
-    Raises:
-        PackerError: a column is missing, or they hold different kinds of text.
-        OtherSourceError: the pairs are tokens already.
+    UltraFeedback. `text_column` names the columns of the answers, joined by a comma, or the prompt's before them. A
+    PackerError is raised if a column is missing or the columns hold different kinds, an OtherSourceError if the pairs
+    are tokens already.
     """
     shapes, text_column, json = _decode_shapes(_column_shapes(fields), name, text_column)
     *before, chosen, rejected = _pair_columns(shapes, name, text_column)

@@ -150,14 +150,9 @@ class Encoder:
             self._ending = [tokenizer.eos_token_id]
 
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
-        """Encode a batch of fewer than 2**31 tokens: an Arrow batch, or records as Python objects.
+        """Encode a batch of fewer than 2**31 tokens, of Arrow or Python objects; `first_row` is for errors.
 
-        Args:
-            batch: records with at least the columns `records.needed`.
-            first_row: number of its first record, for errors.
-
-        Raises:
-            TextError: a record is wrong, or what is trained cannot be located exactly.
+        A TextError is raised if a record is wrong, or what is trained cannot be located exactly.
         """
         return join_encoded(
             [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch, first_row))],

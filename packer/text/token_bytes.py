@@ -68,17 +68,9 @@ class TokenBytes:
         cuts: NDArray[np.int64],
         owners: NDArray[np.int64],
     ) -> tuple[Places, NDArray[np.bool_]]:
-        """Find characters among tokens.
+        """Find characters `cuts` of texts without lone surrogates, each of the text `owners`, among the texts' tokens.
 
-        Args:
-            texts: texts without lone surrogates.
-            ids: their tokens, one text after the other.
-            ends: (texts,) number of tokens up to the end of each text.
-            cuts: characters of texts.
-            owners: the text of each of `cuts`.
-
-        Returns:
-            The places; and (texts,) whether the tokens of a text are its bytes. Only then are its places right.
+        Returns the places; and (texts,) whether the tokens of a text are its bytes. Only then are its places right.
         """
         spelled = self._bytes.take(as_arrow(ids)) if len(ids) else _binary(np.zeros(1, np.int64), b"")
         _, offsets, data = spelled.buffers()

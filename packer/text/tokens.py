@@ -64,13 +64,9 @@ _NO_PLACES = Places(np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 class TextTokens:
-    """A tokenizer that adds no tokens, but knows which ones it would have added.
+    """A tokenizer that adds no tokens, but knows which ones it would have added; the one given is changed.
 
-    Args:
-        tokenizer: changed in place: it no longer adds tokens, pads or truncates.
-
-    Raises:
-        PackerError: it refuses plain sentences, or adds other tokens than a fixed beginning and end.
+    A PackerError is raised if it refuses plain sentences, or adds other tokens than a fixed beginning and end.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
