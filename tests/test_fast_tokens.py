@@ -14,8 +14,7 @@ import packer
 from packer.text import fast_tokens, train_byte_level
 from packer.text.fast_tokens import by_library
 from packer.text.load_tokenizer import open_tokenizer
-from packer.text.token_bytes import Places
-from packer.text.tokens import MarkedText, TextTokens
+from packer.text.tokens import MarkedText, Places, TextTokens
 from tests.kills import Killed, kill
 from tests.small import shrink
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
+from packer.facts import TextIdentity
 from packer.options.choices import TrainOn
 from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import TRAIN_ON, Records, column_values
-from packer.text.token_bytes import Places
-from packer.text.tokenizer_identity import text_identity
-from packer.text.tokens import MarkedText, TextTokens
+from packer.text.tokenizer import Tokenizer
+from packer.text.tokens import MarkedText, Places, TextTokens
 
 if TYPE_CHECKING:
     from packer.text.chat_template import ChatTemplate
@@ -129,7 +132,7 @@ class Encoder:
             from packer.text.chat_template import ChatTemplate  # imports jinja2
 
             self._template = ChatTemplate(tokenizer, options.chat_template)
-        self.identity = text_identity(
+        self.identity = _identity(
             tokenizer,
             self._tokens,
             self._template,
@@ -341,3 +344,54 @@ def join_encoded(parts: Sequence[Encoded], *, has_labels: bool, has_turns: bool)
         differing_row=next((part.differing_row for part in parts if part.differing_row is not None), None),
         **{name: sum(getattr(part, name) for part in parts) for name in COUNTED},
     )
+
+
+def _identity(
+    tokenizer: Tokenizer,
+    tokens: TextTokens,
+    template: ChatTemplate | None,
+    *,
+    columns: Sequence[str],
+    train_on: str,
+    eos: bool,
+) -> TextIdentity:
+    """Identify the tokens of text, or of chats by their template; the other arguments are fields of `TextIdentity`.
+
+    A tokenizer has the same hash with transformers and without, whatever the class of transformers is called.
+    """
+    from importlib.metadata import version
+
+    import tokenizers
+
+    identity = TextIdentity(
+        columns=tuple(columns),
+        train_on=train_on,
+        eos=eos,
+        tokenizer=_hash([*_content(tokenizer, tokens), dict(tokenizer.special_tokens)]),
+        tokenizers=tokenizers.__version__,
+        transformers=version("transformers") if tokenizer.pretrained is not None else None,
+    )
+    if template is None:
+        return identity
+    # empty if templates end answers by themselves, so that a generation_config.json makes no difference
+    sources, ends = template.templates.sources, template.ends_by_next_role
+    return replace(
+        identity,
+        chat_template=_hash([sources, *ends] if ends else sources),
+        jinja2=version("jinja2"),
+        today=datetime.date.today().isoformat() if template.templates.write_date else None,
+    )
+
+
+def _content(tokenizer: Tokenizer, tokens: TextTokens) -> list[Any]:
+    """What turns text into tokens."""
+    ends = [tokens.prefix, tokens.suffix]
+    if tokens.content is None:
+        assert tokenizer.pretrained is not None, "a tokenizer without transformers is one in Rust"
+        return [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab(), ends]
+    settings, vocabulary = tokens.content
+    return [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary, ends]
+
+
+def _hash(value: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())

@@ -108,17 +108,10 @@ class StopTokens:
     def train(
         self, one: RenderedChat, trained: list[Span] | None, train_on: TrainOn, *, is_tagged: bool
     ) -> tuple[str, list[Span] | None, int]:
-        """Extend what is trained by the stop tokens that follow answers.
+        """Extend what is trained, None for all, by the stop tokens that follow answers.
 
-        Args:
-            one: the chat.
-            trained: what is trained, in order; None if everything is.
-            train_on: what is trained by default.
-            is_tagged: whether several spans may be parts of one answer.
-
-        Returns:
-            The chat's text, to which a stop token may have been appended; what is trained; and the number of answers
-            that end without a trained stop token.
+        Returns the chat's text, to which a stop token may have been appended; what is trained; and the number of
+        answers that end without a trained stop token. If chats are tagged, several spans may be parts of one answer.
         """
         chat, text = one.chat, one.text
         ends_with_answer = chat.messages[-1]["role"] == "assistant" and len(chat.messages) - 1 not in chat.masked
