@@ -50,18 +50,12 @@ PackedSources = Annotated[
 ]
 
 
-def command(*, resumes: bool = False, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
+def command(**settings: Any) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command of a function: of its arguments, its groups of `options`, and parameters annotated with `Option`.
 
-    Args:
-        resumes: whether the same command continues where it was interrupted, so that the message can say so.
-        settings: further arguments of `click.Command`.
+    The settings are those of `PackerCommand`.
     """
-
-    def make(function: Callable[..., None]) -> click.Command:
-        return click.command(cls=PackerCommand, resumes=resumes, **settings)(function)
-
-    return make
+    return click.command(cls=PackerCommand, **settings)
 
 
 def options(
@@ -98,7 +92,10 @@ def _debug(*, debug: Annotated[bool, Option("Show the traceback of an error.", G
 
 
 class PackerCommand(click.Command):
-    """A command with `--debug` that prints errors as one line, and lists its options under headings."""
+    """A command with `--debug` that prints errors as one line, and lists its options under headings.
+
+    If it `resumes` where it was interrupted, the message of an interrupt says so.
+    """
 
     def __init__(self, *arguments: Any, resumes: bool = False, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

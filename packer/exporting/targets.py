@@ -72,22 +72,18 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
     return columns
 
 
-def maxtext_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of the batch format `segment_ids`, row by row."""
-    columns: Columns = _batch(rows, "segment_ids")
+def _columns_of(format: str) -> Callable[[Sequence[Row]], Columns]:
+    """Return the function that makes the columns of a batch format, row by row, from a batch or its examples."""
+
+    def columns(rows: Sequence[Row]) -> Columns:
+        batch = _batch(rows, format)
+        if isinstance(batch, tuple):  # inputs and labels
+            return {**batch[0], "labels": batch[1]}
+        if isinstance(batch, list):
+            return {name: [example[name] for example in batch] for name in batch[0]}
+        return dict(batch)
+
     return columns
-
-
-def torchtitan_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of the batch format `torchtitan`, row by row."""
-    inputs, labels = _batch(rows, "torchtitan")
-    return {**inputs, "labels": labels}
-
-
-def torchtune_columns(rows: Sequence[Row]) -> Columns:
-    """Make the columns of the examples in the batch format `torchtune`."""
-    examples = _batch(rows, "torchtune")
-    return {name: [example[name] for example in examples] for name in examples[0]}
 
 
 def _batch(rows: Sequence[Row], format: str) -> Any:
@@ -108,17 +104,17 @@ TARGETS: dict[str, Target] = {
         columns={
             f"{side}{part}": "int32" for side in ("inputs", "targets") for part in ("", "_position", "_segmentation")
         },
-        values=maxtext_columns,
+        values=_columns_of("segment_ids"),
     ),
     "torchtitan": Target(
         summary="input, positions, labels (shifted)",
         columns=dict.fromkeys(("input", "positions", "labels"), "int32"),
-        values=torchtitan_columns,
+        values=_columns_of("torchtitan"),
     ),
     "torchtune": Target(
         summary="tokens, labels, input_pos, seq_lens",
         columns=dict.fromkeys(("tokens", "labels", "input_pos", "seq_lens"), "int32"),
-        values=torchtune_columns,
+        values=_columns_of("torchtune"),
     ),
     "parquet": Target(summary="all columns as they are"),
 }

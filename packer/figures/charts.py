@@ -185,41 +185,47 @@ _LABELS = 0.11
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrawnRow:
-    """A row to draw."""
+class ShownRow:
+    """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
 
-    name: str
-    """Label on the left, a few characters."""
+    row: int
+    """Number of the row in the dataset."""
 
-    extents: Sequence[int]
-    """Places of each segment in the row, without a padding tail."""
+    chosen: str = "at random"
+    """Why it is shown: drawn at random, or because it is one of the "least full" or has the "most segments"."""
+
+    extents: tuple[int, ...]
+    """Places that each segment takes in the row: its tokens, and padding by `--align`."""
 
     rest: int = 0
-    """Places of further segments, which are drawn as one."""
+    """Places of further segments, if the row has too many to show them all; they are drawn as one."""
 
-    sources: Sequence[int] | None = None
-    """Source of each segment, which gives its color; None for one color."""
+    lengths: tuple[int, ...] = ()
+    """Tokens of each segment."""
 
-    trained: Sequence[tuple[int, int]] = ()
-    """Ranges (first, end) of trained tokens."""
+    documents: tuple[int, ...] = ()
+    """Index of each document in its source."""
+
+    starts: tuple[int, ...] = ()
+    """Offset of each segment in its document."""
+
+    sources: tuple[int, ...] | None = None
+    """Source of each document in a mixture, which gives its color; None if it is not known, or there is one source."""
+
+    trained: tuple[int, ...] | None = None
+    """Trained tokens of each segment; None if labels were not read."""
+
+    trained_runs: tuple[tuple[int, int], ...] = ()
+    """Ranges (first, end) of trained tokens, as offsets in the row; short gaps may be left out."""
+
+    texts: tuple[str, ...] | None = None
+    """Beginning of each segment as text; None to show no text."""
 
 
-def row_plot(
-    title: str,
-    rows: Sequence[DrawnRow],
-    *,
-    max_len: int,
-    sources: Sequence[str] = (),
-    shows_trained: bool = False,
-) -> Plot:
+def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Sequence[str] = ()) -> Plot:
     """Draw rows below each other; segments have alternating shades, and what is left of a row is padding.
 
-    Args:
-        title: what the plot shows.
-        rows: the rows, at least one.
-        max_len: tokens per row.
-        sources: names of the sources of a mixture, for the legend.
-        shows_trained: whether trained tokens are known, for the legend.
+    In a mixture, segments have the color of their source, and `sources` are the names for the legend.
     """
     shapes: dict[str, list[str]] = {}
     borders: list[str] = []
@@ -232,12 +238,12 @@ def row_plot(
             shapes.setdefault(color, []).append(_box(end - extent, y, extent, BAR))
         if row.rest:
             shapes.setdefault("gray", []).append(_box(ends[-1], y, row.rest, BAR))
-        for first, end in row.trained:
+        for first, end in row.trained_runs:
             shapes.setdefault("orange", []).append(_box(first, y + BAR - _TRAINED, end - first, _TRAINED))
         borders += [f"M{end} {y}v{BAR}" for end in ends if end < max_len]
     known = {"documents, in turn": "blue"} if not sources else {}
     known |= {shortened(source): SERIES[2:][number % len(SERIES[2:])] for number, source in enumerate(sources[:4])}
-    known |= {"trained tokens": "orange"} if shows_trained else {}
+    known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
     entries, top = legend(known | {"padding": "empty"})
     height = STEP * len(rows)
     order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top
@@ -253,7 +259,9 @@ def row_plot(
     stretched |= {"x": f"{100 * _LABELS:g}%", "y": top, "width": f"{100 - 100 * _LABELS:g}%", "height": height}
     area = element("svg", stretched, tracks, *paths, element("path", lines | stroke("paper")))
     small = {"font-size": 10}
-    names = [label(row.name, x=0, y=top + i * STEP + 12, color="muted", attributes=small) for i, row in enumerate(rows)]
+    names = [
+        label(str(row.row), x=0, y=top + i * STEP + 12, color="muted", attributes=small) for i, row in enumerate(rows)
+    ]
     return Plot(title=title, height=top + height, body=entries + "".join(names) + area)
 
 

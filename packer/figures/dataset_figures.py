@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.facts import MixturePart, PlanTotals
+from packer.figures.charts import ShownRow
 from packer.figures.length_figures import Distribution, Padding, Tally, distribution, grouped_total, padding_ratios
 from packer.figures.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures
 from packer.options import PackOptions
@@ -48,44 +49,6 @@ class Epoch:
 
     packed_steps: int
     """Steps of packed_rows_per_step rows; the last may have fewer."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShownRow:
-    """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
-
-    row: int
-    """Number of the row in the dataset."""
-
-    chosen: str = "at random"
-    """Why it is shown: drawn at random, or because it is one of the "least full" or has the "most segments"."""
-
-    lengths: tuple[int, ...]
-    """Tokens of each segment."""
-
-    extents: tuple[int, ...]
-    """Places that each segment takes in the row: its tokens, and padding by `--align`."""
-
-    documents: tuple[int, ...]
-    """Index of each document in its source."""
-
-    starts: tuple[int, ...]
-    """Offset of each segment in its document."""
-
-    rest: int = 0
-    """Places of further segments, if the row has too many to show them all."""
-
-    sources: tuple[int, ...] | None = None
-    """Source of each document in a mixture; None if it is not known, or there is one source."""
-
-    trained: tuple[int, ...] | None = None
-    """Trained tokens of each segment; None if labels were not read."""
-
-    trained_runs: tuple[tuple[int, int], ...] = ()
-    """Ranges (first, end) of trained tokens, as offsets in the row; short gaps may be left out."""
-
-    texts: tuple[str, ...] | None = None
-    """Beginning of each segment as text; None to show no text."""
 
 
 @dataclass(frozen=True, kw_only=True)

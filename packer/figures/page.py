@@ -14,7 +14,8 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from packer.errors import PackerError
-from packer.figures.dataset_figures import Figures, ShownRow
+from packer.figures.charts import ShownRow
+from packer.figures.dataset_figures import Figures
 from packer.figures.page_sections import BATCHES, SECTIONS, computed_tokens
 from packer.figures.plain_text import count_of, duration, number, percent, share
 from packer.figures.svg_elements import style_sheet

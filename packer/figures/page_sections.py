@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import Totals
-from packer.figures.charts import Bar, DrawnRow, bar_plot, histogram_plot, line_plot, row_plot
+from packer.figures.charts import Bar, bar_plot, histogram_plot, line_plot, row_plot
 from packer.figures.dataset_figures import Figures
 from packer.figures.figure_tables import length_table, recommend_length
 from packer.figures.length_figures import Tally, binned, weighted_median
@@ -68,20 +68,8 @@ def rows_section(figures: Figures) -> Section:
         f"{holds} on average; rows are {share(figures.efficiency)} full. Of {count_of(figures.rows, 'row')}, "
         f"{', then '.join(shown)}:"
     )
-    shows_trained = any(row.trained is not None for row in rows)
-    shows_sources = any(row.sources is not None for row in rows)
-    plot = row_plot(
-        "Rows",
-        [
-            DrawnRow(
-                name=str(row.row), extents=row.extents, rest=row.rest, sources=row.sources, trained=row.trained_runs
-            )
-            for row in rows
-        ],
-        max_len=figures.max_len,
-        sources=[part.name for part in figures.mixture] if shows_sources else (),
-        shows_trained=shows_trained,
-    )
+    sources = [part.name for part in figures.mixture if any(row.sources is not None for row in rows)]
+    plot = row_plot("Rows", rows, max_len=figures.max_len, sources=sources)
     notes = []
     if not figures.is_packed:
         notes.append("These rows are planned. Which of their tokens are trained is known once they are packed.")

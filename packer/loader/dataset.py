@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.figures.charts import DrawnRow, row_plot
+from packer.figures.charts import ShownRow, row_plot
 from packer.figures.svg_elements import notebook_facts
 from packer.loader.cache_space import CacheOptions
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
@@ -43,8 +43,8 @@ MOST_HELD = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Opening:
-    """How a dataset is opened. Can be pickled."""
+class Opening:
+    """How a dataset is opened, here or in another process. Can be pickled."""
 
     path: AnyPath
     """Folder of the dataset."""
@@ -59,7 +59,7 @@ class _Opening:
     """Name of the manifest in the cache; None if it was not read before, or is on a disk."""
 
     tokens: GenerationTokens | None = None
-    """Tokens of an index, from its source."""
+    """Tokens of an index, with which its rows are filled; None if the shards have them."""
 
 
 class EpochList(list[_T]):
@@ -70,7 +70,7 @@ class EpochList(list[_T]):
 
 
 class PackedDataset:
-    """Memory-mapped rows of a packed dataset: `len(dataset)`, `dataset[i]`.
+    """Memory-mapped rows of a packed dataset, which `load` opens: `len(dataset)`, `dataset[i]`.
 
     A row is a dict of read-only arrays that view the mapped file:
 
@@ -92,27 +92,9 @@ class PackedDataset:
     for a dataset in object storage), so that each DataLoader worker maps the shards itself.
     """
 
-    def __init__(
-        self,
-        path: str | AnyPath,
-        *,
-        verify: bool = False,
-        cache_dir: str | Path | None = None,
-        cache_bytes: int | str | None = None,
-        source: SourceLike | Sequence[SourceLike] | None = None,
-        generations: int | None = None,
-    ) -> None:
-        path = any_path(expanded(path))
-        if verify:
-            _verify(path)
-        cache = CacheOptions.of(cache_dir, cache_bytes)
-        self._open(_Opening(path=path, cache=cache, generations=generations))
-        if source is not None:
-            self._open_source(expanded(source))
-
-    def _open(self, opening: _Opening) -> None:
-        """Read the manifest and open the shards, on a disk or in the cache of the node."""
-        path, key = opening.path, None
+    def __init__(self, opening: Opening, source: SourceLike | Sequence[SourceLike] | None = None) -> None:
+        # Read the manifest and open the shards, on a disk or in the cache of the node.
+        path, key, tokens = opening.path, None, opening.tokens
         self._cached: CachedDataset | None = None
         if isinstance(path, RemotePath):
             from packer.loader.cached_dataset import CachedDataset
@@ -132,26 +114,20 @@ class PackedDataset:
                 for number in range(len(manifest.shards)):
                     self._shards.open(number)
         self.path, self.manifest, self.max_len = path, manifest, manifest.max_len
-        self._opening = replace(opening, key=key, generations=len(manifest.generations))
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
-        self._set_tokens(opening.tokens)
 
-    def _open_source(self, source: SourceLike | Sequence[SourceLike]) -> None:
-        """Open the source of an index."""
-        from packer.loader.index_tokens import GenerationTokens
+        # Open the source of an index, whose tokens fill rows, or whole shards if it is in object storage.
+        if source is not None:
+            from packer.loader.index_tokens import GenerationTokens
 
-        tokens = GenerationTokens.open(self.path, self.manifest, source)
-        self._opening = replace(self._opening, tokens=tokens)
-        self._set_tokens(tokens)
-
-    def _set_tokens(self, tokens: GenerationTokens | None) -> None:
-        """Set the tokens with which rows are filled; None if the shards have them."""
+            tokens = GenerationTokens.open(path, manifest, source)
+        self._opening = replace(opening, key=key, generations=len(manifest.generations), tokens=tokens)
         self._tokens, self._row_shards = tokens, self._shards
         if tokens is not None and tokens.is_remote:
             from packer.loader.materialized_shards import materialized_shards
 
-            self._cached = materialized_shards(self.path, self.manifest, tokens, self._opening.cache)
+            self._cached = materialized_shards(path, manifest, tokens, opening.cache)
             self._row_shards, self._tokens = OpenShards(self._cached.open, MOST_HELD), None
 
     @property
@@ -227,17 +203,12 @@ class PackedDataset:
         opening = self._opening
         if isinstance(opening.path, Path):  # another process may run in another folder
             opening = replace(opening, path=opening.path.absolute())
-        return _reopened, (opening,)
+        return PackedDataset, (opening,)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards into the cache in the background, if they are read from there; `BatchSampler` calls this.
+        """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this.
 
-        Args:
-            shards: numbers of shards that are read now.
-            upcoming: numbers of shards that are read next.
-
-        Raises:
-            PackerError: the shards that are read at once do not fit into the cache.
+        Has no effect on shards that are not read from a cache.
         """
         if self._cached is not None:
             self._cached.fetch_ahead(shards, upcoming)
@@ -346,16 +317,11 @@ def load(
         PackerError: the folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
             changed, the cache cannot be used, or the source is not that of the index.
     """
-    return PackedDataset(
-        path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, source=source, generations=generations
-    )
-
-
-def _reopened(opening: _Opening) -> PackedDataset:
-    """Return a dataset in another process."""
-    dataset = PackedDataset.__new__(PackedDataset)
-    dataset._open(opening)
-    return dataset
+    path = any_path(expanded(path))
+    if verify:
+        _verify(path)
+    opening = Opening(path=path, cache=CacheOptions.of(cache_dir, cache_bytes), generations=generations)
+    return PackedDataset(opening, None if source is None else expanded(source))
 
 
 def _verify(path: AnyPath) -> None:
@@ -372,7 +338,7 @@ def _verify(path: AnyPath) -> None:
 _SHOWN_ROWS, _SHOWN_SEGMENTS = 5, 400  # rows in the picture of a notebook, and segments of a row drawn one by one
 
 
-def _drawn(number: int, row: Row) -> DrawnRow:
+def _drawn(number: int, row: Row) -> ShownRow:
     extents = row["seq_lengths"][: np.count_nonzero(row["doc_ids"] >= 0)]
-    shown = extents[:_SHOWN_SEGMENTS]
-    return DrawnRow(name=str(number), extents=shown.tolist(), rest=int(extents[_SHOWN_SEGMENTS:].sum()))
+    shown = tuple(extents[:_SHOWN_SEGMENTS].tolist())
+    return ShownRow(row=number, extents=shown, rest=int(extents[_SHOWN_SEGMENTS:].sum()))

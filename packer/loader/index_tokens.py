@@ -282,9 +282,6 @@ class GenerationTokens:
     parts: tuple[IndexTokens, ...]
     """Tokens of each generation."""
 
-    firsts: tuple[int, ...]
-    """Number of the first document of each generation."""
-
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> GenerationTokens:
         """Open the source of an index, or the sources of its generations in order.
@@ -300,7 +297,7 @@ class GenerationTokens:
                         f"'{name}' is {parts[0].dtypes[name]} in the source of generation 0, and {dtype} in that of "
                         f"generation {number}: give sources with columns of one type, or pack them to one index"
                     )
-        return cls(parts=tuple(parts), firsts=tuple(part.first_document for part in parts))
+        return cls(parts=tuple(parts))
 
     @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
@@ -316,7 +313,8 @@ class GenerationTokens:
         """Return rows with their tokens; see `IndexTokens.fill`."""
         if len(self.parts) == 1:
             return self.parts[0].fill(rows)
-        generations = [bisect_right(self.firsts, int(row["doc_ids"][0])) - 1 for row in rows]
+        firsts = [part.first_document for part in self.parts]
+        generations = [bisect_right(firsts, int(row["doc_ids"][0])) - 1 for row in rows]
         filled = list(rows)
         for generation in dict.fromkeys(generations):
             at = [index for index, each in enumerate(generations) if each == generation]

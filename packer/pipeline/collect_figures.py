@@ -16,7 +16,7 @@ from packer.errors import PackerError
 from packer.figures.dataset_figures import Figures, RowLengths
 from packer.figures.length_figures import tally
 from packer.figures.row_figures import RowFigures, RowSums
-from packer.loader.dataset import PackedDataset
+from packer.loader.dataset import load
 from packer.options import PackOptions
 from packer.options.pack_fields import LONGEST_ROW
 from packer.paths import PathList, expanded
@@ -130,7 +130,7 @@ def packed_figures(
     """
     folder = any_path(expanded(packed))
     with system_errors(folder, resumes=False):
-        dataset = PackedDataset(folder) if for_report else None
+        dataset = load(folder) if for_report else None
         manifest = read_manifest(folder) if dataset is None else dataset.manifest
         rows = _rows_of(folder, manifest, keeps_rows=for_report)
         figures = Figures(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.figures.dataset_figures import ShownRow
+from packer.figures.charts import ShownRow
 from packer.figures.row_figures import RowProfile
 from packer.loader.dataset import PackedDataset
 from packer.loader.draws import draws, stream_key
