@@ -34,16 +34,8 @@ def find_boundaries(
 ) -> Boundaries:
     """Return the segments of a batch `[rows, row_tokens]`; the layers of a forward pass share one result.
 
-    Args:
-        rows: rows in the batch.
-        row_tokens: tokens per row.
-        cu_seq_lens: `[segments + 1]` over all rows, as `packer.collate` returns it; preferred over position_ids.
-        max_length: tokens in the longest segment, for `cu_seq_lens`.
-        position_ids: `[rows, row_tokens]` or `[1, row_tokens]`; a segment starts where they do not increase by one.
-        device: device of the resulting `cu_seqlens`.
-
-    Raises:
-        PackerError: there are neither cu_seq_lens nor position_ids, or they do not fit the batch.
+    They are those of `cu_seq_lens`, `[segments + 1]` over all rows, with `max_length` tokens in the longest. Without
+    them, a segment starts where `position_ids`, `[rows, row_tokens]` or `[1, row_tokens]`, do not increase by one.
     """
     source = cu_seq_lens if cu_seq_lens is not None else position_ids
     if source is None:
@@ -52,20 +44,26 @@ def find_boundaries(
             "documents would attend to each other; `packer check` lists the attn_implementation that is safe for it; "
             "M-RoPE needs the position in the document as the first of 4 rows of position_ids"
         )
-    arguments = rows, row_tokens, cu_seq_lens, max_length, position_ids, device
-    if torch.compiler.is_compiling():  # the cache and the checks below would break the graph
-        compiled = _find(*arguments)
-        if cu_seq_lens is not None:
-            _check_compiled(compiled, rows * row_tokens)
-        return compiled
     global _last
-    is_kept = not source.is_inference()  # such a tensor has no version, so that a change of it would not be noticed
+    is_compiling = torch.compiler.is_compiling()  # the last result and `_check` would break the graph
+    # A tensor in inference mode has no version, so that a change of it would not be noticed.
+    is_kept = not is_compiling and not source.is_inference()
     key = (rows, row_tokens, device, source._version, cu_seq_lens is None) if is_kept else ()
-    last_source, last_key, found = _last
-    if is_kept and last_source() is source and last_key == key and found is not None:
-        return found
-    found = _find(*arguments)
-    _check(found, rows * row_tokens)
+    if is_kept:
+        last_source, last_key, last = _last
+        if last_source() is source and last_key == key and last is not None:
+            return last
+    if cu_seq_lens is None:
+        starts, max_length = _restarts(source, rows, row_tokens), None
+    else:
+        starts = cu_seq_lens
+    if max_length is None:
+        max_length = starts.diff().max()
+    found = Boundaries(cu_seqlens=starts.to(device, torch.int32), longest=int(max_length))
+    if not is_compiling:
+        _check(found, rows * row_tokens)
+    elif cu_seq_lens is not None:
+        _check_compiled(found, rows * row_tokens)
     if is_kept:
         _last = (weakref.ref(source), key, found)
     return found
@@ -74,23 +72,6 @@ def find_boundaries(
 _last: tuple[weakref.ref[torch.Tensor], tuple[object, ...], Boundaries | None]
 _last = (weakref.ref(torch.empty(0)), (), None)
 """Tensor, other arguments and result of the last call."""
-
-
-def _find(
-    rows: int,
-    row_tokens: int,
-    cu_seq_lens: torch.Tensor | None,
-    max_length: int | torch.Tensor | None,
-    position_ids: torch.Tensor | None,
-    device: torch.device,
-) -> Boundaries:
-    if cu_seq_lens is None:
-        assert position_ids is not None
-        cu_seq_lens = _restarts(position_ids, rows, row_tokens)
-        max_length = None
-    if max_length is None:
-        max_length = cu_seq_lens.diff().max()
-    return Boundaries(cu_seqlens=cu_seq_lens.to(device, torch.int32), longest=int(max_length))
 
 
 def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.Tensor:
