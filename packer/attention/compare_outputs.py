@@ -53,9 +53,6 @@ def make_batches(model: PreTrainedModel, position_offset: int) -> tuple[dict[str
     """Return a packed batch of random tokens and the same batch with one document changed, on the model's device.
 
     `position_offset` is the position of the first token of every document.
-
-    Raises:
-        PackerError: the model has fewer than two tokens that are not special.
     """
     config = model.config.get_text_config()
     fields = vars(model.config) | vars(config)
@@ -103,9 +100,6 @@ def reference_outputs(model: PreTrainedModel, batch: Mapping[str, Any], changed:
     """Return the outputs for each document alone; `moved` is measured on the batch without segment boundaries.
 
     `moved` is then the effect that a change has if documents attend to each other.
-
-    Raises:
-        PackerError: the model fails on single documents.
     """
     without_cache = accepted_arguments(model, {"use_cache": False})
     try:
@@ -142,12 +136,8 @@ def outputs_alone(
 ) -> Outputs:
     """Return the outputs for each document of a batch alone; `moved` is 0.
 
-    Args:
-        model: model in training mode.
-        batch: batch from `make_batches`.
-        boundaries: whether to pass positions and segment boundaries, without which some implementations do not run.
-        copies: rows that contain the document; more than one changes only how sums are rounded.
-        padding: tokens to append to the document, which do not affect a causal model.
+    Some implementations do not run without positions and segment `boundaries`. More than one of `copies`, the rows that
+    contain the document, changes only how sums are rounded; tokens of `padding` after it do not affect a causal model.
     """
     without_cache = accepted_arguments(model, {"use_cache": False})
     trained = int((batch["labels"] != NO_LOSS).sum())

@@ -325,13 +325,9 @@ class Rounding:
 
 
 def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: Outputs, plain: Outputs) -> Rounding:
-    """Measure the effect of rounding on a model that uses the implementation to be probed.
+    """Measure the effect of rounding on a model that uses the implementation to be probed, and made `packed`.
 
-    Args:
-        model: model in training mode, without dropout.
-        batch: batch from `make_batches`.
-        packed: outputs of the model for the batch.
-        plain: outputs for the single documents, by an implementation that needs no boundaries.
+    `plain` are outputs for the single documents, by an implementation that needs no boundaries.
     """
     alone = outputs_alone(model, batch, boundaries=True)
     perturbed = _perturbed_outputs(model, batch, boundaries=True)
@@ -350,11 +346,7 @@ def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: O
 def is_rounding(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs, other: Outputs) -> bool:
     """Return whether rounding explains the difference between outputs for single documents; False for NaN.
 
-    Args:
-        model: model in training mode, without dropout, that computed `alone`.
-        batch: batch from `make_batches`.
-        alone: outputs of the model for the single documents, without boundaries.
-        other: outputs by another implementation.
+    The model computed `alone`, without boundaries; `other` is by another implementation.
     """
     found, limit = max(differences(other, alone)), tolerance_of(alone.logits.dtype).difference
     if not found <= limit:

@@ -51,11 +51,7 @@ def document_frequencies(model: PreTrainedModel) -> Iterator[None]:
 
 
 def check_longest_segment(config: PretrainedConfig, longest: int) -> None:
-    """Check that the longest segment does not change the frequencies of other documents.
-
-    Raises:
-        PackerError: it does, and `use_document_frequencies` was not called for the model.
-    """
+    """Refuse a longest segment that changes the frequencies of others, without `use_document_frequencies`."""
     if not hasattr(config, "rope_parameters") or torch.compiler.is_compiling():
         return
     limit = rope_limit(config)
@@ -137,11 +133,7 @@ def _longrope(module: Any, arguments: dict[str, Any], positions: torch.Tensor, l
 
 
 def document_lengths(positions: torch.Tensor) -> torch.Tensor:
-    """Return the length of each token's document, shaped like `positions`: [[0, 1, 2, 0, 1]] -> [[3, 3, 3, 2, 2]].
-
-    Args:
-        positions: `[rows, tokens]`, restarting at 0 with every document.
-    """
+    """Return the length of each token's document, shaped like `positions`: [[0, 1, 2, 0, 1]] -> [[3, 3, 3, 2, 2]]."""
     tokens = positions.shape[1]
     places = torch.arange(tokens, device=positions.device).expand_as(positions)
     ends = torch.ones_like(positions, dtype=torch.bool)

@@ -38,12 +38,10 @@ def error_as_json(message: str, code: int) -> str:
 
 @contextmanager
 def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False) -> Iterator[None]:
-    """Print errors that a user can fix as one line and exit.
+    """Print errors that a user can fix as one line, and `as_json` on stdout as well, and exit.
 
-    Args:
-        debug: raise the errors, so that Python prints their traceback.
-        as_json: print {"error": ..., "exit_code": ...} on stdout as well.
-        resumes: say that the same command continues where it was interrupted.
+    With `debug`, they are raised, so that Python prints their traceback. If the same command `resumes` where it was
+    interrupted, the line says so.
     """
     code = 1
     try:

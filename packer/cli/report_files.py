@@ -39,9 +39,6 @@ def check_report_files(
     """Check before the work begins that the files can be written, and that text can be shown.
 
     A file of another kind, such as a source whose name follows `--report` by mistake, is never replaced.
-
-    Raises:
-        PackerError: a file cannot be written, or an option is missing.
     """
     for option, path, ending in (("--report", report, ".html"), ("--plot", plot, ".svg")):
         if path is None:
@@ -62,11 +59,7 @@ def check_report_files(
 
 
 def text_decoder(*, with_text: bool, tokenizer: str | None) -> Callable[[Any], str] | None:
-    """Return the function from token ids to text; None to show no text.
-
-    Raises:
-        PackerError: there is no such tokenizer.
-    """
+    """Return the function from token ids to text; None to show no text."""
     if not with_text or tokenizer is None:
         return None
     from packer.text import open_decoder
@@ -77,11 +70,7 @@ def text_decoder(*, with_text: bool, tokenizer: str | None) -> Callable[[Any], s
 def write_report_files(
     figures: Figures, *, report: Path | None, plot: Path | None = None, plot_of: str = "rows"
 ) -> list[str]:
-    """Write the requested report and plot, and return a line about each.
-
-    Raises:
-        PackerError: a file cannot be written, or the dataset has no such plot.
-    """
+    """Write the requested report and plot, and return a line about each."""
     from packer.figures.page import render_page, render_plot
 
     lines = []

@@ -76,13 +76,7 @@ class RowSegment:
 def segments_of(
     row: Mapping[str, Any], *, kept: Sequence[str] = (), kept_tokens: Sequence[str] = ()
 ) -> list[RowSegment]:
-    """Return the segments of a row of a `PackedDataset`.
-
-    Args:
-        row: the row.
-        kept: names of kept columns with a value per segment.
-        kept_tokens: names of kept columns with a value per token.
-    """
+    """Return the segments of a row of a `PackedDataset`, with kept columns of a value per segment and per token."""
     found, place = [], 0
     lengths = row.get("seq_tokens", row["seq_lengths"])
     has_origin = "source_ids" in row and "copy" in row
@@ -110,11 +104,7 @@ def render_row(
 ) -> str:
     """Return a table with one line per segment: its length, document, trained tokens, kept columns and first tokens.
 
-    Args:
-        segments: segments of the same dataset, at least one.
-        decode: function from token ids to text; None to show the ids.
-        group_by: name of the kept column by which documents were grouped, if any.
-        color: whether to give each line a color.
+    Tokens are shown as text if they can be decoded. `group_by` is the kept column by which documents were grouped.
     """
     kept, kept_tokens = list(segments[0].kept), list(segments[0].kept_tokens)
     named = [f"{name} (group)" if name == group_by else name for name in kept]
@@ -143,11 +133,6 @@ def render_text(segments: Sequence[RowSegment], *, decode: Decode | None = None,
     """Return all tokens of segments, with trained ones distinguished from their context.
 
     Trained tokens are bold and context is dim; without color, trained tokens are between [[ and ]].
-
-    Args:
-        segments: segments of a row.
-        decode: function from token ids to text; None to show the ids.
-        color: whether the output may hold ANSI codes.
     """
     parts = []
     for segment in segments:

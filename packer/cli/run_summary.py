@@ -41,13 +41,8 @@ def render_manifest_summary(
 ) -> str:
     """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
 
-    Args:
-        manifest: of the packed dataset.
-        rows: how mixed all rows or some of them are; None to leave that out.
-        output: folder of the packed dataset, as the user wrote it.
-        seconds: time that packing took.
-        compiling: the part of this time in which kernels were compiled.
-        verbose: whether to show every figure, and what it means; otherwise zeros are left out.
+    `rows` says how mixed all rows or some of them are, and `compiling` how many of the seconds kernels were compiled.
+    With `verbose`, every figure is shown, and what it means; otherwise zeros are left out.
     """
     options, path = manifest.options, any_path(output) / manifest.rejected_name
     lines = [
@@ -65,16 +60,7 @@ def render_manifest_summary(
 def render_append_summary(
     manifest: Manifest, added: Manifest, *, output: str, seconds: float, compiling: float = 0, verbose: bool = False
 ) -> str:
-    """Return the summary of `packer append`: what happened to the new documents, and what the dataset has now.
-
-    Args:
-        manifest: of the dataset.
-        added: of what was appended.
-        output: folder of the dataset, as the user wrote it.
-        seconds: time that it took.
-        compiling: the part of this time in which kernels were compiled.
-        verbose: as in `render_manifest_summary`.
-    """
+    """Return the summary of `packer append`: what happened to the new documents, and what the dataset has now."""
     documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.rows, "row")
     lines = _rows_summary("Appended", added, None, duration_and_compiling(seconds, compiling), verbose=verbose)
     lines += _rejected_lines(added.totals.documents_rejected, any_path(output) / added.rejected_name)
@@ -104,13 +90,7 @@ def _rows_summary(done: str, manifest: Manifest, rows: RowFigures | None, took: 
 
 
 def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> str:
-    """Return the summary of `packer export`.
-
-    Args:
-        record: content of the export's record file.
-        output: folder of the export, as the user wrote it.
-        seconds: time that exporting took.
-    """
+    """Return the summary of `packer export`, given the content of its record file."""
     packed, files = record["packed"], record["files"]
     rows = f"{count_of(packed['rows'], 'row')} of {packed['max_len']:,} tokens"
     size = byte_size(sum(file["bytes"] for file in files))
@@ -126,13 +106,7 @@ def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> 
 
 
 def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> str:
-    """Return the summary of `packer tokenize`.
-
-    Args:
-        report: content of tokenized.json.
-        output: folder of the tokenized dataset, as the user wrote it.
-        seconds: time that tokenizing took.
-    """
+    """Return the summary of `packer tokenize`."""
     source = report.source
     counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
     lines = [f"Tokenized {counts} in {duration(seconds)}"]

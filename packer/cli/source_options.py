@@ -30,12 +30,7 @@ def source_of(dataset: tuple[str, ...]) -> str | PathList:
 def sources_and_weights(
     dataset: tuple[str, ...], sources: tuple[str, ...]
 ) -> tuple[str | PathList | list[str], tuple[float, ...]]:
-    """(the source, ()), or (the sources of a mixture, their weights).
-
-    Raises:
-        click.UsageError: there are both DATASET and --source, or neither.
-        OptionError: a weight is not a number.
-    """
+    """Return (the source, ()), or (the sources of a mixture, their weights)."""
     if bool(dataset) == bool(sources):
         raise click.UsageError("Give a DATASET, or a mixture of several with --source PATH:WEIGHT.")
     if dataset:
@@ -45,11 +40,7 @@ def sources_and_weights(
 
 
 def lengths_and_column(lengths: str) -> tuple[tuple[str], str | None]:
-    """Split FILE:COLUMN at the last colon; a .npy file has no columns.
-
-    Raises:
-        OptionError: no column is named.
-    """
+    """Split FILE:COLUMN at the last colon; a .npy file has no columns."""
     path, colon, column = lengths.rpartition(":")
     if lengths.endswith(".npy"):
         return (lengths,), None

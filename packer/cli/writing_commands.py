@@ -38,11 +38,7 @@ def run_job(
 ) -> tuple[Result, dict[str, float]]:
     """Run a function of the pipeline that writes an output, and return its result and the seconds that it took.
 
-    Args:
-        function: the function; if the command has `EngineOptions`, it takes a `Job`.
-        arguments: its first arguments.
-        values: values of the command's options, among them those of `OutputOptions` and perhaps `EngineOptions`.
-        options: other keyword arguments of the function.
+    `values` are those of the command's options. If `EngineOptions` are among them, the function takes a `Job`.
     """
     from packer.algorithms.jit import compile_seconds
     from packer.pipeline.job import Job

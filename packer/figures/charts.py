@@ -74,14 +74,7 @@ def bar_plot(title: str, bars: Sequence[Bar], *, largest: float = 0.0) -> Plot:
 
 
 def line_plot(title: str, series: Series, ticks: Sequence[str], *, shown: Callable[[float], str]) -> Plot:
-    """Draw shares as lines over equally spaced positions, from 0 to the largest.
-
-    Args:
-        title: what the plot shows.
-        series: color and share at each position, at least one, by name; shares are 0 or more.
-        ticks: label of each position.
-        shown: function that formats a share.
-    """
+    """Draw shares, which `shown` formats, as lines over equally spaced positions, which have the labels `ticks`."""
     entries, top = legend({each: color for each, (color, _) in series.items()})
     largest = max(max(shares) for _, shares in series.values())
     parts = [grid(largest)]
@@ -111,15 +104,10 @@ def histogram_plot(
     shown: Callable[[float], str],
     marks: Mapping[str, float] | None = None,
 ) -> Plot:
-    """Draw the shares of each series in bins of equal width, side by side.
+    """Draw the shares of each series, which `shown` formats, in bins of equal width, side by side.
 
-    Args:
-        title: what the plot shows.
-        bins: range of each bin in words, at least one.
-        series: (color, share of each bin) by name.
-        ticks: label of each edge of the bins, one more than bins, or "" for none; as many are written as fit.
-        shown: function that formats a share.
-        marks: positions in bins, 0 to the number of bins, by name; each is a vertical line.
+    `bins` has the range of each bin in words, `ticks` the label of each edge, of which as many are written as fit, and
+    `marks` the positions of vertical lines, from 0 to the number of bins, by name.
     """
     entries, top = legend({each: color for each, (color, _) in series.items()})
     largest = max(max(shares) for _, shares in series.values())

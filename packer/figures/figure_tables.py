@@ -17,9 +17,7 @@ _PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 def render_figures(figures: Figures, *, unicode: bool = True) -> str:
     """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns.
 
-    Args:
-        figures: figures of the dataset.
-        unicode: whether to draw bars with block characters; False uses ASCII only.
+    Bars are drawn with block characters, or in ASCII if not `unicode`.
     """
     return _render_packed(figures, unicode=unicode) if figures.is_packed else _render_planned(figures, unicode=unicode)
 
@@ -85,12 +83,7 @@ def mixing_facts(rows: RowFigures) -> list[list[str]]:
 
 
 def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
-    """Compare the requested share or epochs of each source of a mixture with the tokens that reach the rows.
-
-    Args:
-        sources: sources of the mixture.
-        unit: unit of their weights, "tokens" or "epochs".
-    """
+    """Compare the requested share or epochs, by `unit`, of each source of a mixture with the tokens in the rows."""
     all_tokens = sum(source.taken.tokens_kept for source in sources)
     all_weights = sum(source.weight for source in sources)
     asked = "epochs asked" if unit == "epochs" else "asked"

@@ -30,9 +30,7 @@ _LISTED = 40
 def render_page(figures: Figures, *, made_by: str = "") -> str:
     """Return the report as a page of HTML. The same arguments give the same text.
 
-    Args:
-        figures: what the page shows.
-        made_by: what made the page, in lines that can be copied: the command, the version, the date.
+    `made_by` are lines that can be copied: the command, the version and the date.
     """
     sections = {name: section for name, make in SECTIONS.items() if (section := make(figures)) is not None}
     style = _asset("style.css") + style_sheet()
@@ -58,11 +56,7 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
 
 
 def render_plot(figures: Figures, name: str) -> str:
-    """Return the plot of a section as an SVG file.
-
-    Raises:
-        PackerError: the dataset has no such plot.
-    """
+    """Return the plot of a section as an SVG file; a plot that the dataset does not have is a PackerError."""
     section = SECTIONS[name](figures)
     if section is None or section.plot is None:
         reason = "it is not a mixture" if section is None else "its rows do not show it"

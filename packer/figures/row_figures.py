@@ -76,9 +76,7 @@ class RowProfile:
     def wait(self, ranks: int, *, matrices: int = 0) -> float:
         """Return the expected largest work of `ranks` random rows, divided by the mean work of a row.
 
-        Args:
-            ranks: rows that are computed at the same time, one on each rank.
-            matrices: work of everything but attention in each row, in keys.
+        `matrices` is the work of everything but attention in each row, in keys.
         """
         work = np.sort(self.keys).astype(np.float64) + matrices
         below = np.arange(1, len(work) + 1) / len(work)
@@ -147,10 +145,8 @@ class RowFigures:
 class RowSums:
     """Accumulator that computes `RowFigures` from rows that are added in parts.
 
-    Args:
-        max_len: tokens per row.
-        limits: most that a row may hold of each limited column, by column.
-        keeps_rows: whether to hold the numbers of each row, for `RowFigures.profile`.
+    `limits` has the most that a row may hold of each limited column; `keeps_rows` says whether to hold the numbers of
+    each row, for `RowFigures.profile`.
     """
 
     def __init__(self, max_len: int, *, limits: Mapping[str, int] = {}, keeps_rows: bool = False) -> None:
@@ -282,13 +278,8 @@ def shuffled(histogram: NDArray[np.int64]) -> RowFigures:
 def shuffled_rows(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (lengths, row_starts) of segments in random order, in rows that end before an overflow.
 
-    If there are more than SAMPLED segments, a sample of about as many is shuffled.
-
-    Args:
-        histogram: (max_len + 1,) number of segments by length, with histogram[0] == 0.
-
-    Returns:
-        Lengths, shape (segments,), and row_starts, shape (rows + 1,), as for `RowSums.add`.
+    Both are as for `RowSums.add`. If the histogram, shape (max_len + 1,), has more than SAMPLED segments, a sample of
+    about as many is shuffled.
     """
     segments = int(histogram.sum())
     counts = histogram

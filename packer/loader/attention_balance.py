@@ -52,14 +52,8 @@ def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDA
     and the least expensive slot as long as that helps. Among slots of one size the most expensive come first, so that
     neighboring slots, which run at the same time on different ranks, have similar costs.
 
-    Example: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
-
-    Args:
-        costs: (rows,) cost of each row.
-        sizes: (slots,) rows per slot, in descending order; they sum to the number of rows.
-
-    Returns:
-        The row numbers of each slot, ascending.
+    `sizes` has the rows per slot, in descending order, and sums to the number of rows. Returned are the row numbers of
+    each slot, ascending: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
     """
     slots: list[list[int]] = [[] for size in sizes if size]
     open_slots = [(0, slot) for slot in range(len(slots))]

@@ -123,11 +123,7 @@ def flat_batch(
 ) -> dict[str, Any]:
     """Return the keys of DataCollatorWithFlattening, and `use_cache`, for segments that lie end to end.
 
-    Args:
-        input_ids: (T,) tokens.
-        labels: (T,) labels, not shifted.
-        lengths: (segments,) segment lengths, which sum to T.
-        static: shape whose segments `cu_seq_lens_q` and `cu_seq_lens_k` are padded to.
+    `input_ids` and `labels`, which are not shifted, have the shape (T,); `lengths` of the segments sum to T.
     """
     cu_seqlens = pad_cu_seqlens(cu_seqlens_of(lengths), static).astype(np.int32)
     longest = int(lengths.max()) if static is None else static.max_len

@@ -333,10 +333,8 @@ def called_by_iter_of_accelerate() -> bool:
 
     accelerate passes its own count, which starts at 0 whatever the epoch of the sampler, and does not increase after a
     pass that ends with the last batch instead of a StopIteration: `[next(batches) for _ in range(len(loader))]` would
-    repeat the same epoch forever. Only the name of the caller distinguishes the two calls.
-
-    Raises:
-        PackerError: the loader dispatches batches.
+    repeat the same epoch forever. Only the name of the caller distinguishes the two calls. A loader that dispatches
+    batches is a PackerError.
     """
     caller = sys._getframe(2)  # of set_epoch
     if caller.f_globals.get("__name__") != "accelerate.data_loader":
@@ -361,15 +359,7 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
 
     Rows are sorted by a hash of seed, epoch and row number, which no library version can change: a run that is resumed
     in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row, computing it
-    40.
-
-    Args:
-        rows: number of rows.
-        seed: seed of the permutation, or None for the order on disk.
-        epoch: each epoch has a permutation of its own.
-
-    Raises:
-        PackerError: seed or epoch is not in 0..2^64-1.
+    40. Without a seed, it is the order on disk. A seed or epoch that is not in 0..2^64-1 is a PackerError.
     """
     for name, value in (("seed", seed), ("epoch", epoch)):
         if value is not None:

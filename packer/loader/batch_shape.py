@@ -61,9 +61,6 @@ def pad_tokens(tokens: RowTokens, static: StaticShape | None) -> RowTokens:
     """Append segments of padding, of at most `static.max_len` tokens each, up to `static.tokens`.
 
     Without a shape, do nothing. Example: with tokens 12 and max_len 4, lengths [3, 2] -> [3, 2, 4, 3].
-
-    Raises:
-        PackerError: the batch has more tokens than the shape.
     """
     if static is None:
         return tokens
@@ -85,9 +82,6 @@ def pad_cu_seqlens(cu_seqlens: NDArray[np.int64], static: StaticShape | None) ->
     """Append empty segments, as repeats of the last element, up to `static.segments`; without a shape, do nothing.
 
     Example: with segments 4, [0, 3, 12] -> [0, 3, 12, 12, 12].
-
-    Raises:
-        PackerError: there are more segments than the shape has.
     """
     if static is None:
         return cu_seqlens

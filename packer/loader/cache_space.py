@@ -67,14 +67,9 @@ class _Cached:
 
 
 class CacheSpace:
-    """Space in a cache folder, shared by all processes of a node.
+    """Space in a cache folder, shared by all processes of a node; the arguments are those of `CacheOptions`.
 
-    Args:
-        folder: the cache folder.
-        limit: bytes that all shards in it may take; None for half of what the disk has for them.
-
-    Raises:
-        PackerError: the folder cannot be used, or the disk has less room than the limit.
+    A PackerError says that the folder cannot be used, or that the disk has less room than the limit.
     """
 
     def __init__(self, folder: Path, limit: int | None) -> None:
@@ -110,25 +105,14 @@ class CacheSpace:
             yield
 
     def limit(self, used: int) -> int:
-        """Return the number of bytes that all shards may take.
-
-        Args:
-            used: bytes that they take now.
-        """
+        """Return the number of bytes that all shards may take, which take `used` bytes now."""
         return (used + shutil.disk_usage(self.folder).free) // 2 if self._limit is None else self._limit
 
     def reserve(self, path: Path, size: int, *, displace: bool) -> Path | None:
-        """Make room for a shard; evict those that were not used for the longest time, if necessary.
+        """Make room for a shard, and return a new file to write it to; None if there is no room.
 
-        Shards that a process reads are never evicted.
-
-        Args:
-            path: final path of the shard.
-            size: its bytes.
-            displace: whether to evict shards that a process will read soon, too.
-
-        Returns:
-            A new file to write the shard to, or None if there is no room.
+        If necessary, shards that were not used for the longest time are evicted, with `displace` also those that a
+        process will read soon, but never those that a process reads.
         """
         with self.mutex():
             cached = self._cached()
@@ -173,12 +157,7 @@ class CacheSpace:
 
 
 def try_lock(path: Path, *, shared: bool, create: bool) -> file_locks.FileLock | None:
-    """Lock a file in a cache; see `file_locks.try_lock`.
-
-    Raises:
-        FileNotFoundError: the file does not exist, and is not to be created.
-        PackerError: the file system has no locks.
-    """
+    """Lock a file in a cache as `file_locks.try_lock` does; a PackerError says that the file system has no locks."""
     try:
         return file_locks.try_lock(path, shared=shared, create=create)
     except file_locks.NoLocksError as error:

@@ -24,13 +24,7 @@ from packer.stores.file_locks import FileLock
 class CachedDataset:
     """A dataset that is read through the cache: shards are fetched when they are needed, or ahead.
 
-    Args:
-        manifest: manifest of the dataset.
-        providers: for each generation, the name of its folder in the cache, and what fetches its shards.
-        options: where shards are kept.
-
-    Raises:
-        PackerError: the cache cannot be used, or is too small for a shard.
+    `providers` has, for each generation, the name of its folder in the cache, and what fetches its shards.
     """
 
     def __init__(
@@ -53,15 +47,7 @@ class CachedDataset:
         self._pid = os.getpid()
 
     def open(self, number: int, give_up_one: Callable[[], bool]) -> OpenShard:
-        """Map a shard; fetch it if it is not in the cache.
-
-        Args:
-            number: number of the shard.
-            give_up_one: closes a shard that is not needed any more; returns whether there was one.
-
-        Raises:
-            PackerError: as `ShardCache.hold` and `OpenShard`.
-        """
+        """Map a shard, given its number; fetch it if it is not in the cache, for which `give_up_one` may make room."""
         cache, entry = _find(number, self._manifest, self._caches)
         lock, found = cache.hold(entry, give_up_one=give_up_one)
         try:
@@ -71,14 +57,9 @@ class CachedDataset:
             raise PackerError(str(error).replace(str(cache.folder), str(cache.provider.folder))) from error
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards in the background, and keep them in the cache until other ones are named.
+        """Fetch shards that are read now, then upcoming ones, in the background, and keep them until others are named.
 
-        Args:
-            shards: numbers of shards that are read now.
-            upcoming: numbers of shards that are read next.
-
-        Raises:
-            PackerError: the shards that are read at once do not fit into the cache.
+        If those that are read now do not fit into the cache together, this is a PackerError.
         """
         if (shards, upcoming) == self._wanted:
             return
@@ -108,11 +89,7 @@ class ReadAhead:
     """Shards that are wanted soon, fetched one after the other.
 
     Errors are not raised here: whoever needs the shard fetches it again, and raises its error then. It does not
-    refer to the dataset, which may end before its thread.
-
-    Args:
-        manifest: manifest of the dataset.
-        caches: the cache of each generation.
+    refer to the dataset, which may end before its thread. `caches` has the cache of each generation.
     """
 
     def __init__(self, manifest: Manifest, caches: Sequence[ShardCache]) -> None:

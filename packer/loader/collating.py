@@ -185,12 +185,7 @@ REQUIRED = ("input_ids", "seq_lengths", "doc_ids")
 
 
 def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return the rows of a batch with arrays as columns; rows of a PackedDataset are returned as they are.
-
-    Raises:
-        PackerError: there are no rows, a required column is missing, only some rows have labels, or a required
-            column does not hold integers in one dimension.
-    """
+    """Return the rows of a batch with arrays as columns; rows of a PackedDataset are returned as they are."""
     found = []
     for where, row in _items(rows, "row", "pass rows of packer.load"):
         if "input_ids" not in row and "doc_starts" in row:
@@ -217,12 +212,7 @@ def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
 def examples_as_arrays(
     examples: Sequence[Mapping[str, Any]],
 ) -> tuple[list[NDArray[np.integer[Any]]], list[NDArray[np.integer[Any]]]]:
-    """Return (tokens, labels) of raw examples, one array per example; the labels are the tokens if there are none.
-
-    Raises:
-        PackerError: there are no examples, only some of them have labels, or one has no tokens, another number of
-            labels than of tokens, or values that are not integers in one dimension.
-    """
+    """Return (tokens, labels) of raw examples, one array per example; the labels are the tokens if there are none."""
     tokens, labels = [], []
     for where, example in _items(examples, "example", "pass mappings with input_ids"):
         if "input_ids" not in example:

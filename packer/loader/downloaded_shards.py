@@ -50,29 +50,17 @@ class DownloadedShards:
             "another folder"
         )
 
-    def found(self, path: Path, entry: ShardEntry) -> ShardEntry | None:
-        """Return the entry if the file has its size."""
-        return entry if path.stat().st_size == entry.bytes else None
-
-    def is_intact(self, path: Path, entry: ShardEntry) -> bool:
-        """Whether the file is what the manifest says."""
-        return _fault(path, entry) is None
+    def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
+        """Return the entry if the file has its size, or its size and hash."""
+        is_found = _fault(path, entry) is None if intact else path.stat().st_size == entry.bytes
+        return entry if is_found else None
 
 
 def read_cached_manifest(source: RemotePath, folder: Path, key: str | None) -> tuple[Manifest, str]:
-    """Read the manifest of a dataset, and keep it in the cache.
+    """Read the manifest of a dataset, keep it in the cache folder, and return it with its name there.
 
-    Args:
-        source: folder of the dataset.
-        folder: the cache folder.
-        key: what was returned when it was read before. It is read from the cache then, so that all processes of a job
-            read the same dataset, and without a request.
-
-    Returns:
-        The manifest, and its name in the cache.
-
-    Raises:
-        PackerError: the folder is not a packed dataset or cannot be read, or the cache cannot be written.
+    With the name, `key`, the manifest is read from the cache, without a request: all processes of a job read the same
+    dataset.
     """
     if key is None or not (folder / key / MANIFEST).is_file():
         key = _fetch_manifest(source, folder)

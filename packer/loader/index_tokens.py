@@ -57,11 +57,7 @@ class IndexTokens:
 
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
-        """Open the source of an index; see `open_index_source`.
-
-        Raises:
-            PackerError: it is another source, was changed, or cannot be read in place; or the dataset is no index.
-        """
+        """Open the source of an index; see `open_index_source`."""
         if not manifest.options.index_only:
             raise PackerError(f"{folder} holds its tokens, and source is for an index: leave source out")
         opened, watch = open_index_source(folder, manifest, source)
@@ -98,12 +94,8 @@ class IndexTokens:
     def fill(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with their tokens; the arrays are new, and the same as those of the copied dataset.
 
-        Args:
-            rows: columns with a value per segment.
-
-        Raises:
-            PackerError: a row does not fit the source.
-            SourceError: a file of the source was changed, or a token or label of it is out of range.
+        A row that does not fit the source is a PackerError. A file of the source that was changed, or a token or label
+        that is out of range, is a SourceError.
         """
         if not rows:
             return []
@@ -116,12 +108,7 @@ class IndexTokens:
     def columns(self, stored: Mapping[str, NDArray[Any]], rows: int) -> dict[str, NDArray[Any]]:
         """Return the columns with a value per token of some rows: new arrays of shape (rows, max_len).
 
-        Args:
-            stored: columns with a value per segment, those of all rows together.
-            rows: number of rows.
-
-        Raises:
-            PackerError, SourceError: as `fill`.
+        `stored` has the columns with a value per segment, those of all rows together.
         """
         segments = _Segments.of(stored, self.first_document)
         lists, shape = self._lists(segments), (rows, self.row_format.max_len)
@@ -143,11 +130,7 @@ class IndexTokens:
         return columns | {name: copied[name] for name in self.kept_names}
 
     def ranges(self, stored: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the memory that `columns` reads of the source: addresses and bytes of all parts of lists.
-
-        Raises:
-            PackerError: a row does not fit the source.
-        """
+        """Return the memory that `columns` reads of the source: addresses and bytes of all parts of lists."""
         segments = _Segments.of(stored, self.first_document)
         lists = self._lists(segments)
         found = []
@@ -284,11 +267,7 @@ class GenerationTokens:
 
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> GenerationTokens:
-        """Open the source of an index, or the sources of its generations in order.
-
-        Raises:
-            PackerError: as `IndexTokens.open`; or the number of sources is wrong, or they have columns of other types.
-        """
+        """Open the source of an index, or the sources of its generations in order."""
         parts = [IndexTokens.open(folder, part, one) for part, one in with_sources(folder, manifest, source)]
         for number, part in enumerate(parts):
             for name, dtype in part.dtypes.items():

@@ -35,11 +35,7 @@ def lanes_of_rank(lanes: int, rank: int, world_size: int) -> range:
 def check_lanes(
     lanes: int, window: int, *, global_batch: int, world_size: int, balance: Literal["attention"] | None
 ) -> None:
-    """Check the options of an order by lanes.
-
-    Raises:
-        PackerError: they are out of their range, or contradict each other.
-    """
+    """Check the options of an order by lanes; see `BatchSampler`."""
     if lanes < 1 or global_batch % lanes:
         raise PackerError(f"lanes is {lanes}, global_batch {global_batch}: choose a divisor of the global batch")
     if lanes % world_size:
@@ -59,11 +55,8 @@ def check_lanes(
 class Lane:
     """Rows of a lane in one epoch, in order.
 
-    Args:
-        pieces: (pieces, 3) number of the shard, of its first row in the lane, and of the row after the last; in the
-            order of the epoch.
-        window: number of pieces whose rows are shuffled together.
-        key: key of the draws that shuffle the rows, or None for the order on disk.
+    `pieces`, shape (pieces, 3), has the number of the shard, of its first row in the lane, and of the row after the
+    last, in the order of the epoch. `key` is that of the draws that shuffle rows, or None for the order on disk.
     """
 
     def __init__(self, pieces: NDArray[np.int64], *, window: int, key: np.uint64 | None) -> None:
@@ -115,14 +108,8 @@ class Lane:
 class LaneOrder:
     """Order of the rows of one rank's lanes. Memory grows with the shards and with the rows of a window only.
 
-    Args:
-        shard_rows: rows of each shard of the dataset.
-        lanes: number of lanes, a multiple of the number of ranks.
-        window: shards of a lane whose rows are shuffled together.
-        seed: seed of the order. With None, lanes are consecutive parts of the dataset, each in the order on disk.
-        global_batch: rows of a step over all ranks, a multiple of `lanes`. The last step of an epoch may have fewer.
-        rank: number of the rank.
-        world_size: number of ranks.
+    The arguments are those of `BatchSampler`. Without a seed, lanes are consecutive parts of the dataset, each in the
+    order on disk.
     """
 
     def __init__(

@@ -79,22 +79,17 @@ class MaterializedShards:
             file.write(file.bytes.to_bytes(8, "little") + bytes.fromhex(file.hexdigest()))
         self.tokens.watch.check()
 
-    def found(self, path: Path, entry: ShardEntry) -> ShardEntry | None:
-        """Return the entry with the size of the file; None if its last bytes do not say this size."""
+    def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
+        """Return the entry with the size of the file; None if its last bytes do not say this size, or its hash."""
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             end = os.pread(file.fileno(), _END_BYTES, size - _END_BYTES) if size > _END_BYTES else b""
-        is_whole = int.from_bytes(end[:-_DIGEST_BYTES], "little") == size - _END_BYTES
-        return replace(entry, bytes=size) if is_whole else None
+        is_found = int.from_bytes(end[:-_DIGEST_BYTES], "little") == size - _END_BYTES
+        if is_found and intact:
+            import xxhash
 
-    def is_intact(self, path: Path, entry: ShardEntry) -> bool:
-        """Whether the file matches the hash at its end."""
-        import xxhash
-
-        if self.found(path, entry) is None:
-            return False
-        content = memoryview(map_whole(path))
-        return bytes(content[-_DIGEST_BYTES:]) == xxhash.xxh3_128_digest(content[:-_END_BYTES])
+            is_found = end[-_DIGEST_BYTES:] == xxhash.xxh3_128_digest(memoryview(map_whole(path))[:-_END_BYTES])
+        return replace(entry, bytes=size) if is_found else None
 
     def _index_shard(self, entry: ShardEntry) -> OpenShard:
         """Map a shard of the index; one in object storage is downloaded, since it is small."""
@@ -133,17 +128,7 @@ class MaterializedShards:
 def materialized_shards(
     folder: AnyPath, manifest: Manifest, tokens: GenerationTokens, options: CacheOptions
 ) -> CachedDataset:
-    """Return the shards of the copied dataset of an index.
-
-    Args:
-        folder: folder of the index.
-        manifest: its manifest.
-        tokens: tokens of its generations.
-        options: where shards are kept.
-
-    Raises:
-        PackerError: the cache cannot be used, or a source of a mixture is a dataset in memory.
-    """
+    """Return the shards of the copied dataset of an index, given its folder, manifest and tokens."""
     providers = [
         (_key(key, part_tokens), MaterializedShards(folder=folder, manifest=part, tokens=part_tokens))
         for key, part, part_tokens in zip(keys_of(manifest), parts_of(manifest), tokens.parts, strict=True)

@@ -60,14 +60,8 @@ class ColumnViews:
 class OpenShard:
     """A mapped shard. The segments of a record batch are checked when it is read first.
 
-    Args:
-        folder: folder that contains the shard.
-        entry: entry of the shard in the manifest.
-        manifest: manifest of the dataset.
-        lock: lock that keeps the file in a cache while the shard is open.
-
-    Raises:
-        PackerError: the file is missing, or its size, rows or columns contradict the manifest.
+    A file in a cache stays there because of the lock. If the file is missing, or its size, rows, columns or segments
+    contradict the manifest, that is a PackerError.
     """
 
     def __init__(self, folder: Path, entry: ShardEntry, manifest: Manifest, lock: FileLock | None = None) -> None:
@@ -92,22 +86,14 @@ class OpenShard:
         return len(self._views)
 
     def row(self, index: int) -> Row:
-        """Return a row by its number in the shard.
-
-        Raises:
-            PackerError: its structure contradicts the manifest, or the file became shorter.
-        """
+        """Return a row by its number in the shard."""
         if time.monotonic() > self._next_check:
             self._check_size()
         number = bisect_right(self._starts, index) - 1
         return (self._views[number] or self.view(number)).row(index - self._starts[number])
 
     def view(self, number: int) -> ColumnViews:
-        """Return the columns of a record batch.
-
-        Raises:
-            PackerError: its structure contradicts the manifest.
-        """
+        """Return the columns of a record batch."""
         views = self._views[number]
         if views is None:
             views = self._views[number] = _views_of(self.batch(number))
@@ -127,11 +113,7 @@ class OpenShard:
             )
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """Return a record batch with the columns of the format, and others that have a value per row.
-
-        Raises:
-            PackerError: its structure contradicts the manifest, or the file became shorter.
-        """
+        """Return a record batch with the columns of the format, and others that have a value per row."""
         self._check_size()
         table = self._table
         arrays = {name: table[name].chunk(number) for name in self._manifest.row_format.schema.names}

@@ -87,11 +87,7 @@ class RowTokens:
         )
 
     def column(self, name: str, dtype: npt.DTypeLike | None = None, *, padding: int = 0) -> NDArray[Any]:
-        """Return a token column, shape (tokens,), with `padding` after the last row.
-
-        Raises:
-            PackerError: the rows have no such column.
-        """
+        """Return a token column, shape (tokens,), with `padding` after the last row."""
         _check_column(name, self.rows)
         if dtype is None:
             found = self.rows[0][name].dtype
@@ -124,11 +120,7 @@ class RowTokens:
         return numbers.repeat(self.lengths)
 
     def segment_column(self, name: str) -> NDArray[Any]:
-        """Return a segment column, without the values of padding.
-
-        Raises:
-            PackerError: the rows have no such column.
-        """
+        """Return a segment column, without the values of padding."""
         _check_column(name, self.rows)
         parts = [row[name][: len(row[name]) - (row["doc_ids"][-1] == PADDING)] for row in self.rows]
         values: NDArray[Any]
@@ -168,17 +160,10 @@ def token_loss_weights(
     tokens: the loss of the unpacked batch with each sequence averaged separately, as in Krell et al. (arXiv
     2107.02027).
 
+    Per "sequence", each segment is averaged separately; per "document", all pieces of a split document in this batch
+    together. Labels are not shifted, and `lengths` of the segments sum to the number of labels.
+
     Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
-
-    Args:
-        labels: (T,) labels, not shifted.
-        lengths: (segments,) segment lengths, which sum to T.
-        doc_ids: (segments,) document of each segment; -1 for padding.
-        per: "sequence" averages each segment separately; "document" averages all pieces of a split document in this
-            batch together. Pieces in other batches are not taken into account.
-
-    Raises:
-        PackerError: `per` is neither.
     """
     if per not in ("sequence", "document"):
         raise PackerError(f"loss_weights is {per!r}: choose sequence or document, or None for the mean over tokens")

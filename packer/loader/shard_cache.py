@@ -46,20 +46,15 @@ class ShardProvider(Protocol):
     def write(self, entry: ShardEntry, to: Path) -> None:
         """Write a shard to a file in the cache, and check it.
 
-        Raises:
-            PackerError: what it is written from cannot be read, or is not what the manifest says.
-            OSError: the file cannot be written.
+        A source that cannot be read, or is not what the manifest says, is a PackerError; a file that cannot be written
+        is an OSError.
         """
 
-    def found(self, path: Path, entry: ShardEntry) -> ShardEntry | None:
+    def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
         """Return the entry of a shard in the cache, with the size of its file; None if the file is incomplete.
 
-        Raises:
-            FileNotFoundError: there is no such file.
+        With `intact`, also None if it does not match its hash. A file that does not exist is a FileNotFoundError.
         """
-
-    def is_intact(self, path: Path, entry: ShardEntry) -> bool:
-        """Whether the file of a shard in the cache matches its hash."""
 
 
 class ShardCache:
@@ -67,12 +62,8 @@ class ShardCache:
 
     A shard is fetched by one process; others wait for it. It is written under another name, verified and renamed, so
     that a killed process leaves nothing that looks like a shard. A shard that was already there is hashed before its
-    first use, because the disk of the cache may have changed it since; a damaged one is fetched again.
-
-    Args:
-        provider: fetches the shards.
-        key: name of their folder in the cache.
-        space: space in the cache folder.
+    first use, because the disk of the cache may have changed it since; a damaged one is fetched again. `key` is the
+    name of their folder in the cache.
     """
 
     def __init__(self, provider: ShardProvider, key: str, space: CacheSpace) -> None:
@@ -83,17 +74,10 @@ class ShardCache:
         self._checked: set[str] = set()  # names of shards that this process has fetched or hashed
 
     def hold(self, entry: ShardEntry, *, give_up_one: Callable[[], bool]) -> tuple[FileLock, ShardEntry]:
-        """Lock a shard, so that it stays in the cache; fetch it if it is not there.
+        """Return a lock, with which a shard stays in the cache, and its entry with the size of the file.
 
-        Args:
-            entry: entry of the shard in the manifest.
-            give_up_one: releases a shard that this process does not need any more; returns whether there was one.
-
-        Returns:
-            The lock, and the entry with the size of the file.
-
-        Raises:
-            PackerError: the shard cannot be fetched, is not what the manifest says, or does not fit into the cache.
+        A shard that is not there is fetched. If there is no room, `give_up_one` releases a shard that this process does
+        not need any more, and returns whether there was one.
         """
 
         def reserve() -> Path:
@@ -116,11 +100,7 @@ class ShardCache:
             return held
 
     def fetch_ahead(self, entry: ShardEntry) -> bool:
-        """Fetch a shard that is not needed yet, if there is room; return whether there was.
-
-        Raises:
-            PackerError: the shard cannot be fetched, or is not what the manifest says.
-        """
+        """Fetch a shard that is not needed yet, if there is room; return whether there was."""
         with _local_errors(self.space.folder):
             held = self._locked(entry)
             if held is None:
@@ -158,8 +138,8 @@ class ShardCache:
         with contextlib.suppress(FileNotFoundError):
             while (lock := try_lock(path, shared=True, create=False)) is None:
                 time.sleep(0.001)  # another process tries whether it can be evicted
-            found = self.provider.found(path, entry)
-            if found is not None and (entry.file in self._checked or self.provider.is_intact(path, entry)):
+            found = self.provider.found(path, entry, intact=entry.file not in self._checked)
+            if found is not None:
                 self._checked.add(entry.file)
                 with contextlib.suppress(PermissionError):  # of another user
                     os.utime(path)
@@ -211,7 +191,7 @@ class ShardCache:
             _sync(part)
             with self.space.mutex():  # nothing is evicted before it is locked
                 part.rename(path)
-                lock, found = try_lock(path, shared=True, create=False), self.provider.found(path, entry)
+                lock, found = try_lock(path, shared=True, create=False), self.provider.found(path, entry, intact=False)
                 assert lock is not None
                 assert found is not None
                 self._checked.add(entry.file)
@@ -243,11 +223,7 @@ _COMMAND = "from packer.loader.shard_cache import main; main()"
 
 
 def write_in_subprocess(provider: ShardProvider, entry: ShardEntry, to: Path) -> None:
-    """Write a shard as `ShardProvider.write` does.
-
-    Raises:
-        PackerError, OSError: as there, or the process has ended.
-    """
+    """Write a shard as `ShardProvider.write` does, in another process; if this ends, that is a PackerError, too."""
     global _process
     with _starting:
         process = _process

@@ -42,11 +42,9 @@ class _Layout(NamedTuple):
 
 
 class SourceLists:
-    """A column of lists, whose chunks may have any layout and integer type.
+    """A column of lists, whose chunks may have any layout and integer type, and whose offsets have been checked.
 
-    Args:
-        column: addresses of the lists, of which all offsets have been checked.
-        dtype: type of the values; None for integers of the types in the addresses.
+    `dtype` is the type of the values, or None for integers of the types in the addresses.
     """
 
     def __init__(self, column: TokenColumn, dtype: np.dtype[Any] | None = None) -> None:
@@ -108,15 +106,7 @@ class SourceLists:
         places: NDArray[np.int64],
         out: NDArray[Any],
     ) -> None:
-        """Copy a stretch of each list.
-
-        Args:
-            spans: the lists.
-            starts: (lists,) first value of each stretch.
-            lengths: (lists,) number of its values, which lie in the list.
-            places: (lists,) index of its first value in `out`.
-            out: receives the values.
-        """
+        """Copy a stretch of each list, from `starts` on in the list, to `places` in `out`; arrays of shape (lists,)."""
         if len(self.layouts) == 1:
             values = self.layouts[0].values
             for begin, length, place in zip(

@@ -31,18 +31,8 @@ def mask_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Mask tokens of segments that lie end to end and return (masked input_ids, labels), int64, shape (T,).
 
-    Labels are the original tokens at the chosen positions and -100 elsewhere; they are not shifted.
-
-    Args:
-        input_ids: (T,) tokens.
-        lengths: (segments,) segment lengths, which sum to T.
-        doc_ids: (segments,) document of each segment; -1 for padding.
-        doc_starts: (segments,) offset of each segment in its document.
-        mlm: masking to apply.
-        epoch: epoch of the draws, 0..2^64-1.
-
-    Raises:
-        PackerError: a token is outside the vocabulary.
+    Labels are the original tokens at the chosen positions and -100 elsewhere; they are not shifted. Segments, of which
+    `doc_starts` are the offsets in their documents, have lengths that sum to T; padding has the doc_id -1.
     """
     if len(input_ids) and not 0 <= (largest := int(input_ids.max())) < mlm.vocab_size:
         raise PackerError(
