@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sysconfig
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from packer.cli import command_named
 from packer.cli.command import command, options
-from packer.cli.progress_bars import progress_bars
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.command_options import OutputOptions
@@ -71,39 +71,30 @@ def demo(output: Path, max_len: int) -> None:
 
     It trains a byte-level BPE tokenizer on the files and runs stats, pack, verify and one batch of the loader.
     """
-    from packer.cli.run_summary import render_manifest_summary
-    from packer.figures.figure_tables import render_figures
     from packer.loader.collating import batches
     from packer.loader.dataset import load
-    from packer.pipeline import packing, verifying
-    from packer.pipeline.collect_figures import dataset_figures
-    from packer.pipeline.job import Job
 
-    folder = output
-    source, output = folder / "stdlib.arrow", folder / f"stdlib-packed-{max_len}"
-    pack_options = PackOptions(max_len=max_len)
-    with progress_bars() as progress:
-        click.echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
-        try:
-            write_corpus(folder)
-        except OSError as error:
-            raise PackerError(f"{error.filename or folder}: {error.strerror}: choose another --output") from error
+    source, packed = str(output / "stdlib.arrow"), str(output / f"stdlib-packed-{max_len}")
+    click.echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
+    try:
+        write_corpus(output)
+    except OSError as error:
+        raise PackerError(f"{error.filename or output}: {error.strerror}: choose another --output") from error
+    _run("stats", source, "--max-len", str(max_len))
+    _run("pack", source, "--max-len", str(max_len), "--output", packed, "--overwrite")
+    _run("verify", packed, "--source", source)
 
-        click.echo(f"\n$ packer stats {source} --max-len {max_len}")
-        click.echo(render_figures(dataset_figures(source, options=pack_options, progress=progress)))
-
-        click.echo(f"\n$ packer pack {source} --max-len {max_len} --overwrite")
-        started = time.perf_counter()
-        result = packing.pack(source, output, options=pack_options, job=Job(overwrite=True, progress=progress))
-        seconds = time.perf_counter() - started
-        click.echo(render_manifest_summary(result.manifest, output=str(output), seconds=seconds))
-
-        click.echo(f"\n$ packer verify {output} --source {source}")
-        for fault in verifying.verify(output, source, progress=progress):
-            raise PackerError(f"{output}: {fault}")
-        click.echo(f"{output} is verified: hashes, structure and every token of the source")
-
-    click.echo(f'\n>>> next(packer.batches(packer.load("{output}"), rows=4))')
-    for name, value in next(batches(load(output), rows=4, tensors="numpy")).items():
+    click.echo(f'\n>>> next(packer.batches(packer.load("{packed}"), rows=4))')
+    for name, value in next(batches(load(packed), rows=4, tensors="numpy")).items():
         click.echo(f"{name:16} {value.dtype} {value.shape}" if hasattr(value, "shape") else f"{name:16} {value}")
-    click.echo(f"\nOne row as text: packer show {output} 0 --tokenizer {folder / 'tokenizer.json'}")
+    click.echo(f"\nOne row as text: packer show {packed} 0 --tokenizer {output / 'tokenizer.json'}")
+
+
+def _run(name: str, *arguments: str) -> None:
+    """Show a command line and run it; errors are those of this command."""
+    click.echo(f"\n$ {shlex.join(['packer', name, *arguments])}")
+    command = command_named(name)
+    assert command.callback is not None
+    with command.make_context(name, list(arguments), parent=click.get_current_context()) as context:
+        del context.params["debug"]
+        context.invoke(command.callback, **context.params)

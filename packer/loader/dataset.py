@@ -218,11 +218,8 @@ class PackedDataset:
 
         Row i of a record batch has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
         """
-        for number in range(len(self.manifest.shards)):
-            shard = self._shards.open(number)
-            for batch in range(shard.batches):
-                views = shard.view(batch)
-                yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
+        for views in self._batches():
+            yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
 
     def find(self, doc_id: int, source_id: int | None = None) -> list[int]:
         """Return the rows that hold a document, in ascending order; every segment of the dataset is looked at.
@@ -236,18 +233,21 @@ class PackedDataset:
         """
         if source_id is not None and not self.manifest.source.mixture:
             raise PackerError(f"source_id is {source_id}, and {self.path} is no mixture: leave it out")
-        found = []
-        for number, first_row in enumerate(self._first_rows[:-1]):
-            shard = self._shards.open(number)
-            for batch in range(shard.batches):
-                views = shard.view(batch)
-                is_wanted = views.segments["doc_ids"] == doc_id
-                if source_id is not None:
-                    is_wanted &= views.segments["source_ids"] == source_id
-                rows = np.searchsorted(views.offsets, np.flatnonzero(is_wanted), side="right") - 1
-                found += (first_row + np.unique(rows)).tolist()
-                first_row += len(views.offsets) - 1
+        found, first_row = [], 0
+        for views in self._batches():
+            is_wanted = views.segments["doc_ids"] == doc_id
+            if source_id is not None:
+                is_wanted &= views.segments["source_ids"] == source_id
+            rows = np.searchsorted(views.offsets, np.flatnonzero(is_wanted), side="right") - 1
+            found += (first_row + np.unique(rows)).tolist()
+            first_row += len(views.offsets) - 1
         return found
+
+    def _batches(self) -> Iterator[ColumnViews]:
+        """Yield the columns of one record batch after the other, as they are on disk."""
+        for number in range(len(self.manifest.shards)):
+            shard = self._shards.open(number)
+            yield from map(shard.view, range(shard.batches))
 
     def _any_views(self) -> ColumnViews:
         """Return the columns of some record batch, preferably of a shard that is open."""
