@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -20,13 +20,12 @@ from packer.options import Option, PackOptions
 from packer.options.choices import ReportPlot
 from packer.options.option import OUTPUT
 from packer.options.values import as_length
-from packer.paths import PathList, expanded
+from packer.paths import expanded
 from packer.stores import any_path
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
     from packer.figures.dataset_figures import Figures, RowLengths
-    from packer.progress import Progress
 
 
 def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
@@ -79,7 +78,7 @@ def stats(
     limits. Several row lengths are compared in a table.
     """
     from packer.figures.dataset_figures import Figures
-    from packer.pipeline.collect_figures import packed_figures
+    from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
 
     source, weights = sources_and_weights(dataset, sources)
     check_report_files(report=report, plot=plot, with_text=with_text, tokenizer=tokenizer)
@@ -106,8 +105,13 @@ def stats(
             pack_options = PackOptions(
                 weights=weights, max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values)
             )
-            asked = max_len if len(max_len) > 1 else ()
-            found = _of_dataset(source, pack_options, asked, batch_size, progress, for_report=wants_files)
+            compared = max_len if len(max_len) > 1 else ()
+            measuring: dict[str, Any] = {"options": pack_options, "max_lens": compared, "progress": progress}
+            measuring["documents_per_step"] = batch_size
+            if compared and not wants_files:  # only what tells the lengths apart
+                found = row_lengths(source, **measuring)
+            else:
+                found = dataset_figures(source, **measuring, for_report=wants_files)
         lines = []
         if wants_files and isinstance(found, Figures):
             lines = write_report_files(found, report=report, plot=plot, plot_of=plot_of)
@@ -124,32 +128,6 @@ def _rendered(found: Figures | RowLengths) -> str:
     if isinstance(found, Figures):
         return render_figures(found, unicode=can_draw_blocks(sys.stdout.encoding))
     return render_row_lengths(found)
-
-
-def _of_dataset(
-    source: str | PathList | list[str],
-    pack_options: PackOptions,
-    max_lens: tuple[int, ...],
-    batch_size: int,
-    progress: Progress,
-    *,
-    for_report: bool,
-) -> Figures | RowLengths:
-    """Collect the figures of a dataset at one row length, or only what tells several lengths apart."""
-    from packer.pipeline.collect_figures import dataset_figures, row_lengths
-
-    if max_lens and not for_report:
-        return row_lengths(
-            source, options=pack_options, max_lens=max_lens, documents_per_step=batch_size, progress=progress
-        )
-    return dataset_figures(
-        source,
-        options=pack_options,
-        max_lens=max_lens,
-        documents_per_step=batch_size,
-        for_report=for_report,
-        progress=progress,
-    )
 
 
 def _is_packed(source: str) -> bool:

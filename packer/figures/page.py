@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from packer.errors import PackerError
 from packer.figures.charts import ShownRow
 from packer.figures.dataset_figures import Figures
-from packer.figures.page_sections import BATCHES, SECTIONS, computed_tokens
+from packer.figures.page_sections import BATCHES, SECTIONS
 from packer.figures.plain_text import count_of, duration, number, percent, share
 from packer.figures.svg_elements import style_sheet
 
@@ -101,10 +101,15 @@ def _facts(figures: Figures) -> list[tuple[str, float, str, str]]:
 
 def _ways(figures: Figures) -> list[tuple[str, str, float, int, str]]:
     """Return (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
-    return [
-        (name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND))
-        for name, ratio, tokens in computed_tokens(figures)
-    ]
+    padding = figures.padding
+    ratios = {f"padded to {figures.max_len:,} tokens": padding.max_len}
+    ratios |= {f"padded to longest, batches of {size}": padding.batch_longest[size] for size in BATCHES}
+    ratios |= {f"grouped by length, batches of {size}": padding.group_by_length[size] for size in BATCHES}
+    ways = []
+    for name, ratio in {**ratios, "packed": padding.packed}.items():
+        tokens = round(figures.totals.tokens_packed / (1 - ratio))
+        ways.append((name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND)))
+    return ways
 
 
 def _row_data(figures: Figures) -> dict[str, Any]:

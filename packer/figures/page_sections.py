@@ -182,15 +182,6 @@ def padding_section(figures: Figures) -> Section:
     return Section(question="What does padding cost?", verdict=verdict, plot=plot, notes=[note, limit])
 
 
-def computed_tokens(figures: Figures) -> list[tuple[str, float, int]]:
-    """Return (way to form batches, padding ratio, tokens computed in an epoch) for each way."""
-    padding, tokens = figures.padding, figures.totals.tokens_packed
-    ways = [(f"padded to {figures.max_len:,} tokens", padding.max_len)]
-    ways += [(f"padded to longest, batches of {size}", padding.batch_longest[size]) for size in BATCHES]
-    ways += [(f"grouped by length, batches of {size}", padding.group_by_length[size]) for size in BATCHES]
-    return [(name, ratio, round(tokens / (1 - ratio))) for name, ratio in [*ways, ("packed", padding.packed)]]
-
-
 def lengths_section(figures: Figures) -> Section:
     """Say how long documents are, on a logarithmic scale, and where the tokens are."""
     assert figures.document_lengths is not None
