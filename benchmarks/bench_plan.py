@@ -36,7 +36,7 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import RowExtents
 from packer.engine import Threads
-from packer.notes import NotesInMemory
+from packer.notes import Notes
 from packer.options import PackOptions
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents
@@ -97,7 +97,7 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
         surveyed,
         options,
         rows_per_shard=rows_per_shard,
-        notes=NotesInMemory(),
+        notes=Notes(),
         engine=Threads(workers=threads),
     )
     ended = time.perf_counter()

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.engine import Result, Threads, Watched
-from packer.notes import Note, Notes, NotesInMemory, note_of
+from packer.notes import Note, Notes, note_of
 from packer.options import PackOptions
-from packer.plan.apply_options import cut_lengths_of
+from packer.plan.cutting import cut_lengths_of
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits
 from packer.plan.rows import PIECE
@@ -229,9 +229,9 @@ def made_up_survey(
 
 def _count_value_notes(plan: PartitionPlan) -> int:
     """Count the notes with values: for each shard of the pool and all whose pieces it takes, and for each region."""
-    for_regions = sum(stage.below.count for stage in plan.stages)
+    for_regions = sum(len(stage.rows) for stage in plan.stages[:-1])
     for_shards = (
-        len(part.stage.below.numbers(part.region))
+        len(plan.stages[part.level - 1].numbers(part.region))
         for shard in plan.pool_numbers.tolist()
         for part in plan.pool_parts(shard)
     )
@@ -264,7 +264,7 @@ def plan_at_scale(
     assert documents % min(documents, most_surveyed) == 0
     few = MadeUpReader(documents=1_000_000, options=options)  # compiles the kernels
     surveyed = survey(few, options, rows_per_shard=100, threads=1)
-    plan_partitions(few, surveyed, options, rows_per_shard=100, notes=NotesInMemory())
+    plan_partitions(few, surveyed, options, rows_per_shard=100, notes=Notes())
     reader = MadeUpReader(documents=documents, options=options)
     with PeakMemory() as before:
         pass
@@ -281,8 +281,7 @@ def plan_at_scale(
         seconds = time.process_time() - begun
         shards = len(plan.shard_rows)
     partitions, cut = len(plan.own_rows), plan.job.partitions
-    drawn = plan.stages[0].below.stage if plan.stages else f"drawn-{partitions}"
-    counts = Counter(name.rpartition("-")[0] for name in plan.pool) | {drawn: partitions}
+    (drawn, *_), counts = (stage.name for stage in plan.stages), {stage.name: len(stage.rows) for stage in plan.stages}
     times = {stage: count / engine.ran[stage] for stage, count in counts.items()}
     sample = range(min(most_tasks, partitions))
     pool_segments = round(sum(sum(notes.pieces[stage]) * times[stage] for stage in counts))
@@ -302,8 +301,8 @@ def plan_at_scale(
         value_notes=_count_value_notes(plan),
         values_tokens=left * plan.totals.pool_rows * max_len / max(1, pool_segments),
         values_pieces=left,
-        regions=len(plan.pool),
-        region_bytes=sum(sum(notes.bytes[stage.name]) * times[stage.name] for stage in plan.stages),
+        regions=sum(len(stage.rows) for stage in plan.stages[1:]),
+        region_bytes=sum(sum(notes.bytes[stage.name]) * times[stage.name] for stage in plan.stages[1:]),
         above=plan.totals.rows - plan.totals.lower_bound,
         survey_seconds=survey_seconds,
         survey_ran=min(1.0, most_surveyed / documents),

@@ -11,7 +11,7 @@ import json
 import mmap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -78,15 +78,29 @@ def note_of(content: bytes | mmap.mmap) -> Note | None:
         return None
 
 
-class Notes(Protocol):
-    """Notes by name."""
+class Notes:
+    """Notes by name; these are held in memory, for a plan that writes no files."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, Note] = {}
 
     def load(self, name: str) -> Note | None:
         """Return a note, or None."""
+        return self._notes.get(name)
 
     def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
         """Yield several notes in order, or None instead of a missing one."""
         return map(self.load, names)
+
+    def read(self, name: str) -> Note:
+        """Return the note of a task that has run."""
+        return next(self.read_all([name]))
+
+    def read_all(self, names: Sequence[str]) -> Iterator[Note]:
+        """Yield the notes of tasks that have run, in order."""
+        for name, note in zip(names, self.load_all(names), strict=True):
+            assert note is not None, name
+            yield note
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
         """Return the facts of the notes "STAGE-NUMBER" that exist, by number."""
@@ -96,11 +110,9 @@ class Notes(Protocol):
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
         """Store a note, completely or not at all.
 
-        Args:
-            name: name of the note.
-            note: the note.
-            lasting: whether it must survive a system crash, because it cannot be reproduced exactly.
+        One that is `lasting` survives a system crash, because it cannot be reproduced exactly.
         """
+        self._notes[name] = note
 
     def save_all(self, notes: Mapping[str, Note]) -> None:
         """Store several notes by name; each completely or not at all."""
@@ -108,22 +120,7 @@ class Notes(Protocol):
             self.save(name, note)
 
 
-class NotesInMemory(Notes):
-    """Notes of a plan that writes no files."""
-
-    def __init__(self) -> None:
-        self._notes: dict[str, Note] = {}
-
-    def load(self, name: str) -> Note | None:
-        """Return a note, or None."""
-        return self._notes.get(name)
-
-    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Store a note."""
-        self._notes[name] = note
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotesInStore(Notes):
     """Notes of an unfinished packed dataset. The note "STAGE-NUMBER" is the file STAGE/NUMBER."""
 

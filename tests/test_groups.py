@@ -18,8 +18,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.choices import GroupMode
 from packer.plan.apart import keep_apart
-from packer.plan.apply_options import cut_lengths_of
-from packer.plan.cutting import cut_documents, cut_pairs
+from packer.plan.cutting import cut_documents, cut_lengths_of, cut_pairs
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
 from packer.plan.segments import extents_of
 from packer.planning.make_plan import plan_lengths

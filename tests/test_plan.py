@@ -13,8 +13,7 @@ from packer.algorithms.patterns import RowExtents
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan import permute as permutations
-from packer.plan.apply_options import cut_lengths_of
-from packer.plan.cutting import cut_documents
+from packer.plan.cutting import cut_documents, cut_lengths_of
 from packer.plan.permute import key_of as key
 from packer.plan.permute import permute
 from packer.plan.rows import PlacedRows, place_rows

@@ -12,11 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.index_arrays import joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.mixed import draw_rows
-from packer.algorithms.patterns import RowExtents
+from packer.algorithms.patterns import Patterns, RowExtents
 from packer.facts import PlanTotals
+from packer.options import PackOptions
 from packer.plan.permute import key_of, permute_all, permute_runs
 from packer.plan.segments import Segments, extents_of
 from packer.random_purposes import DRAWING, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
@@ -80,6 +82,15 @@ def drawn_rows(
     permute_all(order.view(np.uint32), key_of(seed, DRAWING, stream))  # of one type with numbers, and compiled once
     least = 0 if most_rows is None else total - most_rows * max_len
     return draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least), far=far)
+
+
+def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
+    """Pack a histogram, int64 of shape (max_len + 1,), with the algorithm in the options."""
+    algorithm = get_algorithm(options.algorithm)
+    assert isinstance(algorithm, Algorithm)
+    limits = {"gap": options.gap, "seconds": options.time_limit}
+    set_limits = {name: limit for name, limit in limits.items() if limit is not None}
+    return algorithm.solve(histogram, options.max_items, **set_limits)
 
 
 def place_rows(

@@ -12,8 +12,7 @@ Plans:
 Plans of histogram algorithms, in which partitions pack their own documents, and regions what partitions leave over:
 
     partitioning.py       a survey of all documents, and all steps of the plan
-    partition_plan.py     rows of a partition, and of the leftovers in a region; which rows each shard has
-    regions.py            which partitions belong to a region
+    partition_plan.py     tasks: rows of a partition, and of the leftovers in a region; which rows each shard has
     pattern_shares.py     patterns of the solver, shared out to partitions and regions
     leftover_values.py    tokens of leftovers, passed in notes to the tasks that write them
 """

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,8 +27,7 @@ from packer.engine import Engine
 from packer.gather import Spans, is_remote
 from packer.notes import Note, run_stage
 from packer.plan.rows import Plan
-from packer.planning.partition_plan import PartitionPlan
-from packer.planning.regions import PoolStage, load
+from packer.planning.partition_plan import PartitionPlan, Stage
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
 from packer.sources.corpus import Documents
@@ -55,58 +53,29 @@ class LeftoverValues:
     labels: bool
     """Whether the source has labels."""
 
-    @property
-    def _partitions(self) -> str:
-        """Name of the stage in which partitions left pieces over."""
-        return self.plan.stages[0].below.stage
-
     def left_by(self, shard: int) -> NDArray[Any]:
         """Return the pieces that the partition of a shard leaves over."""
-        return self._left(self._partitions, self.plan.partition_of(shard))
+        left: NDArray[Any] = self.plan.stages[0].note(self.plan.partition_of(shard)).arrays["left"]
+        return left
 
     def save(self, shard: int, left: NDArray[Any], copy: Copy) -> None:
-        """Note the values of the pieces that the partition of a shard leaves over.
-
-        Args:
-            shard: number of the shard.
-            left: what `left_by` returned.
-            copy: reads the source.
-
-        Raises:
-            SourceError: a token or label of the source is out of range.
-        """
+        """Note the values of the pieces that the partition of a shard leaves over, which `left_by` returned."""
         partition = self.plan.partition_of(shard)
-        for_region = self._deal(self.plan.stages[0], partition, left, partial(_copy_all, copy))
+        for_region = self._deal(0, partition, left, copy)
         if len(for_region.arrays["pieces"]):
-            self.plan.notes.save(f"{_stage(self._partitions, _REGION)}-{partition}", for_region)
+            self.plan.notes.save(f"{_stage(self.plan.stages[0], _REGION)}-{partition}", for_region)
 
     def pass_on(self, engine: Engine, copy: Copy) -> None:
-        """Note the values of all other pieces: those of partitions without a shard, then of regions, level by level.
+        """Note the values of all other pieces: those of partitions without a shard, then of regions, level by level."""
+        for level, stage in enumerate(self.plan.stages[:-1]):
+            numbers = np.arange(len(stage.rows)) if level else np.flatnonzero(stage.rows == 0)
+            if len(numbers):
+                task = partial(self.passed_on, level, copy)
+                run_stage(self.plan.notes, _stage(stage, _REGION), numbers.tolist(), task, engine=engine)
 
-        Raises:
-            SourceError: a token or label of the source is out of range.
-        """
-        without_shard = np.flatnonzero(self.plan.own_rows == 0).tolist()
-        self._run(self._partitions, without_shard, partial(self.left_over, copy), engine)
-        for stage, above in pairwise(self.plan.stages):
-            self._run(stage.name, range(len(stage.below)), partial(self.passed_on, stage, above, copy), engine)
-
-    def left_over(self, copy: Copy, partition: int) -> Note:
-        """Note the values of the pieces that a partition leaves over; return the note for the region."""
-        left = self._left(self._partitions, partition)
-        return self._deal(self.plan.stages[0], partition, left, partial(_copy_all, copy))
-
-    def passed_on(self, stage: PoolStage, above: PoolStage, copy: Copy, region: int) -> Note:
-        """Note the values of the pieces that a region leaves over; return the note for the region above.
-
-        Args:
-            stage: stage of the region.
-            above: stage whose regions take the pieces.
-            copy: reads values that are in no note.
-            region: number of the region.
-        """
-        left = self._left(stage.name, region)
-        return self._deal(above, region, left, partial(self._collect, [(stage, region)], _REGION, copy))
+    def passed_on(self, level: int, copy: Copy, number: int) -> Note:
+        """Note the values of the pieces that a task of stage `level` leaves over; return the note for the region."""
+        return self._deal(level, number, self.plan.stages[level].note(number).arrays["left"], copy)
 
     def collected(self, shard: int, segments: NDArray[Any], copy: Copy) -> SegmentValues:
         """Return the values of all segments of a shard of the pool, in memory mapped from temporary files.
@@ -116,62 +85,46 @@ class LeftoverValues:
             PackerError: the disk of temporary files is full.
         """
         values = self._room(segments, temporary_memory)
-        self._collect(
-            [(part.stage, part.region) for part in self.plan.pool_parts(shard)], shard, copy, segments, values
-        )
+        regions = [(part.level, part.region) for part in self.plan.pool_parts(shard)]
+        self._collect(regions, shard, copy, segments, values)
         return values
 
-    def _deal(
-        self, stage: PoolStage, number: int, left: NDArray[Any], fill: Callable[[NDArray[Any], SegmentValues], None]
-    ) -> Note:
+    def _deal(self, level: int, number: int, left: NDArray[Any], copy: Copy) -> Note:
         """Save a note for each shard of the pool that takes some of the pieces left over; return that for the region.
 
-        Task `number` of the stage below left them over. `fill` writes the values of pieces, one after the other.
+        Task `number` of stage `level` left them over.
         """
-        region = self._recent(stage.names[number // stage.below.size])
-        here, found = _Finder(left).find(region.arrays["pieces"])
-        rows = np.searchsorted(region.arrays["row_starts"], here, side="right") - 1
+        stage, region = self.plan.stages[level], number // self.plan.stages[level].size
+        packed = self._recent(level + 1, region).arrays
+        here, found = _Finder(left).find(packed["pieces"])
+        rows = np.searchsorted(packed["row_starts"], here, side="right") - 1
         takers = np.full(len(left), _REGION)
-        takers[found] = self.plan.pool_shards(stage, number // stage.below.size, rows)
+        takers[found] = self.plan.pool_shards(level + 1, region, rows)
         order = np.argsort(takers, kind="stable")
         left, takers = left[order], takers[order]
         values = self._room(left)
-        fill(left, values)
+        if level:
+            self._collect([(level, number)], _REGION, copy, left, values)
+        else:
+            copy(left, _places(left), values)
         ends = np.append(_places(left), left["length"].sum(dtype=np.int64))
         notes = {}
         for taker in [_REGION, *np.unique(takers).tolist()]:
             first, last = np.searchsorted(takers, [taker, taker + 1])
             arrays = {"pieces": left[first:last], **values.arrays(ends[first], ends[last])}
-            notes[f"{_stage(stage.below.stage, taker)}-{number}"] = Note(facts={}, arrays=arrays)
-        for_region = notes.pop(f"{_stage(stage.below.stage, _REGION)}-{number}")
+            notes[f"{_stage(stage, taker)}-{number}"] = Note(facts={}, arrays=arrays)
+        for_region = notes.pop(f"{_stage(stage, _REGION)}-{number}")
         self.plan.notes.save_all(notes)
         return for_region
 
-    def _left(self, stage: str, number: int) -> NDArray[Any]:
-        """Return the pieces that a task of a stage leaves over."""
-        return load(self.plan.notes, f"{stage}-{number}").arrays["left"]
-
-    def _run(self, left_by: str, numbers: Sequence[int], task: Callable[[int], Note], engine: Engine) -> None:
-        """Run tasks that return notes for regions."""
-        if len(numbers):
-            run_stage(self.plan.notes, _stage(left_by, _REGION), numbers, task, engine=engine)
-
     def _collect(
-        self,
-        regions: Sequence[tuple[PoolStage, int]],
-        taker: int,
-        copy: Copy,
-        segments: NDArray[Any],
-        out: SegmentValues,
+        self, regions: Sequence[tuple[int, int]], taker: int, copy: Copy, segments: NDArray[Any], out: SegmentValues
     ) -> None:
-        """Write the values of segments that were left over below some regions, one after the other."""
+        """Write the values of segments that were left over below regions, (level, number), one after the other."""
         places, finder = _places(segments), _Finder(segments)
         missing = np.ones(len(places), bool)
-        names = [
-            f"{_stage(stage.below.stage, taker)}-{number}"
-            for stage, region in regions
-            for number in stage.below.numbers(region)
-        ]
+        below = [(self.plan.stages[level - 1], region) for level, region in regions]
+        names = [f"{_stage(stage, taker)}-{number}" for stage, region in below for number in stage.numbers(region)]
         for note in self.plan.notes.load_all(names):
             if note is None:
                 continue
@@ -189,22 +142,16 @@ class LeftoverValues:
         return SegmentValues.empty(tokens, self.row_format, labels=self.labels, memory=memory)
 
     @cached_property
-    def _recent(self) -> Callable[[str], Note]:
-        """Function that loads the note of a region."""
-        return lru_cache(maxsize=_RECENT)(partial(load, self.plan.notes))
+    def _recent(self) -> Callable[[int, int], Note]:
+        """Function that loads the note of a region of a level."""
+        return lru_cache(maxsize=_RECENT)(lambda level, region: self.plan.stages[level].note(region))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"plan": self.plan, "row_format": self.row_format, "labels": self.labels}
 
 
 def leftover_values(documents: Documents, plan: Plan, row_format: RowFormat) -> LeftoverValues | None:
-    """Return the notes with the values of leftovers, if they save requests.
-
-    Args:
-        documents: documents that are packed.
-        plan: plan of the rows; only partitions leave pieces over.
-        row_format: format of the rows.
-    """
+    """Return the notes with the values of leftovers, if they save requests; only partitions leave pieces over."""
     table = documents.table
     if row_format.index_only or not isinstance(plan, PartitionPlan):
         return None
@@ -249,11 +196,6 @@ def _places(pieces: NDArray[Any]) -> NDArray[np.int64]:
     return places
 
 
-def _copy_all(copy: Copy, segments: NDArray[Any], out: SegmentValues) -> None:
-    """Copy the values of segments, one after the other."""
-    copy(segments, _places(segments), out)
-
-
-def _stage(left_by: str, taker: int) -> str:
+def _stage(left_by: Stage, taker: int) -> str:
     """Return the name of the stage of the notes with values that `taker`, a shard of the pool or _REGION, takes."""
-    return f"{left_by}-values" if taker == _REGION else f"{left_by}-values-{taker}"
+    return f"{left_by.name}-values" if taker == _REGION else f"{left_by.name}-values-{taker}"

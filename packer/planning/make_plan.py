@@ -17,7 +17,7 @@ from packer.algorithms import AnyAlgorithm, OrderAlgorithm
 from packer.algorithms.jit import prepare_for
 from packer.engine import Engine, Threads
 from packer.facts import PlanTotals
-from packer.notes import Note, Notes, NotesInMemory, make_note
+from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.plan.rows import PlacedRows, Plan
 from packer.planning.order_plan import plan_in_order
@@ -107,7 +107,7 @@ def plan_lengths(
     if groups is not None:
         return plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
     reader = LengthsReader(lengths=lengths, options=options)
-    return _plan_by_tasks(reader, options, rows_per_shard, NotesInMemory(), Threads(workers=threads), progress)
+    return _plan_by_tasks(reader, options, rows_per_shard, Notes(), Threads(workers=threads), progress)
 
 
 def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:

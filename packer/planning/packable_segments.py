@@ -24,8 +24,7 @@ from packer.inputs.document_errors import reading
 from packer.inputs.documents import TURN_STARTS
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
-from packer.plan.apply_options import cut_lengths_of
-from packer.plan.cutting import cuts_between, items_of
+from packer.plan.cutting import cut_lengths_of, cuts_between, items_of
 from packer.plan.groups import apart_bound, together_bound
 from packer.plan.rows import documents_of
 from packer.plan.segments import Segments, context_of

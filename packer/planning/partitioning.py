@@ -8,7 +8,7 @@ solver's patterns. Every step is a list of tasks that leave notes, from which an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,23 +24,21 @@ from packer.engine import Engine, Threads
 from packer.facts import Account, PlanTotals
 from packer.notes import Note, Notes, make_note, run_stage
 from packer.options import PackOptions
-from packer.plan.apply_options import solve_histogram
 from packer.plan.cutting import items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
-from packer.plan.rows import extents_of_pieces
+from packer.plan.rows import extents_of_pieces, solve_histogram
 from packer.plan.threads import each_in_threads
 from packer.planning.packable_segments import SegmentReader, account_of, chunks, read_chunk, require_segments
 from packer.planning.partition_plan import (
+    Method,
     PartitionJob,
     PartitionPlan,
-    draw_rest,
-    fill_rest,
+    Stage,
+    note_rest,
     note_rows,
-    solve_rest,
-    take_share,
+    note_share,
 )
-from packer.planning.pattern_shares import Shares, share_further, share_with_regions
-from packer.planning.regions import PoolStage, Regions, load
+from packer.planning.pattern_shares import Shares, noted_shares
 from packer.progress import Progress, silent
 
 REGION = 256
@@ -144,8 +142,9 @@ class _Planner:
     progress: Progress
     lower_bound: int
 
-    def job(self, partitions: int, patterns: Patterns | None, *, far: bool = False) -> PartitionJob:
-        """Return the job for this number of partitions."""
+    def job(self, packs: int, patterns: Patterns | None = None, *, far: bool = False) -> PartitionJob:
+        """Return the job with as many partitions as this number of rows needs."""
+        partitions = -(-packs // self.rows_per_shard)
         return PartitionJob(
             reader=self.reader,
             partitions=make_partitions(self.surveyed.blocks, partitions, seed=self.options.seed),
@@ -160,12 +159,13 @@ class _Planner:
     ) -> NDArray[np.int64]:
         """Run tasks first..count - 1 of a stage; return the number of rows of each: int64, shape (count - first,)."""
         progress = silent if silently else self.progress
-        rows = np.zeros(count - first, np.int64)
         numbers = range(first, count)
         found = run_stage(self.notes, stage, numbers, task, engine=self.engine, progress=progress)
-        for number, facts in found.items():
-            rows[number - first] = facts["rows"]
-        return rows
+        return np.array([found[number]["rows"] for number in numbers], np.int64)
+
+    def stage(self, name: str, rows: NDArray[np.int64]) -> Stage:
+        """Return a stage that has run."""
+        return Stage(notes=self.notes, name=name, rows=rows, size=REGION)
 
     def drawn(self, packs: int, allowed: int | None, *, far: bool) -> PartitionPlan | None:
         """Draw the rows; return None if that takes more rows than allowed.
@@ -175,102 +175,79 @@ class _Planner:
             allowed: largest number of rows; None for any.
             far: whether segments from anywhere in the order may close a row; see `packer.algorithms.mixed`.
         """
-        job = self.job(-(-packs // self.rows_per_shard), None, far=far)
+        job = self.job(packs, far=far)
         count = len(job.partitions)
         stage, task = f"drawn-{'far-' if far else ''}{count}", partial(note_rows, job, None)
         own = self.run(stage, 1, task, silently=count > 1)
-        if count == 1 and own[0] > self.rows_per_shard:
-            return self.drawn(int(own[0]), allowed, far=far)
-        if count > 1 and allowed is not None and self._adds_too_many(job, load(self.notes, f"{stage}-0")):
-            return None
-        own = np.concatenate([own, self.run(stage, count, task, first=1)])
-        plan = self._plan(job, own, None, self._drawn_pool(job, stage) if count > 1 else [])
-        if far and allowed is not None and count > 1 and plan.totals.rows > allowed:
-            plan = self._plan(job, own, None, self._drawn_pool(job, stage, proves=True))
+        if count == 1:
+            if own[0] > self.rows_per_shard:
+                return self.drawn(int(own[0]), allowed, far=far)
+            plan = self.plan(job, None, [self.stage(stage, own)])
+        else:
+            if allowed is not None and self._adds_too_many(job, self.notes.read(f"{stage}-0")):
+                return None
+            own = np.concatenate([own, self.run(stage, count, task, first=1)])
+            stages = [self.stage(stage, own)]
+            while stages[-1].regions > 1 or len(stages) == 1:
+                stages.append(self.pack_rest(f"{stage}-level{len(stages)}", job, "draw", stages))
+            plan = self.plan(job, None, [*stages, self.pack_rest(f"{stage}-rest", job, "solve", stages)])
+            if far and allowed is not None and plan.totals.rows > allowed:
+                plan = self.plan(job, None, [*stages, self.pack_rest(f"{stage}-proved", job, "prove", stages)])
         return None if allowed is not None and plan.totals.rows > allowed else plan
 
-    def _drawn_pool(self, job: PartitionJob, drawn: str, *, proves: bool = False) -> list[PoolStage]:
-        """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
-
-        `drawn` is the stage in which partitions drew their rows. With `proves`, the solver goes on to the optimum, even
-        if the algorithm would stop a row above its bound.
-        """
-        stream = len(job.partitions)
-        stages: list[PoolStage] = []
-        below = self._regions(drawn, stream)
-        while len(below) > 1 or not stages:
-            stage = f"{drawn}-level{len(stages) + 1}"
-            task = partial(draw_rest, self.options, below, stream, far=job.far)
-            stages.append(self._pool_stage(stage, below, task))
-            stream += len(below)
-            below = self._regions(stage, len(below))
-        stage = f"{drawn}-{'proved' if proves else 'rest'}"
-        task = partial(solve_rest, self.options, below, stream, proves=proves)
-        return [*stages, self._pool_stage(stage, below, task)]
+    def pack_rest(self, name: str, job: PartitionJob, method: Method, stages: Sequence[Stage]) -> Stage:
+        """Run a task for each region of the last stage, which makes rows of its leftovers."""
+        below, stream = stages[-1], sum(len(stage.rows) for stage in stages)
+        task = partial(note_rest, job, method, below, stream)
+        return self.stage(name, self.run(name, below.regions, task, silently=True))
 
     def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
-        extents = job.part(0).extents
-        histogram = np.bincount(extents, minlength=self.options.max_len + 1)
-        histogram[0] = 0
+        histogram = job.histogram(job.part(0).extents)
         left = extents_of_pieces(note.arrays["left"], self.options.align, paired=self.options.pairs)
         rows = int(note.facts["rows"])
         if len(left):
-            rows += solve_histogram(self.options, np.bincount(left, minlength=self.options.max_len + 1)).packs
+            rows += solve_histogram(self.options, job.histogram(left)).packs
         factor = 1 + (MOST_ADDED_FIRST if job.far else MOST_ADDED)
         least = lower_bound(histogram, self.options.max_items)
         return rows > least * factor + 1 and rows > solve_histogram(self.options, histogram).packs * factor + 1
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:
         """Share out the packs of patterns to partitions, and those that no partition can fill to regions."""
-        job = self.job(-(-patterns.packs // self.rows_per_shard), patterns)
+        job = self.job(patterns.packs, patterns)
         count, max_len = len(job.partitions), self.options.max_len
         if count == 1:
-            return self._plan(job, np.array([patterns.packs], np.int64), None, [])
-        shares = Shares(even=self._regions(f"share-{count}", count), further=f"further-{count}")
-        self.run(shares.even.stage, count, partial(take_share, job))
-        left = share_further(shares, patterns, max_len=max_len, most_rows=self.rows_per_shard)
-        own = self.run(f"left-{count}", count, partial(note_rows, job, shares))
-        stages: list[PoolStage] = []
-        stream = count
-        below = self._regions(f"left-{count}", count)
-        shares_below = Regions(notes=self.notes, stage=shares.further, count=len(below), size=1)  # noted by region
+            return self.plan(job, None, [self.stage("", np.array([patterns.packs], np.int64))])
+        even = f"share-{count}"
+        self.run(even, count, partial(note_share, job))
+        left: NDArray[np.int64] = patterns.counts.copy()
+        for share in noted_shares(self.notes, even, count, max_len):
+            left[share.given] -= share.packs
+        own = Shares(notes=self.notes, name=f"further-{count}", size=REGION, even=even)
+        before = noted_shares(self.notes, even, count, max_len)
+        regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_shard)
+        name, shares = f"left-{count}", own
+        stages = [self.stage(name, self.run(name, count, partial(note_rows, job, own)))]
         while left.any():
-            stage = f"pool-{count}" if len(below) == 1 else f"pool-{count}-level{len(stages) + 1}"
-            share_with_regions(shares_below, patterns, left, max_len=max_len, stage=f"{stage}-share")
-            task = partial(fill_rest, self.options, patterns, f"{stage}-share", below, stream)
-            stages.append(self._pool_stage(stage, below, task))
-            stream += len(below)
-            shares_below, below = (self._regions(each, len(below)) for each in (f"{stage}-share", stage))
-        return self._plan(job, own, shares, stages)
+            name = f"pool-{count}" if regions == 1 else f"pool-{count}-level{len(stages)}"
+            before = noted_shares(self.notes, shares.name, regions, max_len)
+            shares = Shares(notes=self.notes, name=f"{name}-shares", size=REGION)
+            regions = shares.deal(before, patterns, left, max_len=max_len)
+            stages.append(self.pack_rest(name, job, shares, stages))
+        return self.plan(job, own, stages)
 
-    def _pool_stage(self, stage: str, below: Regions, task: Callable[[int], Note]) -> PoolStage:
-        """Run a task for each region below, which makes rows of its leftovers."""
-        return PoolStage(name=stage, below=below, rows=self.run(stage, len(below), task, silently=True))
-
-    def _regions(self, stage: str, count: int) -> Regions:
-        return Regions(notes=self.notes, stage=stage, count=count, size=REGION)
-
-    def _plan(
-        self, job: PartitionJob, own: NDArray[np.int64], shares: Shares | None, stages: list[PoolStage]
-    ) -> PartitionPlan:
-        pool_rows = sum(int(stage.rows.sum()) for stage in stages)
+    def plan(self, job: PartitionJob, shares: Shares | None, stages: Sequence[Stage]) -> PartitionPlan:
+        """Return the plan whose rows these stages have made."""
+        own, *pool = (int(stage.rows.sum()) for stage in stages)
         totals = PlanTotals.of(
             self.surveyed.account,
             max_len=self.options.max_len,
             segments=self.surveyed.segments,
-            rows=int(own.sum()) + pool_rows,
-            pool_rows=pool_rows,
+            rows=own + sum(pool),
+            pool_rows=sum(pool),
             lower_bound=self.lower_bound,
         )
-        return PartitionPlan(
-            job=job,
-            notes=self.notes,
-            own_rows=own,
-            shares=shares,
-            stages=tuple(stages),
-            totals=totals,
-        )
+        return PartitionPlan(job=job, shares=shares, stages=tuple(stages), totals=totals)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

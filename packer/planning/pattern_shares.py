@@ -7,8 +7,9 @@ shares are noted, so nothing is held per partition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,7 @@ from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note, Notes
 from packer.plan.permute import draw_below, stream_key
-from packer.planning.regions import Regions, load
 from packer.random_purposes import DEAL_ROTATION
-
-_ANY_NUMBER = 1 << 62  # of rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,21 +77,6 @@ def even_share(
     return Share(given=given, packs=packs, left=left)
 
 
-def further_share(share: Share, patterns: Patterns, out_left: NDArray[np.int64], *, most_rows: int) -> Share:
-    """Give a partition the packs that it can still fill of those that no partition has, and take them from `out_left`.
-
-    Args:
-        share: packs that the partition has.
-        patterns: global solution.
-        out_left: (patterns,) packs of each pattern that no partition has.
-        most_rows: largest number of rows of the partition in all.
-    """
-    left = share.left.copy()
-    given, packs = _take(patterns.offsets, patterns.extents, out_left, most_rows - share.rows, left)
-    out_left[given] -= packs
-    return Share(given=np.concatenate([share.given, given]), packs=np.concatenate([share.packs, packs]), left=left)
-
-
 @jit_if_large
 def _even_quotas(
     counts: NDArray[np.int64], partition: int, partitions: int, seed: np.uint64, out: NDArray[np.int64]
@@ -134,84 +117,71 @@ def _take(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Packs that each partition takes: its even share, and further packs that its segments can fill."""
+    """Packs that the tasks of a stage take, noted by region."""
 
-    even: Regions
-    """Stage that noted the even shares, with a task per partition."""
+    notes: Notes
+    """Store of the notes."""
 
-    further: str
-    """Stage of the further packs, with a note per region; see `share_further`."""
+    name: str
+    """Name of the notes, each of which has the packs of a region; see `deal`."""
 
-    def share(self, partition: int) -> Share:
-        """Return all packs of a partition, without the histogram of its leftovers."""
-        even = load(self.even.notes, f"{self.even.stage}-{partition}")
-        region, number = divmod(partition, self.even.size)
-        further = load(self.even.notes, f"{self.further}-{region}")
-        first, last = further.arrays["offsets"][number : number + 2]
-        return Share(
-            given=np.concatenate([even.arrays["given"], further.arrays["given"][first:last]]),
-            packs=np.concatenate([even.arrays["packs"], further.arrays["packs"][first:last]]),
-            left=np.zeros(0, np.int64),
-        )
+    size: int
+    """Tasks per region."""
 
+    even: str | None = None
+    """Stage in which partitions noted even shares, which they take besides; None for the shares of regions."""
 
-def share_further(shares: Shares, patterns: Patterns, *, max_len: int, most_rows: int) -> NDArray[np.int64]:
-    """Give every partition, in turn, further packs that it can fill, and note them by region.
+    def of(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the packs of a task: the numbers of the patterns, and the packs of each."""
+        further = self.notes.read(f"{self.name}-{number // self.size}").arrays
+        first, last = further["offsets"][number % self.size :][:2]
+        given, packs = further["given"][first:last], further["packs"][first:last]
+        if self.even is not None:
+            own = self.notes.read(f"{self.even}-{number}").arrays
+            given, packs = np.concatenate([own["given"], given]), np.concatenate([own["packs"], packs])
+        return given, packs
 
-    In the note of a region, its partition p has given[offsets[p]:offsets[p + 1]] and packs[offsets[p]:offsets[p + 1]].
+    def deal(
+        self,
+        before: Iterator[Share],
+        patterns: Patterns,
+        out_left: NDArray[np.int64],
+        *,
+        max_len: int,
+        most_rows: int = 1 << 62,
+    ) -> int:
+        """Give every task, in turn, further packs that it can fill, and note them by region; return how many there are.
 
-    Args:
-        shares: stages of the shares; the even ones have been noted.
-        patterns: global solution.
-        max_len: length of a row.
-        most_rows: largest number of rows of a partition.
+        In the note of a region, its task number t has given[offsets[t]:offsets[t + 1]] and the same part of packs. The
+        histogram is of what all its tasks leave over.
 
-    Returns:
-        Packs of each pattern that no partition took: int64, shape (patterns,).
-    """
-    even = shares.even
-    left: NDArray[np.int64] = patterns.counts.copy()
-    for region in range(len(even)):
-        for note in even.notes_of(region):
-            left[note.arrays["given"]] -= note.arrays["packs"]
-    for region in range(len(even)):
-        histogram = np.zeros(max_len + 1, np.int64)
-        given, packs, offsets = [], [], [0]
-        for note in even.notes_of(region):
-            before = Share.from_arrays(note.arrays, max_len)
-            share = further_share(before, patterns, left, most_rows=most_rows)
-            given.append(share.given[len(before.given) :])
-            packs.append(share.packs[len(before.given) :])
-            offsets.append(offsets[-1] + len(given[-1]))
-            histogram += share.left
-        of_region = Share(given=np.concatenate(given), packs=np.concatenate(packs), left=histogram)
-        arrays = {**of_region.arrays(), "offsets": np.array(offsets)}
-        _keep(even.notes, f"{shares.further}-{region}", Note(facts={}, arrays=arrays))
-    return left
-
-
-def share_with_regions(
-    below: Regions, patterns: Patterns, out_left: NDArray[np.int64], *, max_len: int, stage: str
-) -> None:
-    """Give every region, in turn, the packs that its leftovers can fill, and note them.
-
-    Args:
-        below: stage that noted the shares below, with histograms of their leftovers.
-        patterns: global solution.
-        out_left: (patterns,) packs of each pattern that are not taken yet; packs that regions take are subtracted.
-        max_len: length of a row.
-        stage: name of the stage of these shares.
-    """
-    for region in range(len(below)):
-        left = np.zeros(max_len + 1, np.int64)
-        for note in below.notes_of(region):
-            left[note.arrays["left_extents"]] += note.arrays["left_counts"]
-        nothing = Share(given=np.zeros(0, np.int32), packs=np.zeros(0, np.int64), left=left)
-        share = further_share(nothing, patterns, out_left, most_rows=_ANY_NUMBER)
-        _keep(below.notes, f"{stage}-{region}", Note(facts={}, arrays=share.arrays()))
+        Args:
+            before: packs that each task has, and the segments that can fill others.
+            patterns: global solution.
+            out_left: (patterns,) packs of each pattern that nobody has; packs that are given are subtracted.
+            max_len: length of a row.
+            most_rows: largest number of rows of a task.
+        """
+        region = 0
+        while some := list(islice(before, 1)):
+            given, packs, offsets, left_over = [], [], [0], np.zeros(max_len + 1, np.int64)
+            for share in chain(some, islice(before, self.size - 1)):
+                left = share.left.copy()
+                new, counts = _take(patterns.offsets, patterns.extents, out_left, most_rows - share.rows, left)
+                out_left[new] -= counts
+                given.append(new)
+                packs.append(counts)
+                offsets.append(offsets[-1] + len(new))
+                left_over += left
+            name = f"{self.name}-{region}"
+            if self.notes.load(name) is None:  # otherwise, an interrupted run has left the same one
+                of_region = Share(given=np.concatenate(given), packs=np.concatenate(packs), left=left_over)
+                self.notes.save(name, Note(facts={}, arrays={**of_region.arrays(), "offsets": np.array(offsets)}))
+            region += 1
+        return region
 
 
-def _keep(notes: Notes, name: str, note: Note) -> None:
-    """Save a note, unless an interrupted run has left the same one."""
-    if notes.load(name) is None:
-        notes.save(name, note)
+def noted_shares(notes: Notes, stage: str, count: int, max_len: int) -> Iterator[Share]:
+    """Yield the shares that the tasks of a stage, or regions, have noted."""
+    for note in notes.read_all([f"{stage}-{number}" for number in range(count)]):
+        yield Share.from_arrays(note.arrays, max_len)

@@ -18,9 +18,8 @@ from packer.facts import GroupTotals, PlanTotals
 from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
 from packer.plan.apart import keep_apart
-from packer.plan.apply_options import solve_histogram
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together
-from packer.plan.rows import LocatedRows, PlacedRows, even_cuts, place_rows
+from packer.plan.rows import LocatedRows, PlacedRows, even_cuts, place_rows, solve_histogram
 from packer.plan.segments import Segments, extents_of
 from packer.plan.vector_packing import pack_vectors
 from packer.planning.packable_segments import account_of, items_and_groups, least_rows
