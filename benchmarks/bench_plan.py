@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import RowExtents
-from packer.engine import Threads
+from packer.engine import Engine
 from packer.notes import Notes
 from packer.options import PackOptions
 from packer.plan.apart import keep_apart
@@ -98,7 +98,7 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
         options,
         rows_per_shard=rows_per_shard,
         notes=Notes(),
-        engine=Threads(workers=threads),
+        engine=Engine(workers=threads),
     )
     ended = time.perf_counter()
     return {

@@ -20,7 +20,7 @@ from bench_plan import PeakMemory
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.engine import Result, Threads, Watched
+from packer.engine import Engine, Result, Watched
 from packer.notes import Note, Notes, note_of
 from packer.options import PackOptions
 from packer.plan.cutting import cut_lengths_of
@@ -101,7 +101,7 @@ class StandIns(Notes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstTasks(Threads):
+class FirstTasks(Engine):
     """An engine that runs the first tasks of a stage, and then looks at the notes of all."""
 
     most: int

@@ -3,21 +3,30 @@
 A stage is a number of tasks, each of which leaves a file when it is done: a note, a decoded stream or a shard. Any
 process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
 through a stage, and any later process can do what an interrupted one has left.
+
+A signal handler may raise an exception anywhere in the Python code of the main thread. `Future.result`,
+`concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`, where such an exception can release
+a lock that a worker holds; the worker then fails with a traceback. The functions of this module wait in
+`queue.SimpleQueue`, in C, where no exception can be raised in between.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
-
-from packer.plan.threads import AHEAD, as_completed
+from itertools import islice
+from queue import SimpleQueue
+from typing import TypeAlias, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+AHEAD = 3
+"""Calls that are submitted per thread before their results are taken, the running one included."""
 
 Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
 """A task that runs in a thread of this process, called as `watched(number, raise_if_cancelled)`; see `run_tasks`."""
@@ -28,20 +37,26 @@ Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
 request in object storage."""
 
 
-class Engine(Protocol):
-    """Divides the tasks of stages among threads, processes or machines."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """Divides the tasks of stages among processes or machines; this one does all the work, in threads of this process.
 
-    @property
-    def workers(self) -> int:
-        """Largest number of tasks that this process runs at the same time."""
+    Gathering, hashing and writing release the interpreter lock, so threads keep all cores busy, and they share one
+    mapping of the tokens.
+    """
+
+    workers: int = 1
+    """Largest number of tasks that this process runs at the same time."""
 
     @property
     def is_shared(self) -> bool:
         """Whether other processes work on the same output; files that they finished are then not checked again."""
+        return False
 
     @property
     def is_local(self) -> bool:
         """Whether tasks run in threads of this process; if not, they are pickled."""
+        return True
 
     def run(
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
@@ -54,41 +69,6 @@ class Engine(Protocol):
             watched: the same for threads of this process, which can report progress and be stopped.
         """
 
-    def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
-        """Yield tasks for this process to run, until all tasks are done.
-
-        Args:
-            tasks: numbers of the tasks of a stage.
-            done: returns which of some tasks have left their file; called repeatedly if processes share the work.
-        """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Threads:
-    """An engine that does all the work, in threads of this process.
-
-    Gathering, hashing and writing release the interpreter lock, so threads keep all cores busy, and they share one
-    mapping of the tokens.
-    """
-
-    workers: int = 1
-    """Largest number of tasks at the same time."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Always False."""
-        return False
-
-    @property
-    def is_local(self) -> bool:
-        """Always True."""
-        return True
-
-    def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
-    ) -> Iterator[Result]:
-        """Run tasks in threads."""
-
         def unwatched(number: int, raise_if_cancelled: Callable[[], None]) -> Result:
             raise_if_cancelled()
             return task(number)
@@ -96,7 +76,12 @@ class Threads:
         return run_tasks(watched or unwatched, numbers, self.workers)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
-        """Yield the tasks that are not done, once."""
+        """Yield tasks for this process to run, until all tasks are done.
+
+        Args:
+            tasks: numbers of the tasks of a stage.
+            done: returns which of some tasks have left their file; called repeatedly if processes share the work.
+        """
         missing = without(tasks, done(tasks))
         if missing:
             yield missing
@@ -175,3 +160,48 @@ def run_tasks(
         for _ in range(workers):  # subtle: an interrupt may hide a thread from the pool as it starts
             places.acquire()
         places.release(workers)
+
+
+def each_in_threads(function: Callable[[Task], Result], items: Iterable[Task], threads: int) -> Iterator[Result]:
+    """Call a function for every item, `threads` at a time; yield the results in order, of which only a few are held."""
+    if threads == 1:
+        yield from map(function, items)
+        return
+    coming = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        futures = deque(pool.submit(function, item) for item in islice(coming, AHEAD * threads))
+        try:
+            while futures:
+                yield result_of(futures.popleft())
+                futures.extend(pool.submit(function, item) for item in islice(coming, 1))
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
+    """Yield futures as they finish, in any order.
+
+    Args:
+        futures: futures; those of an iterator may be submitted when they are taken from it.
+        ahead: number of futures that are taken before the first one has finished; None for all. Later ones are taken
+            one by one, so that a million tasks are not a million futures.
+    """
+    ended: SimpleQueue[Future[Result]] = SimpleQueue()
+    coming = iter(futures)
+    count = 0
+    for future in islice(coming, ahead):
+        future.add_done_callback(ended.put)
+        count += 1
+    while count:
+        done = ended.get()
+        count -= 1
+        for future in islice(coming, 1):
+            future.add_done_callback(ended.put)
+            count += 1
+        yield done
+
+
+def result_of(future: Future[Result]) -> Result:
+    """Wait for a future, and return its result or raise its exception."""
+    return next(as_completed([future])).result()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from packer.engine import Done, Threads, without
+from packer.engine import Done, Engine, without
 from packer.errors import OptionError, PackerError
 from packer.heartbeats import Heartbeats
 
@@ -84,7 +84,7 @@ def _checked(rank: str, ranks: str, rank_name: str, ranks_name: str) -> RankOf:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ranks(Threads):
+class Ranks(Engine):
     """An engine for one of several ranks; `present` must be active while it is used."""
 
     rank: int

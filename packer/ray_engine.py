@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packer.engine import Result, Threads, Watched
+from packer.engine import Engine, Result, Watched
 from packer.errors import PackerError
 
 RETRIES = 3
@@ -57,7 +57,7 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RayEngine(Threads):
+class RayEngine(Engine):
     """An engine that runs every task as a Ray task. This process claims the output alone, and takes the results."""
 
     @property

@@ -23,7 +23,7 @@ from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bo
 from packer.plan.segments import extents_of
 from packer.planning.make_plan import plan_lengths
 from packer.planning.packable_segments import cut_by_policy
-from packer.planning.whole_plan import plan_groups
+from packer.planning.whole_plan import DocumentValues, plan_whole
 from tests import naive
 from tests.small import shrink
 from tests.test_kept import write
@@ -183,7 +183,9 @@ def test_auto_keeps_groups_apart_in_no_more_rows_than_simpler_algorithms(seed):
     of_documents = random.integers(0, documents // 2, documents).astype(np.int32)
     rows = {
         name: plan_lengths(
-            lengths, PackOptions(max_len=128, group_by="topic", group_mode="apart", algorithm=name), groups=of_documents
+            lengths,
+            PackOptions(max_len=128, group_by="topic", group_mode="apart", algorithm=name),
+            values=DocumentValues(groups=of_documents),
         ).totals.rows
         for name in ("auto", "bfd", "ffd")
     }
@@ -323,7 +325,7 @@ def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, m
     assume(expected)
     segments = cut_by_policy(lengths, options)
     of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2)
-    whole = plan_groups(segments, of_documents, options, rows_per_shard=3)
+    whole = plan_whole(segments, DocumentValues(groups=of_documents), options, rows_per_shard=3)
     plan, totals = whole.placed, whole.totals
     assert sum(whole.shard_rows) == len(plan)
     assert max(whole.shard_rows) <= 3

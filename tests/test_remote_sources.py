@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.engine import Threads
+from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.pipeline import job, packing
@@ -175,7 +175,7 @@ def test_several_paths_and_mixtures_may_be_local_and_remote(streams, tmp_path):
     assert hashes(tmp_path / "four") == hashes(tmp_path / "three")
 
 
-class Elsewhere(Threads):
+class Elsewhere(Engine):
     """An engine that runs every task as another process would: unpickled, with nothing in memory."""
 
     is_local = False
@@ -199,7 +199,7 @@ def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, m
     write(local)
     remote = upload(local, bucket / "data")
     pack(local, tmp_path / "one", **options)
-    monkeypatch.setattr(job, "Threads", Elsewhere)
+    monkeypatch.setattr(job, "Engine", Elsewhere)
     pack(str(remote), tmp_path / "two", **options)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 

@@ -16,7 +16,7 @@ import zstandard
 from click.testing import CliRunner
 
 from packer.cli import cli
-from packer.engine import Threads
+from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.inputs import parquet
 from packer.inputs.documents import Columns
@@ -47,7 +47,7 @@ def made_documents(count: int) -> list[list[int]]:
 
 
 def spilled(source, folder: Path, workers: int) -> dict[str, bytes]:
-    spill_source(open_source(source), folder, engine=Threads(workers=workers))
+    spill_source(open_source(source), folder, engine=Engine(workers=workers))
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -64,7 +64,7 @@ def test_the_streams_are_the_same_for_any_number_of_workers(tmp_path, kind):
     if kind in ("parquet", "jsonl"):
         assert len(found[0]) > 10
     source = open_source(path)
-    assert read_whole(spill_source(source, tmp_path / "7", engine=Threads(workers=2))) == (documents, documents)
+    assert read_whole(spill_source(source, tmp_path / "7", engine=Engine(workers=2))) == (documents, documents)
     assert survey_source(spill_source(source, tmp_path / "7")).identity == survey_source(open_source(path)).identity
 
 
@@ -121,7 +121,7 @@ def test_the_first_invalid_line_is_named_for_any_number_of_workers(tmp_path, kin
     path.write_bytes(compress("\n".join(lines).encode()))
     for workers in WORKERS:
         with pytest.raises(SourceError, match=rf"^document 118 \(a\.{kind} line 121\): ") as caught:
-            spill_source(open_source(path), tmp_path / str(workers), engine=Threads(workers=workers))
+            spill_source(open_source(path), tmp_path / str(workers), engine=Engine(workers=workers))
         with pytest.raises(SourceError) as streamed:
             survey_source(open_source(path))
         assert str(caught.value) == str(streamed.value)
@@ -139,7 +139,7 @@ def test_the_first_invalid_row_is_named_for_any_number_of_workers(tmp_path):
     pq.write_table(table, tmp_path / "b.parquet", row_group_size=9)
     for workers in WORKERS:
         with pytest.raises(SourceError) as caught:
-            spill_source(open_source(tmp_path / "*.parquet"), tmp_path / str(workers), engine=Threads(workers=workers))
+            spill_source(open_source(tmp_path / "*.parquet"), tmp_path / str(workers), engine=Engine(workers=workers))
         assert str(caught.value).startswith("document 151 (b.parquet row 51): 'input_ids' holds 1099511627776 at")
 
 
@@ -150,7 +150,7 @@ def test_an_error_stops_the_pieces_after_it(tmp_path, workers):
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     pieces = len(open_source(tmp_path / "a.jsonl").inputs[0].cut(1000))
     with pytest.raises(SourceError, match="line 1"):
-        spill_source(open_source(tmp_path / "a.jsonl"), tmp_path / "spill", engine=Threads(workers=workers))
+        spill_source(open_source(tmp_path / "a.jsonl"), tmp_path / "spill", engine=Engine(workers=workers))
     made = len(list((tmp_path / "spill").glob("*.arrow")))
     assert made == 0 if workers == 1 else made < pieces / 2
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TypeVar
 
-from packer.plan.threads import result_of
+from packer.engine import result_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

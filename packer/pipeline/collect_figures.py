@@ -24,6 +24,7 @@ from packer.pipeline.measure_source import Measured, measure_at_lengths
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.plan.cutting import cut_lengths_of
 from packer.plan.rows import rows_of_plan
+from packer.planning.whole_plan import DocumentValues
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
@@ -294,4 +295,5 @@ def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
             taken = np.pad(taken, ((0, 0), (0, max(needed, 2 * taken.shape[1]) - taken.shape[1])))
         for largest, each in zip(taken, values, strict=True):
             np.maximum.at(largest, numbers, each.astype(np.int32))
-    return Measured(lengths=taken[0], limits=dict(zip(limits, taken[1:], strict=True)))
+    demands = DocumentValues(limits=dict(zip(limits, taken[1:], strict=True)))
+    return Measured(lengths=taken[0], values=demands)

@@ -125,7 +125,7 @@ def _read_corpus(source: SourceLike | Sequence[SourceLike], options: PackOptions
         account=account_of(segments, options),
         histogram=segments.histogram,
         long_tokens=segments.long_tokens,
-        known_bound=least_rows(*items_and_groups(segments, measured.groups, options), options),
+        known_bound=least_rows(*items_and_groups(segments, measured.values.groups, options), options),
         measured=measured,
     )
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packer.engine import Engine, Threads, available_workers
+from packer.engine import Engine, available_workers
 from packer.errors import OptionError, PackerError
 from packer.heartbeats import Heartbeats
 from packer.options.command_options import EngineOptions
@@ -134,7 +134,7 @@ def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) 
         with showing, ray_engine(options.ray_address, workers) as on_ray:
             yield on_ray
     elif job.rank is None:
-        yield Threads(workers=workers)
+        yield Engine(workers=workers)
     else:
         rank, ranks = job.rank.rank, job.rank.ranks
         ranked = Ranks(rank=rank, ranks=ranks, workers=workers, heartbeats=heartbeats, is_complete=is_complete)

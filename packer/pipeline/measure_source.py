@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from packer.paths import expanded
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
 from packer.plan.rows import Plan, rows_of_plan
 from packer.planning.make_plan import plan_lengths
-from packer.planning.whole_plan import document_groups, limit_values
+from packer.planning.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
 from packer.sources.corpus import Documents, Origins
 from packer.sources.open_sources import SourceLike, open_sources
@@ -26,19 +26,13 @@ from packer.sources.survey import CorpusSurvey, survey_corpus
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Lengths of documents, and their groups or their values of limited columns."""
+    """Lengths of documents, and values by which they may share rows."""
 
     lengths: NDArray[np.int32]
     """(documents,) tokens of each document; of a mixture, one source after the other. See `lengths_for`."""
 
-    groups: NDArray[np.int32] | None = None
-    """(documents,) group of each document in packing order, NO_GROUP for none; None without groups."""
-
-    limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
-    """(documents,) what each document takes of each limit in packing order, by column."""
-
-    describe: Callable[[int], str] = "document {:,}".format
-    """Function that names a document in messages, if there are limits."""
+    values: DocumentValues = field(default_factory=DocumentValues)
+    """Groups of documents, or what they take of limits, in packing order."""
 
     mixture: tuple[MixturePart, ...] = ()
     """Sources of a mixture and what is taken of each; empty for a single source."""
@@ -66,16 +60,13 @@ class Measured:
 
     def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
-        lengths = self.lengths_for(options)
-        return plan_lengths(
-            lengths, options, groups=self.groups, limits=self.limits, describe=self.describe, progress=progress
-        )
+        return plan_lengths(self.lengths_for(options), options, values=self.values, progress=progress)
 
     def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
         """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
         sums = RowSums(options.max_len, limits=options.limits, keeps_rows=keeps_rows)
         for rows in rows_of_plan(plan):
-            limited = {name: self.limits[name][rows.documents] for name in options.limits}
+            limited = {name: self.values.limits[name][rows.documents] for name in options.limits}
             sums.add(rows.lengths, rows.row_starts, starts=rows.starts, limited=limited)
         return sums.finish()
 
@@ -107,12 +98,7 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     )
     columns = {name: survey.column(name) for name in options.value_columns}
     lists = survey.lists(measured.order_for(options))
-    return replace(
-        measured,
-        groups=document_groups(columns, lists, options),
-        limits=limit_values(columns, lists, options, documents.describe),
-        describe=documents.describe,
-    )
+    return replace(measured, values=document_values(columns, lists, options, documents.describe))
 
 
 def measure_at_lengths(

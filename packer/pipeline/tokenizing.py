@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packer.engine import Threads, available_workers
+from packer.engine import Engine, available_workers
 from packer.errors import PackerError
 from packer.facts import REJECTED, JsonRecord, SourceIdentity, TextIdentity
 from packer.facts.json_record import Count
@@ -225,7 +225,7 @@ def _write(
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder.building, spill, pieces, names)
     check_tokenizing(spill, opened, folder.out)
-    decoded = spill_corpus(opened, spill, progress, engine=Threads(workers=workers))
+    decoded = spill_corpus(opened, spill, progress, engine=Engine(workers=workers))
     (spilled,) = decoded.parts
     watch.check()
     assert spilled.tokenized is not None

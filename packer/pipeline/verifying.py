@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.engine import Engine, Threads, available_workers
+from packer.engine import Engine, available_workers
 from packer.errors import OptionError, PackerError, SourceError
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
@@ -101,7 +101,7 @@ def _engine(name: EngineName, ray_address: str | None, workers: int) -> Abstract
         return ray_engine(ray_address, workers)
     if ray_address is not None:
         raise OptionError(f"--ray-address {ray_address} is for --engine ray")
-    return nullcontext(Threads(workers=workers))
+    return nullcontext(Engine(workers=workers))
 
 
 def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress) -> Iterator[str]:

@@ -7,5 +7,4 @@
 - `groups`, `apart`: make rows of one group only, or without two segments of a group
 - `mixture_shares`: decide how much a mixture takes of its sources, and which documents
 - `permute`: random permutations
-- `threads`: run kernels in threads
 """

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm
 from packer.algorithms.jit import prepare_for
-from packer.engine import Engine, Threads
+from packer.engine import Engine
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
@@ -28,7 +27,7 @@ from packer.planning.packable_segments import (
     cut_by_policy,
 )
 from packer.planning.partitioning import plan_partitions, survey
-from packer.planning.whole_plan import WholePlan, document_groups, limit_values, plan_groups, plan_under_limits
+from packer.planning.whole_plan import DocumentValues, WholePlan, document_values, plan_whole
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
 from packer.sources.corpus import Documents
@@ -49,7 +48,7 @@ def plan_documents(
     row_format: RowFormat,
     *,
     notes: Notes,
-    engine: Engine = Threads(),  # noqa: B008 (immutable)
+    engine: Engine = Engine(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> Plan:
     """Plan the rows of all documents; continue from the notes of an interrupted run.
@@ -78,9 +77,7 @@ def plan_lengths(
     lengths: NDArray[np.int32],
     options: PackOptions,
     *,
-    groups: NDArray[np.int32] | None = None,
-    limits: Mapping[str, NDArray[np.int32]] = {},
-    describe: Callable[[int], str] = "document {:,}".format,
+    values: DocumentValues = DocumentValues(),  # noqa: B008 (immutable)
     threads: int = 1,
     progress: Progress = silent,
 ) -> Plan:
@@ -89,9 +86,7 @@ def plan_lengths(
     Args:
         lengths: (documents,) tokens of each document.
         options: options of the pack.
-        groups: (documents,) group of each document; None if `options.group_by` is.
-        limits: (documents,) what each document takes of each of `options.limits`, by column.
-        describe: function that names a document in messages.
+        values: groups or limited values of the documents, if the options name columns with them.
         threads: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
@@ -101,13 +96,10 @@ def plan_lengths(
     """
     prepare_for(documents=len(lengths))
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
-    segments = cut_by_policy(lengths, options)
-    if options.limit:
-        return plan_under_limits(segments, limits, options, rows_per_shard=rows_per_shard, describe=describe)
-    if groups is not None:
-        return plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+    if options.is_planned_whole:
+        return plan_whole(cut_by_policy(lengths, options), values, options, rows_per_shard=rows_per_shard)
     reader = LengthsReader(lengths=lengths, options=options)
-    return _plan_by_tasks(reader, options, rows_per_shard, Notes(), Threads(workers=threads), progress)
+    return _plan_by_tasks(reader, options, rows_per_shard, Notes(), Engine(workers=threads), progress)
 
 
 def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
@@ -141,15 +133,8 @@ def _plan_whole(
 
     def make() -> Note:
         lists = None if table.lists is None else table.lists_of(np.arange(len(table.lengths)))
-        if options.limit:
-            values = limit_values(table.extra, lists, options, documents.describe)
-            plan = plan_under_limits(
-                segments, values, options, rows_per_shard=rows_per_shard, describe=documents.describe
-            )
-        else:
-            groups = document_groups(table.extra, lists, options)
-            assert groups is not None
-            plan = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+        values = document_values(table.extra, lists, options, documents.describe)
+        plan = plan_whole(segments, values, options, rows_per_shard=rows_per_shard)
         arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.numbers}
         return Note(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
 

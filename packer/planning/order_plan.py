@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,31 +16,17 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OpenRow, OrderedRows
-from packer.engine import Engine, Threads
-from packer.facts import Account, PlanTotals
+from packer.engine import Engine
+from packer.facts import PlanTotals
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.plan.cutting import items_of
 from packer.plan.rows import LocatedRows, PlacedRows, ShardRows, joined_rows
 from packer.plan.segments import Segments
-from packer.plan.threads import each_in_threads
-from packer.planning.packable_segments import SegmentReader, account_of, chunks, read_chunk, require_segments
+from packer.planning.packable_segments import SegmentReader, each_chunk, require_segments
 
 STRETCH = 1 << 20
 """Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
-
-
-class _Chunk(NamedTuple):
-    """Chunk of documents before they are arranged."""
-
-    account: Account
-    """Counts of documents and tokens."""
-
-    items: Segments
-    """Segments of the documents, or pairs of segments as one."""
-
-    lengths: NDArray[np.int32]
-    """Lengths to be arranged; see `OrderJob.lengths_of`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,12 +49,6 @@ class OrderJob:
     def arrange(self, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
         """Arrange the next documents, of which the first ones may go into `open_row`."""
         return self.algorithm.arrange(lengths, self.options.max_len, self.options.max_items, open_row)
-
-    def read(self, first: int) -> _Chunk:
-        """Read the chunk that begins with document `first`."""
-        segments = read_chunk(self.reader, first)
-        items = items_of(segments, pairs=self.options.pairs)
-        return _Chunk(account_of(segments, self.options), items, self.lengths_of(items))
 
     def lengths_of(self, items: Segments) -> NDArray[np.int32]:
         """Return the lengths that are arranged: int32, 0 for pieces or documents without tokens.
@@ -219,7 +198,7 @@ def plan_in_order(
     *,
     rows_per_shard: int,
     notes: Notes,
-    engine: Engine = Threads(),  # noqa: B008 (immutable)
+    engine: Engine = Engine(),  # noqa: B008 (immutable)
 ) -> OrderPlan:
     """Plan the rows of all documents by an order algorithm.
 
@@ -253,8 +232,8 @@ def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
     rows = pieces = documents = places = stretch = 0
     open_row = OpenRow()
     found: list[NDArray[np.int64]] = []
-    for chunk in each_in_threads(job.read, chunks(job.reader), workers):
-        arranged = job.arrange(chunk.lengths, open_row)
+    for chunk in each_chunk(job.reader, options, job.lengths_of, workers):
+        arranged = job.arrange(chunk.values, open_row)
         one = chunk.account
         if not keeps_whole:
             one = replace(one, documents_split=int(np.count_nonzero(np.diff(arranged.cut_documents, prepend=-1))))
@@ -267,7 +246,7 @@ def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
         found.append(np.stack([numbers[chosen], items * step + documents, skipped]))
         stretch = int(stretches[-1]) if arranged.packs else stretch
         open_row = arranged.open_row
-        rows, pieces, places = rows + arranged.packs, pieces + arranged.pieces, places + len(chunk.lengths)
+        rows, pieces, places = rows + arranged.packs, pieces + arranged.pieces, places + len(chunk.values)
         documents += chunk.items.documents * step
     account = require_segments(account, pieces, options)
     found.append(np.array([[rows], [documents], [0]]))

@@ -5,9 +5,9 @@ A `SegmentReader` cuts any range of documents, without holding those of the whol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS
+from packer.engine import each_in_threads
 from packer.errors import SourceError
 from packer.facts import Account
 from packer.gather import Spans, any_trained, gather, held_spans, lengths_of, list_lengths, mask_context
@@ -281,14 +282,30 @@ class SegmentReader(Protocol):
         """
 
 
-def chunks(reader: SegmentReader) -> range:
-    """Return the first document of every chunk."""
-    return range(0, reader.documents, CHUNK)
+class Chunk(NamedTuple):
+    """Consecutive documents of a pass over all of them."""
+
+    account: Account
+    """Counts of documents and tokens by what becomes of them."""
+
+    items: Segments
+    """Segments of the documents, or pairs of segments as one."""
+
+    values: NDArray[Any]
+    """What the function of `each_chunk` makes of the items."""
 
 
-def read_chunk(reader: SegmentReader, first: int) -> Segments:
-    """Cut the documents of the chunk that begins with document `first`."""
-    return reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
+def each_chunk(
+    reader: SegmentReader, options: PackOptions, values_of: Callable[[Segments], NDArray[Any]], threads: int
+) -> Iterator[Chunk]:
+    """Cut all documents, chunk by chunk in some threads, and yield the chunks in order."""
+
+    def read(first: int) -> Chunk:
+        segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
+        items = items_of(segments, pairs=options.pairs)
+        return Chunk(account_of(segments, options), items, values_of(items))
+
+    return each_in_threads(read, range(0, reader.documents, CHUNK), threads)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

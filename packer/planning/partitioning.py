@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,14 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
-from packer.engine import Engine, Threads
+from packer.engine import Engine
 from packer.facts import Account, PlanTotals
 from packer.notes import Note, Notes, make_note, run_stage
 from packer.options import PackOptions
-from packer.plan.cutting import items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
 from packer.plan.rows import extents_of_pieces, solve_histogram
-from packer.plan.threads import each_in_threads
-from packer.planning.packable_segments import SegmentReader, account_of, chunks, read_chunk, require_segments
+from packer.plan.segments import Segments
+from packer.planning.packable_segments import SegmentReader, each_chunk, require_segments
 from packer.planning.partition_plan import (
     Method,
     PartitionJob,
@@ -63,7 +62,7 @@ def plan_partitions(
     *,
     rows_per_shard: int,
     notes: Notes,
-    engine: Engine = Threads(),  # noqa: B008 (immutable)
+    engine: Engine = Engine(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> PartitionPlan:
     """Plan the rows of all documents by a histogram algorithm.
@@ -267,30 +266,6 @@ class Survey:
     """Runs of consecutive documents that take about the same number of places in rows."""
 
 
-class _Chunk(NamedTuple):
-    """Counts of a chunk of documents."""
-
-    account: Account
-    """Counts of documents and tokens by what becomes of them."""
-
-    segments: int
-    """Number of segments."""
-
-    histogram: NDArray[np.int64]
-    """(max_len + 1,) items of every extent."""
-
-    places: NDArray[np.int64]
-    """(items,) tokens that each document, or pair, takes in rows; 0 for those without a segment."""
-
-
-def _survey_chunk(reader: SegmentReader, options: PackOptions, first: int) -> _Chunk:
-    """Survey the chunk that begins with document `first`."""
-    segments = read_chunk(reader, first)
-    items = items_of(segments, pairs=options.pairs)
-    account = account_of(segments, options)
-    return _Chunk(account, int(segments.histogram.sum()), items.histogram, items.places_of_documents())
-
-
 def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, threads: int = 1) -> Survey:
     """Survey all documents.
 
@@ -306,11 +281,12 @@ def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, 
     target = max(1, min(BLOCK_PLACE, rows_per_shard * options.max_len // BLOCKS_PER_PARTITION))
     marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
-    account, segments = None, 0
-    for chunk in each_in_threads(partial(_survey_chunk, reader, options), chunks(reader), threads):
+    account = None
+    step = 2 if options.pairs else 1
+    for chunk in each_chunk(reader, options, Segments.places_of_documents, threads):
         account = chunk.account if account is None else account + chunk.account
-        segments += chunk.segments
-        histogram += chunk.histogram
-        marker.add(chunk.places, documents_each=2 if options.pairs else 1)
+        histogram += chunk.items.histogram
+        marker.add(chunk.values, documents_each=step)
+    segments = int(histogram.sum()) * step
     account = require_segments(account, segments, options)
     return Survey(account=account, segments=segments, histogram=histogram, blocks=marker.finish())

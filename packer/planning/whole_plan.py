@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -61,43 +61,79 @@ class WholePlan:
         return self.placed.part(*self._cuts[shard : shard + 2]).located(self.segments)
 
 
-def document_groups(
-    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions
-) -> NDArray[np.int32] | None:
-    """Return the group of each document: documents with equal values form a group, those with null are in none.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentValues:
+    """Values that decide which documents may share a row, in packing order."""
+
+    groups: NDArray[np.int32] | None = None
+    """(documents,) group of each document, NO_GROUP for none; None without groups."""
+
+    limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
+    """(documents,) what each document takes of each limit, by column."""
+
+    describe: Callable[[int], str] = "document {:,}".format
+    """Function that names a document in messages."""
+
+
+def document_values(
+    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions, describe: Callable[[int], str]
+) -> DocumentValues:
+    """Read the groups of documents, and what they take of limits.
 
     Args:
         extra: columns of the source, a value per list.
         lists: (documents,) list of each document; None if document i is list i.
-        options: options of the pack; `group_by` names the column.
-
-    Returns:
-        int32, shape (documents,), 0..groups - 1 or NO_GROUP; None if documents are not grouped.
+        options: options of the pack.
+        describe: function that names a document.
 
     Raises:
-        SourceError: values of the column cannot be compared, or all of them are null.
+        SourceError: groups cannot be compared or are all null, or a value is missing, negative, or no whole number.
     """
-    if options.group_by is None:
-        return None
-    codes = group_codes(group_values(extra[options.group_by], options.group_by))
+    return DocumentValues(
+        groups=None if options.group_by is None else _groups(extra[options.group_by], lists, options.group_by),
+        limits={name: _limited(extra[name], lists, name, options, describe) for name in options.limits},
+        describe=describe,
+    )
+
+
+def _groups(column: Chunks, lists: NDArray[Any] | None, name: str) -> NDArray[np.int32]:
+    """Return the group of each document: documents with equal values form a group, those with null are in none."""
+    codes = group_codes(group_values(column, name))
     if lists is not None:
         codes = codes[lists]
     if codes.max(initial=NO_GROUP) == NO_GROUP:
-        raise SourceError(f"column '{options.group_by}' is null in every document; name another with --group-by")
+        raise SourceError(f"column '{name}' is null in every document; name another with --group-by")
     return codes
 
 
-def plan_groups(
-    segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int
-) -> WholePlan:
-    """Plan rows with documents of one group only (together), or with at most one document of each group (apart).
+def _limited(
+    column: Chunks, lists: NDArray[Any] | None, name: str, options: PackOptions, describe: Callable[[int], str]
+) -> NDArray[np.int32]:
+    """Return what each document takes of a limit: shape (documents,)."""
+    parts, first = [np.zeros(0, np.int32)], 0
+    for chunk in column.chunks:
+        wrong = wrong_numbers(chunk)
+        if len(wrong):
+            fault, value = number_fault(chunk, int(wrong[0]), name), first + int(wrong[0])
+            where = describe(value) if lists is None else f"value {value} of the column"
+            remedy = f"; {REMEDY}" if options.lengths_column is None else ""
+            raise SourceError(f"{where}: {fault.message}{remedy}")
+        parts.append(as_numpy(chunk).astype(np.int32))
+        first += len(chunk)
+    values = np.concatenate(parts)
+    return values if lists is None else values[lists]
 
-    Args:
-        segments: segments of all documents.
-        groups: (documents,) group of each document, NO_GROUP for none.
-        options: options of the pack.
-        rows_per_shard: largest number of rows of a shard.
-    """
+
+def plan_whole(segments: Segments, values: DocumentValues, options: PackOptions, *, rows_per_shard: int) -> WholePlan:
+    """Plan rows of all segments with groups or under limits; a document that takes too much is a SourceError."""
+    if options.limit:
+        return _plan_under_limits(segments, values, options, rows_per_shard)
+    assert values.groups is not None
+    return _plan_groups(segments, values.groups, options, rows_per_shard)
+
+
+def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOptions, rows_per_shard: int) -> WholePlan:
+    """Plan rows with documents of one group only (together), or with at most one document of each group (apart)."""
     items, of_items = items_and_groups(segments, groups, options)
     assert of_items is not None
     patterns = solve_histogram(options, items.histogram)
@@ -151,30 +187,14 @@ def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
     )
 
 
-def plan_under_limits(
-    segments: Segments,
-    values: Mapping[str, NDArray[np.int32]],
-    options: PackOptions,
-    *,
-    rows_per_shard: int,
-    describe: Callable[[int], str],
+def _plan_under_limits(
+    segments: Segments, values: DocumentValues, options: PackOptions, rows_per_shard: int
 ) -> WholePlan:
-    """Plan rows in which tokens and further columns stay within their limits.
-
-    Args:
-        segments: segments of all documents, none of them split.
-        values: value of each document in each limited column: (documents,), by column.
-        options: options of the pack.
-        rows_per_shard: largest number of rows of a shard.
-        describe: function that names a document.
-
-    Raises:
-        SourceError: a document that is packed takes more than a limit.
-    """
+    """Plan rows in which tokens and further columns stay within their limits; no document may be split."""
     numbers = segments.numbers()
     documents, _, lengths = segments.locate(numbers)
-    taken = {name: values[name][documents] for name in options.limits}
-    _refuse_above(taken, documents, options, describe)
+    taken = {name: values.limits[name][documents] for name in options.limits}
+    _refuse_above(taken, documents, options, values.describe)
     demands = np.stack([extents_of(lengths, segments.align), *taken.values()])
     capacities = np.array([options.max_len, *options.limits.values()], np.int64)
     demands = demands.astype(np.int32, copy=False)
@@ -192,40 +212,6 @@ def plan_under_limits(
     )
     placed = PlacedRows(row_starts=placed.row_starts, numbers=numbers[placed.numbers])
     return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
-
-
-def limit_values(
-    extra: Mapping[str, Chunks],
-    lists: NDArray[Any] | None,
-    options: PackOptions,
-    describe: Callable[[int], str],
-) -> dict[str, NDArray[np.int32]]:
-    """Return the value of each document in each limited column: (documents,), by column.
-
-    Args:
-        extra: columns of the source, a value per list.
-        lists: (documents,) list of each document; None if document i is list i.
-        options: options of the pack.
-        describe: function that names a document.
-
-    Raises:
-        SourceError: a value is missing, negative, or not a whole number.
-    """
-    found = {}
-    remedy = f"; {REMEDY}" if options.lengths_column is None else ""
-    for name in options.limits:
-        parts, first = [np.zeros(0, np.int32)], 0
-        for chunk in extra[name].chunks:
-            wrong = wrong_numbers(chunk)
-            if len(wrong):
-                fault, value = number_fault(chunk, int(wrong[0]), name), first + int(wrong[0])
-                where = describe(value) if lists is None else f"value {value} of the column"
-                raise SourceError(f"{where}: {fault.message}{remedy}")
-            parts.append(as_numpy(chunk).astype(np.int32))
-            first += len(chunk)
-        values = np.concatenate(parts)
-        found[name] = values if lists is None else values[lists]
-    return found
 
 
 def _refuse_above(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS, TOKEN_COLUMNS
-from packer.engine import Engine, Threads
+from packer.engine import Engine
 from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.gather import count_trained
@@ -33,7 +33,7 @@ from packer.stores import AnyPath, RemotePath
 from packer.stores.temporary_files import local_copy
 
 
-def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads()) -> Iterator[str]:  # noqa: B008
+def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()) -> Iterator[str]:  # noqa: B008
     """Yield a sentence for each fault of a packed dataset; report progress in bytes of the shards.
 
     Args:

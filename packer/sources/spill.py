@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from packer.engine import Engine, Threads, run_once
+from packer.engine import Engine, result_of, run_once
 from packer.errors import SourceError
 from packer.inputs.column_types import join_by_name, join_with
 from packer.inputs.decode_pool import DecodePool
@@ -39,7 +39,6 @@ from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Batch, Columns, Input, RecordPlaces
 from packer.inputs.list_checks import checked
 from packer.inputs.mapped_lists import MappedLists
-from packer.plan.threads import result_of
 from packer.processes import Processes
 from packer.progress import Progress, documents_of, silent
 from packer.sources.corpus import Corpus, overall_progress, prefix_errors
@@ -60,7 +59,7 @@ def spill_corpus(
     folder: AnyPath,
     progress: Progress = silent,
     *,
-    engine: Engine = Threads(),  # noqa: B008 (immutable)
+    engine: Engine = Engine(),  # noqa: B008 (immutable)
 ) -> Corpus:
     """Decode inputs that cannot be mapped; see `spill_source`. Each source of a mixture has its own subfolder."""
     if corpus.recipe is None:
@@ -89,7 +88,7 @@ def spill_source(
     folder: AnyPath,
     progress: Progress = silent,
     *,
-    engine: Engine = Threads(),  # noqa: B008 (immutable)
+    engine: Engine = Engine(),  # noqa: B008 (immutable)
     kinds: Mapping[str, pa.DataType] = {},
 ) -> Source:
     """Decode inputs that cannot be mapped to Arrow streams in `folder`, reusing complete ones from earlier.
