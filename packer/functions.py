@@ -156,16 +156,8 @@ def verify(
     from packer.pipeline.verifying import verify as run
 
     with python_names():
-        _checked("verify", {"workers": workers, "engine": engine, "ray_address": ray_address})
-        yield from run(
-            packed,
-            source,
-            tokenizer=tokenizer,
-            workers=workers,
-            engine=engine,
-            ray_address=ray_address,
-            progress=progress,
-        )
+        running = {"workers": workers, "engine": engine, "ray_address": ray_address, "progress": progress}
+        yield from run(packed, source, tokenizer=tokenizer, job=_job(_checked("verify", running)[1]))
 
 
 def export(

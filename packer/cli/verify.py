@@ -32,13 +32,16 @@ def verify(
 
     The exit code is 3 if anything is wrong.
     """
-    from packer.pipeline import verifying
+    from packer.pipeline.job import Job
+    from packer.pipeline.verifying import verify as verify_rows
     from packer.shards.reader import read_manifest
 
-    run_options = values_of(OutputOptions, values) | values_of(EngineOptions, values)
+    writing, engine = values_of(OutputOptions, values), EngineOptions(**values_of(EngineOptions, values))
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
-        faults = list(verifying.verify(packed, source, tokenizer=tokenizer, progress=progress, **run_options))
+        faults = list(
+            verify_rows(packed, source, tokenizer=tokenizer, job=Job(engine=engine, progress=progress, **writing))
+        )
         manifest = None if faults else read_manifest(packed)
     if as_json:
         click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults}, indent=1))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from packer.errors import OptionError
 from packer.options.choices import EngineName
 from packer.options.option import OUTPUT, RANKS, Option
 from packer.options.values import as_ranks
@@ -70,3 +71,7 @@ class EngineOptions:
         float,
         Option("Seconds without a heartbeat after which other ranks take over.", RANKS, least=0.1, metavar="SECONDS"),
     ] = 30.0
+
+    def __post_init__(self) -> None:
+        if self.ray_address is not None and self.engine != "ray":
+            raise OptionError(f"--ray-address {self.ray_address} is for --engine ray")

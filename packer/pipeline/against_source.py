@@ -37,31 +37,6 @@ _COMPARED_TOGETHER = 4 << 20  # tokens
 _SEGMENTS_TOGETHER = 1 << 16  # whose kept values may be long
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExpectedSegments:
-    """Segments of consecutive documents of the source, by document and start; int64 arrays of shape (segments,)."""
-
-    documents: NDArray[np.int64]
-    """Documents of the segments, counted from the first of these documents."""
-
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-
-    context: NDArray[np.int64]
-    """Tokens at the start of the segments that have no loss."""
-
-    @classmethod
-    def of(cls, segments: Segments) -> ExpectedSegments:
-        """Sort segments by document and start."""
-        documents, starts, lengths = segments.locate(segments.numbers())
-        order = np.lexsort((starts, documents))
-        documents, starts, lengths = documents[order], starts[order], lengths[order]
-        return cls(documents=documents, starts=starts, lengths=lengths, context=context_of(starts, segments.overlap))
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-
 class TableDifferences:
     """First differences between a table of the source, which is compared part by part, and rows.
 
@@ -90,30 +65,25 @@ class TableDifferences:
         kept = [self._kept[name] for name in self._kept_names if name in self._kept]
         return kept + [self._tokens[name] for name in ("input_ids", "labels") if name in self._tokens][:1]
 
-    def compare(self, expected: ExpectedSegments, found: SortedSegments, part: TokenTable) -> None:
-        """Compare the next part of the table.
-
-        Args:
-            expected: segments of the documents of the part.
-            found: segments that the rows have of them.
-            part: the documents.
-        """
+    def compare(self, expected: Segments, found: SortedSegments, part: TokenTable) -> None:
+        """Compare the documents of the next part of the table, cut into segments, with those found in the rows."""
         self._compare_structure(expected, found, part)
         if self.in_structure:
             return
-        ends = np.cumsum(expected.lengths)
+        ends, lists = np.cumsum(found.lengths), part.lists_of(found.documents - part.first_document)
+        context = context_of(found.starts, expected.overlap)
         begin = 0
-        while begin < len(expected):
-            before = ends[begin] - expected.lengths[begin]
+        while begin < len(ends):
+            before = ends[begin] - found.lengths[begin]
             end = max(begin + 1, int(np.searchsorted(ends, before + _COMPARED_TOGETHER, side="right")))
             here = slice(begin, min(end, begin + _SEGMENTS_TOGETHER))
             pieces = _Pieces(
                 rows=self._rows,
                 part=part,
                 segments=found.of(here),
-                lists=part.lists_of(expected.documents[here]),
-                context=expected.context[here],
-                places=ends[here] - expected.lengths[here] - before,
+                lists=lists[here],
+                context=context[here],
+                places=ends[here] - found.lengths[here] - before,
             )
             columns = [column for column in (part.input_ids, part.labels) if column is not None]
             columns += [part.extra[name].addresses() for name in self._rows.kept_tokens]
@@ -123,16 +93,17 @@ class TableDifferences:
                 self._compare_tokens(pieces)
             begin = here.stop
 
-    def _compare_structure(self, expected: ExpectedSegments, found: SortedSegments, part: TokenTable) -> None:
-        documents = expected.documents + part.first_document
-        columns = [documents, expected.starts, expected.lengths]
-        short = min(len(expected), len(found.documents))
+    def _compare_structure(self, expected: Segments, found: SortedSegments, part: TokenTable) -> None:
+        documents, starts, lengths = expected.locate(expected.numbers())
+        order = np.lexsort((starts, documents))
+        columns = [documents[order] + part.first_document, starts[order], lengths[order]]
+        short, longer = sorted((len(order), len(found.documents)))
         differs = np.zeros(short, bool)
         for one, other in zip(columns, found, strict=False):
             differs |= one[:short] != other[:short]
         at = int(differs.argmax()) if differs.any() else short
-        if at < max(len(expected), len(found.documents)):
-            first = min(int(each[at]) for each in (documents, found.documents) if at < len(each))
+        if at < longer:
+            first = min(int(each[at]) for each in (columns[0], found.documents) if at < len(each))
             self._structure = (
                 f"{self.describe(first)} is in the source, but missing from the rows, repeated or cut elsewhere there"
             )

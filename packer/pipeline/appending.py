@@ -23,7 +23,7 @@ from packer.paths import expanded
 from packer.pipeline.complete_output import request_of
 from packer.pipeline.job import Job, build_claimed
 from packer.pipeline.output_place import refuse_inside
-from packer.pipeline.packing import PackResult, PackTarget, pack_into
+from packer.pipeline.packing import PackResult, pack_into
 from packer.pipeline.verifying import compare_opened
 from packer.planning.make_plan import PLAN_VERSION
 from packer.progress import Progress
@@ -110,7 +110,7 @@ def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AppendTarget(PackTarget):
+class AppendTarget:
     """A complete packed dataset to which a generation is appended."""
 
     folder: AnyPath
@@ -182,8 +182,8 @@ class AppendTarget(PackTarget):
                     "or pack them to another dataset"
                 )
 
-    def check_source(self, identity: SourceIdentity) -> None:
-        """Raise a SourceError if either the dataset or the documents, but not both, say which tokens are trained."""
+    def check(self, identity: SourceIdentity, row_format: RowFormat) -> None:
+        """Raise a SourceError if only one of dataset and documents says which tokens are trained, or types differ."""
         if identity.labels != self.manifest.source.labels and self.manifest.options.labels:
             has, lacks = ("these documents have", f"those of {self.folder} have none")
             if not identity.labels:
@@ -193,8 +193,6 @@ class AppendTarget(PackTarget):
                 "another dataset"
             )
 
-    def check_columns(self, row_format: RowFormat) -> None:
-        """Raise a SourceError if a kept column has another type than in the dataset."""
         options = self.manifest.options
         if not (options.kept or options.stored_keep_tokens):
             return  # the types of all others are those of the format
@@ -274,7 +272,16 @@ def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) 
     def build(claimed: UnfinishedPack, engine: Engine) -> Manifest:
         if job.rank is not None and target.has_grown():  # by other ranks, before this one came
             raise FinishedElsewhere
-        return pack_into(claimed, engine, opened=opened, watch=watch, options=options, job=job, target=target)
+        return pack_into(
+            claimed,
+            engine,
+            opened=opened,
+            watch=watch,
+            options=options,
+            job=job,
+            before=target.manifest,
+            check=target.check,
+        )
 
     manifest = build_claimed(
         target.building,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,8 +57,6 @@ class Job:
         """
         engine = self.engine
         rank = rank_of(engine.rank, engine.ranks)
-        if engine.ray_address is not None and engine.engine != "ray":
-            raise OptionError(f"--ray-address {engine.ray_address} is for --engine ray")
         if rank is not None and engine.engine == "ray":
             raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
         if rank is not None or engine.engine == "ray":
@@ -74,6 +72,15 @@ class Job:
         elif is_remote(output):
             rank = RankOf(rank=0, ranks=1)
         return replace(self, rank=rank)
+
+    def alone(self) -> AbstractContextManager[Engine]:
+        """Return a context with an engine of which this process is the only one: threads, or a Ray cluster."""
+        workers = self.workers or available_workers()
+        if self.engine.engine == "ray":
+            from packer.ray_engine import ray_engine
+
+            return ray_engine(self.engine.ray_address, workers)
+        return nullcontext(Engine(workers=workers))
 
 
 def _is_in_memory(source: object) -> bool:
@@ -124,19 +131,20 @@ def build_claimed(
 
 @contextmanager
 def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
-    """Yield the engine that runs the tasks."""
-    options, workers = job.engine, job.workers or available_workers()
+    """Yield the engine that runs the tasks, while other processes see its heartbeat."""
+    options = job.engine
     heartbeats = Heartbeats(store=claimed.store, patience=options.rank_timeout, is_alone=options.ranks is None)
-    if options.engine == "ray":
-        from packer.ray_engine import ray_engine
-
+    if job.rank is None:
         showing = heartbeats.shown(0, is_complete) if claimed.is_shared else nullcontext()
-        with showing, ray_engine(options.ray_address, workers) as on_ray:
-            yield on_ray
-    elif job.rank is None:
-        yield Engine(workers=workers)
+        with showing, job.alone() as engine:
+            yield engine
     else:
-        rank, ranks = job.rank.rank, job.rank.ranks
-        ranked = Ranks(rank=rank, ranks=ranks, workers=workers, heartbeats=heartbeats, is_complete=is_complete)
+        ranked = Ranks(
+            rank=job.rank.rank,
+            ranks=job.rank.ranks,
+            workers=job.workers or available_workers(),
+            heartbeats=heartbeats,
+            is_complete=is_complete,
+        )
         with ranked.present():
             yield ranked

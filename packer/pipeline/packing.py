@@ -121,7 +121,7 @@ def pack(
         options = replace(options, pad_id=opened.pad_id or 0)
     out = output_path(name_after(source, f"packed-{options.max_len}", options.split) if output is None else output)
     refuse_inside(source, out)
-    build = partial(pack_into, opened=opened, watch=watch, options=options, job=job, target=PackTarget())
+    build = partial(pack_into, opened=opened, watch=watch, options=options, job=job)
     requested = [(opened, request_of(opened, options.to_dict()))]
     return write_dataset(out, requested, build, job=job, made_of={"plan_version": PLAN_VERSION})
 
@@ -175,25 +175,6 @@ def write_dataset(
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackTarget:
-    """A dataset that gets another generation; a new one gets its first."""
-
-    manifest: Manifest | None = None
-    """Its manifest; None for a new dataset."""
-
-    @property
-    def documents(self) -> int:
-        """Number of its documents, which is the number of the first one that is added."""
-        return self.manifest.source.documents if self.manifest is not None else 0
-
-    def check_source(self, identity: SourceIdentity) -> None:
-        """Raise a SourceError if documents cannot be added to those of the dataset."""
-
-    def check_columns(self, row_format: RowFormat) -> None:
-        """Raise a SourceError if a column has another type than in the dataset."""
-
-
 def pack_into(
     claimed: UnfinishedPack,
     engine: Engine,
@@ -202,7 +183,8 @@ def pack_into(
     watch: Watch,
     options: PackOptions,
     job: Job,
-    target: PackTarget,
+    before: Manifest | None = None,
+    check: Callable[[SourceIdentity, RowFormat], None] = lambda *_: None,
 ) -> Manifest:
     """Pack a generation into a claimed folder, resuming an interrupted run; return the manifest of the whole dataset.
 
@@ -213,7 +195,8 @@ def pack_into(
         watch: its files.
         options: options of the pack.
         job: how it is written; with `overwrite`, the plan of an interrupted run is discarded if the source has changed.
-        target: dataset that gets the generation.
+        before: manifest of the dataset that gets the generation; None for a new one.
+        check: function that raises a SourceError if documents cannot be added to those of the dataset.
 
     Raises:
         FinishedElsewhere: another rank has completed the output.
@@ -227,15 +210,14 @@ def pack_into(
     notes = NotesInStore(claimed)
     documents = _checked_documents(mapped, options, job.progress)
     _refuse_changed(claimed, notes, documents.identity, overwrite=job.overwrite)
-    target.check_source(documents.identity)
+    row_format = row_format_of(options, documents.table.extra)
+    check(documents.identity, row_format)
     check_mixture(claimed, documents.identity, options, engine.workers)
 
     # Plan the rows.
-    row_format = row_format_of(options, documents.table.extra)
     plan = plan_documents(documents, options, row_format, notes=notes, engine=engine, progress=job.progress)
     watch.check()
     warn_of_split_chats(opened, plan.totals, options)
-    target.check_columns(row_format)
 
     # Write the shards that are missing.
     maker = ShardMaker(
@@ -244,7 +226,7 @@ def pack_into(
         row_format=row_format,
         overlap=options.piece_overlap,
         leftovers=leftover_values(documents, plan, row_format),
-        first_document=target.documents,
+        first_document=0 if before is None else before.source.documents,
     )
     entries = write_shards(claimed, [maker], options.shard_size, watch, engine, job.progress)
 
@@ -252,7 +234,7 @@ def pack_into(
     totals = _totals(mapped, documents, plan.totals, entries, options)
     generation = Generation(source=documents.identity, totals=totals, shards=len(entries))
     options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
-    return complete(claimed, engine, options, [(generation, mapped.sources)], entries, before=target.manifest)
+    return complete(claimed, engine, options, [(generation, mapped.sources)], entries, before=before)
 
 
 def _decoded(

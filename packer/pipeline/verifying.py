@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.engine import Engine, available_workers
-from packer.errors import OptionError, PackerError, SourceError
+from packer.errors import PackerError, SourceError
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
 from packer.inputs.token_tables import TokenTable
-from packer.options.choices import EngineName
 from packer.paths import PathList, expanded
-from packer.pipeline.against_source import ExpectedSegments, SourceCounts, TableDifferences
+from packer.pipeline.against_source import SourceCounts, TableDifferences
+from packer.pipeline.job import Job
 from packer.pipeline.rejected_list import list_faults, with_texts
 from packer.plan.segments import Segments
 from packer.planning.packable_segments import cut_table
-from packer.progress import Progress, silent
+from packer.progress import Progress
 from packer.shards.check_shards import verify_packed
 from packer.shards.check_totals import differences
 from packer.shards.generations import in_generation
@@ -47,10 +46,7 @@ def verify(
     source: SourceLike | Sequence[SourceLike] | None = None,
     *,
     tokenizer: str | None = None,
-    workers: int | None = None,
-    engine: EngineName = "threads",
-    ray_address: str | None = None,
-    progress: Progress = silent,
+    job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Iterator[str]:
     """Yield a sentence for each fault of a packed dataset; yield nothing if it is verified.
 
@@ -68,18 +64,15 @@ def verify(
         source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and
             of the sources of all generations. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
-        workers: shards that are checked at a time; by default the cores this process may use.
-        engine: "threads", or "ray" to check the shards on a Ray cluster.
-        ray_address: address of the cluster; None to start one on this machine.
-        progress: callback, called with "verify" in bytes of the shards and "compare" in tokens.
+        job: who checks the shards; its callback is called with "verify" in bytes of the shards and "compare" in tokens.
 
     Raises:
         PackerError: the packed dataset or the source cannot be read.
     """
     folder, source = any_path(expanded(packed)), expanded(source)
     faults = 0
-    with system_errors(folder, resumes=False), _engine(engine, ray_address, workers or available_workers()) as checking:
-        for fault in verify_packed(folder, progress, checking):
+    with system_errors(folder, resumes=False), job.alone() as engine:
+        for fault in verify_packed(folder, job.progress, engine):
             faults += 1
             yield fault
     if source is None or faults:
@@ -87,21 +80,10 @@ def verify(
     for part, of_part in with_sources(folder, read_manifest(folder), source):
         opened = open_packed_source(folder, part, of_part, tokenizer)
         try:
-            for fault in compare_opened(folder, part, opened, progress):
+            for fault in compare_opened(folder, part, opened, job.progress):
                 yield in_generation(part, fault, source=of_part if isinstance(of_part, _PATHS) else None)
         except SourceError as error:  # the packed tokens do not depend on how they are verified
             raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
-
-
-def _engine(name: EngineName, ray_address: str | None, workers: int) -> AbstractContextManager[Engine]:
-    """Return a context with the engine that checks the shards; an OptionError for an address without a cluster."""
-    if name == "ray":
-        from packer.ray_engine import ray_engine
-
-        return ray_engine(ray_address, workers)
-    if ray_address is not None:
-        raise OptionError(f"--ray-address {ray_address} is for --engine ray")
-    return nullcontext(Engine(workers=workers))
 
 
 def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress) -> Iterator[str]:
@@ -200,7 +182,7 @@ def _compared(
         policy = segments = cut_table(part, options, differences.describe)
         if not counts.keeps_whole:
             segments = policy.cut_at(*_cuts(found, part.first_document, policy))
-        differences.compare(ExpectedSegments.of(segments), found, part)
+        differences.compare(segments, found, part)
         if differences.in_structure:
             break
         counts.add(part, policy, segments, found)
