@@ -214,13 +214,10 @@ class SourceCounts:
         self._grouped: list[SortedSegments] = []  # segments in the rows of the documents of each table
 
     def add(self, table: TokenTable, policy: Segments, segments: Segments, found: SortedSegments) -> None:
-        """Count a table.
+        """Count the documents of a table, and the segments that rows have of them.
 
-        Args:
-            table: documents of the source.
-            policy: segments that the long-document policy makes of them, untrained ones left out.
-            segments: the same documents as cut in the rows; wrapping cuts them elsewhere.
-            found: segments that the rows have of them.
+        `policy` are the segments that the long-document policy makes of them, untrained ones left out, and
+        `segments` those in the rows; wrapping cuts elsewhere.
         """
         account = account_of(segments, self._options)
         self._account = account if self._account is None else self._account + account
@@ -235,10 +232,7 @@ class SourceCounts:
     def faults(self, manifest: Manifest, rejected: Mapping[str, int], describe: Callable[[int], str]) -> Iterator[str]:
         """Yield a sentence for each total that the source contradicts, and for the first row with wrong groups.
 
-        Args:
-            manifest: manifest of the dataset.
-            rejected: numbers of rejected documents by reason, which are among the empty ones here.
-            describe: function that names a document in messages.
+        `rejected` has numbers of rejected documents by reason, which are among the empty ones here.
         """
         totals = manifest.totals
         counted: dict[str, object] = {"documents": 0, "tokens": 0}

@@ -147,15 +147,7 @@ class AppendTarget:
             )
 
     def open(self, source: SourceLike, options: PackOptions) -> Corpus:
-        """Open a source of documents like those of the dataset.
-
-        Args:
-            source: source to open.
-            options: options of the dataset.
-
-        Raises:
-            PackerError: it cannot be opened, or is of another kind.
-        """
+        """Open a source of documents like those of the dataset; a PackerError if they are of another kind."""
         try:
             opened = open_sources(source, options)
         except OtherSourceError as error:
@@ -211,19 +203,11 @@ def is_last_generation(
 ) -> bool:
     """Return whether documents are those of the last generation.
 
-    Files are compared by name and size. If a source has all files of a generation, their tokens decide. If it has some
-    of them, there is a warning.
+    Files are compared by name and size. If a source has all files of a generation, their tokens decide. If it has
+    some of them, there is a warning.
 
-    Args:
-        target: dataset to which they are to be appended.
-        source: source of the documents.
-        opened: the same, open.
-        options: options of the dataset.
-        progress: callback, as in `pack`.
-
-    Raises:
-        PackerError: all documents of a generation are among them; of the last one, together with others;
-            or a shard of such a generation is damaged.
+    It is a PackerError if all documents of another generation are among them, or of the last one together with
+    others, or if a shard of such a generation is damaged.
     """
     paths = {(input_.file.name, input_.file.bytes): input_.path for input_ in opened.inputs}
     parts = parts_of(target.manifest)

@@ -57,9 +57,6 @@ def dataset_figures(
         documents_per_step: documents per optimizer step in unpacked training.
         for_report: whether to collect everything that a report shows.
         progress: callback, called in documents while files are read, and as `progress("plan", done, total)` in tasks.
-
-    Raises:
-        PackerError: the source cannot be read, or there is nothing in it to pack.
     """
     measure_at = measure_at_lengths(source, progress)
     compared = None
@@ -96,15 +93,7 @@ def row_lengths(
 ) -> RowLengths:
     """Collect the figures of the rows that packing makes of a dataset, or a mixture, at each of several lengths.
 
-    Args:
-        source: as for `dataset_figures`.
-        options: options of the pack; their `max_len` is not used.
-        max_lens: tokens per row, ascending, at least one.
-        documents_per_step: documents per optimizer step in unpacked training.
-        progress: callback, called as `progress(stage, done, total)` while reading, and with the stage "length N".
-
-    Raises:
-        PackerError: the source cannot be read, or there is nothing in it to pack at one of the lengths.
+    Arguments are those of `dataset_figures`; the lengths are ascending, and replace that of the options.
     """
     return _compare_lengths(measure_at_lengths(source, progress), options, max_lens, documents_per_step, progress)
 
@@ -119,15 +108,7 @@ def packed_figures(
 ) -> Figures:
     """Collect the figures of a packed dataset from its manifest and the boundaries of segments, without its tokens.
 
-    Args:
-        packed: folder of the packed dataset.
-        documents_per_step: documents per optimizer step in unpacked training.
-        for_report: whether to collect everything that a report shows; tokens of a few rows are read.
-        decode: function from token ids to text, to show the beginnings of segments; None to show no text.
-        progress: callback, called as `progress(stage, done, total)`.
-
-    Raises:
-        PackerError: the folder is not a packed dataset, or a shard was changed.
+    For a report, the tokens of a few rows are read, and shown as text by `decode`; None to show no text.
     """
     folder = any_path(expanded(packed))
     with system_errors(folder, resumes=False):
@@ -159,11 +140,7 @@ def packed_figures(
 
 
 def sampled_rows(packed: AnyPath, manifest: Manifest) -> RowFigures:
-    """Return the figures of rows in SAMPLED_BATCHES record batches that are spread over a packed dataset.
-
-    Raises:
-        PackerError: a shard was changed.
-    """
+    """Return the figures of rows in SAMPLED_BATCHES record batches that are spread over a packed dataset."""
     batches = int((-(-column_of(manifest.shards, "rows") // manifest.row_format.batch_rows)).sum())
     with system_errors(packed, resumes=False):
         return _rows_of(packed, manifest, every=-(-batches // SAMPLED_BATCHES))

@@ -64,18 +64,10 @@ class WrittenFile(Protocol):
 
 
 def check_files(record: AnyPath, shards: Iterable[WrittenFile], small_files: Mapping[str, str]) -> None:
-    """Check that every file listed in a record exists and is unchanged.
+    """Check that every file listed in a record, manifest.json or tokenized.json, exists and is unchanged.
 
-    Shards are compared by size, and in a local folder also by hash if they were touched after the record; small files
-    by hash.
-
-    Args:
-        record: manifest.json or tokenized.json, which was written last.
-        shards: entries of the shards in the record.
-        small_files: xxh3-128 of the other files, by name.
-
-    Raises:
-        PackerError: a file is missing or differs.
+    Shards are compared by size, and in a local folder also by hash if they were touched after the record; small
+    files by hash, xxh3-128 by name.
     """
     folder = record.parent
     store = store_at(folder)
@@ -96,14 +88,10 @@ def check_files(record: AnyPath, shards: Iterable[WrittenFile], small_files: Map
 
 
 def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool = False) -> AnyPath | None:
-    """Return the first file that was written to, renamed or copied after the record, or None.
+    """Return the first file that was written to, renamed or copied after the record, which was written last; or None.
 
-    The clock of a store may differ from that of this machine, so there it has to be an hour before the record.
-
-    Args:
-        record: file that was written last.
-        paths: files that existed before it.
-        in_content: compare only the time of the last write, which renaming keeps and copying may keep.
+    The clock of a store may differ from that of this machine, so there it has to be an hour before the record. With
+    `in_content`, only the time of the last write counts, which renaming keeps and copying may keep.
     """
     written = record.stat().st_mtime_ns
     if isinstance(record, RemotePath):
@@ -122,18 +110,8 @@ def check_complete(
     """Check that a complete dataset is what a pack of these sources would write, and that its files are intact.
 
     Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
-    token is compared.
-
-    Args:
-        out: the dataset.
-        requested: source of each requested generation, and the request for it; there may be later generations.
-        progress: callback, as in `pack`.
-
-    Returns:
-        Its manifest, and what was checked, in words.
-
-    Raises:
-        PackerError: it is damaged, or has other options or other sources.
+    token is compared. `requested` has the source of each requested generation, and the request for it; there may be
+    later generations. Returns the manifest, and what was checked, in words.
     """
     manifest = read_manifest(out)
     packed = parts_of(manifest)

@@ -99,18 +99,10 @@ def build_claimed(
     is_complete: Callable[[], bool],
     is_answered: Callable[[], bool],
 ) -> Manifest | None:
-    """Claim a folder and build a packed dataset in it.
+    """Claim a folder and build a packed dataset in it; return None if another rank has completed it.
 
-    Args:
-        out: folder to claim.
-        request: request for the dataset.
-        build: function that writes everything, with an engine, and returns the manifest.
-        job: how the dataset is written.
-        is_complete: whether the dataset is complete, which is asked again and again.
-        is_answered: whether it is the requested one.
-
-    Returns:
-        The manifest; None if another rank has completed the dataset.
+    `build` writes everything, with an engine. `is_complete` is asked again and again; `is_answered` says whether
+    the complete dataset is the requested one.
     """
     shared, patience = job.rank is not None, job.engine.rank_timeout
     try:

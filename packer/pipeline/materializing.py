@@ -108,11 +108,7 @@ class _Part:
     """Files of the source."""
 
     def maker(self, options: PackOptions, progress: Progress) -> ShardMaker:
-        """Return the maker of its shards, after comparing the lengths of all documents.
-
-        Raises:
-            PackerError: the source is another one, or was changed.
-        """
+        """Return the maker of its shards, after comparing the lengths of all documents."""
         documents = read_index_source(self.folder, self.manifest, self.opened, progress)
         self.watch.check()
         return ShardMaker(
@@ -177,11 +173,7 @@ class IndexPlan:
         return rows
 
     def rows(self, shard: int) -> LocatedRows:
-        """Return the rows of a shard.
-
-        Raises:
-            PackerError: the shard is damaged, or refers to tokens that the source does not have.
-        """
+        """Return the rows of a shard; a PackerError if it is damaged, or the source does not have its tokens."""
         folder, manifest = self.folder, self.manifest
         entry = manifest.shards[shard]
         path = folder / entry.file

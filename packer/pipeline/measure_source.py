@@ -74,13 +74,8 @@ class Measured:
 def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress = silent) -> Measured:
     """Read the lengths of a source, or of the sources of a mixture, as `pack` does; nothing is written.
 
-    Args:
-        source: a source or sources, as for `pack`.
-        options: options of the pack; those for reading, mixing, grouping and limits are used.
-        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
-
-    Raises:
-        PackerError: the source cannot be read, or does not fit the options.
+    Of the options, those for reading, mixing, grouping and limits are used. Progress is "lengths", "decode" or
+    "tokenize", in bytes of the files.
     """
     opened = open_sources(expanded(source), options)
     warn_of_linked_files(opened)

@@ -31,11 +31,9 @@ log = logging.getLogger(__name__)
 def name_after(source: SourceLike | Sequence[SourceLike], suffix: str, split: str | None) -> Path:
     """Name an output after the source and, if there is one, its split: rows.jsonl.gz -> rows-packed-4096.
 
-    The output is next to the source. Its name follows from the path alone, so that a repeated command finds its output
-    whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another one.
-
-    Raises:
-        PackerError: the source is a mixture, several paths, a glob or a dataset in memory.
+    The output is next to the source. Its name follows from the path alone, so that a repeated command finds its
+    output whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another
+    one. A mixture, several paths, a glob or a dataset in memory has no name, which is a PackerError.
     """
     if isinstance(source, (list, tuple)):
         raise OptionError("a mixture has no name: name the output with --output")
@@ -75,16 +73,9 @@ def refuse_inside(
 
 
 def check_decoding(claimed: UnfinishedPack, source: Corpus, options: PackOptions, workers: int) -> None:
-    """Log the disk space that decoding needs and the free space, if it needs at least a quarter of that.
+    """Check that the decoded source and the rows fit, and log the space they need if it is a quarter of what is free.
 
-    Args:
-        claimed: unfinished output.
-        source: source to decode.
-        options: options of the pack.
-        workers: number of shards that this process writes at a time.
-
-    Raises:
-        PackerError: the decoded source, or the decoded source and the rows, do not fit.
+    This process writes `workers` shards at a time.
     """
     spill = spill_size(source, claimed.spill)
     if not spill.bytes:
@@ -111,16 +102,7 @@ def check_decoding(claimed: UnfinishedPack, source: Corpus, options: PackOptions
 
 
 def check_tokenizing(folder: Path, source: Corpus, out: AnyPath) -> None:
-    """Log the disk space that tokenizing still needs and the free space, unless it needs little.
-
-    Args:
-        folder: folder of the decoded pieces; existing pieces need no more space.
-        source: text to tokenize.
-        out: output, for the error message.
-
-    Raises:
-        PackerError: the tokens do not fit.
-    """
+    """Check that the tokens fit, and log the space they still need, beside pieces in `folder`, unless it is little."""
     size = spill_size(source, folder)
     free = shutil.disk_usage(folder).free
     about = "about" if size.sampled else "up to"
@@ -134,17 +116,7 @@ def check_tokenizing(folder: Path, source: Corpus, out: AnyPath) -> None:
 
 
 def check_writing(claimed: UnfinishedPack, rows: int, shard_size: int, workers: int) -> None:
-    """Check that the rows still to be written fit.
-
-    Args:
-        claimed: unfinished output.
-        rows: bytes of all rows, committed shards included.
-        shard_size: bytes of a shard, about.
-        workers: number of shards that this process writes at a time.
-
-    Raises:
-        PackerError: they do not fit.
-    """
+    """Check that the rows still to be written fit; all have `rows` bytes, and `workers` shards are written at a time."""
     needed = claimed.disk_needed(rows, workers * shard_size)
     free = _free(claimed)
     if needed > free:
@@ -155,17 +127,7 @@ def check_writing(claimed: UnfinishedPack, rows: int, shard_size: int, workers: 
 
 
 def check_mixture(claimed: UnfinishedPack, identity: SourceIdentity, options: PackOptions, workers: int) -> None:
-    """Check that the rows of a mixture can fit before they are planned, because a mixture may repeat its documents.
-
-    Args:
-        claimed: unfinished output.
-        identity: identity of the source; only a mixture is checked.
-        options: options of the pack.
-        workers: number of shards that this process writes at a time.
-
-    Raises:
-        PackerError: they cannot fit.
-    """
+    """Check that the rows of a mixture can fit before they are planned, because a mixture may repeat its documents."""
     if options.untrained == "drop" or options.index_only:  # the size of the rows is not known yet
         return
     kept = sum(part.taken.tokens_kept for part in identity.mixture)

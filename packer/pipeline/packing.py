@@ -143,12 +143,9 @@ def write_dataset(
 ) -> PackResult:
     """Return a dataset that is complete, or claim its folder and build it.
 
-    Args:
-        out: folder to write.
-        requested: source of each of its generations, and the request for it.
-        build: function that writes everything into a claimed folder, with an engine, and returns the manifest.
-        job: how it is written.
-        made_of: what else must be equal for an unfinished dataset to be resumed, as JSON values by name.
+    `requested` has the source of each of its generations, and the request for it, and `made_of` what else must be
+    equal for an unfinished dataset to be resumed, as JSON values by name. `build` writes everything into a claimed
+    folder.
     """
     request = replace(requested[0][1], files=tuple(file for _, each in requested for file in each.files))
     with system_errors(out, resumes=True):
@@ -188,18 +185,9 @@ def pack_into(
 ) -> Manifest:
     """Pack a generation into a claimed folder, resuming an interrupted run; return the manifest of the whole dataset.
 
-    Args:
-        claimed: claimed output.
-        engine: decides which tasks this process runs.
-        opened: source.
-        watch: its files.
-        options: options of the pack.
-        job: how it is written; with `overwrite`, the plan of an interrupted run is discarded if the source has changed.
-        before: manifest of the dataset that gets the generation; None for a new one.
-        check: function that raises a SourceError if documents cannot be added to those of the dataset.
-
-    Raises:
-        FinishedElsewhere: another rank has completed the output.
+    If the source has changed since the interrupted run, `job.overwrite` discards its plan. `before` is the manifest
+    of the dataset that gets the generation, None for a new one; `check` raises a SourceError if documents do not
+    fit to it. If another rank has completed the output, this is `FinishedElsewhere`.
     """
     # Decode the files that cannot be mapped.
     warn_of_linked_files(opened)
@@ -281,16 +269,8 @@ def complete(
 ) -> Manifest:
     """Write the manifest of a dataset, and its small files, in one of all processes; return the manifest.
 
-    Args:
-        claimed: output whose shards are written.
-        engine: decides which process it is.
-        options: options of the dataset.
-        generations: each generation that was written, and its sources by name.
-        entries: entries of the shards of these generations.
-        before: manifest of the dataset without these generations; None for a new one.
-
-    Raises:
-        FinishedElsewhere: another process has done so.
+    `generations` have their sources by name, and `entries` all their shards. `before` is the manifest of the
+    dataset without these generations. If another process has written it, this is `FinishedElsewhere`.
     """
 
     def finish() -> Manifest | None:

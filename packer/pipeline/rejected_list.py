@@ -24,16 +24,9 @@ from packer.stores import AnyPath
 def write_rejected_list(
     folder: Output, sources: Mapping[str, Source], generation: int = 0, first_document: int = 0
 ) -> str:
-    """Write the list of rejected records, with a line for each, in the order of the decoded sources.
+    """Write the list of rejected records, a line for each, in the order of the sources; return its xxh3-128.
 
-    Args:
-        folder: claimed folder.
-        sources: sources of a mixture by name, or one under the name "".
-        generation: generation that the documents belong to, which is part of the name of the file.
-        first_document: number of the first document of that generation.
-
-    Returns:
-        Hash of the file: xxh3-128, hexadecimal.
+    The name of the file has the generation, and the numbers of its documents begin at `first_document`.
     """
     name = rejected_name(generation)
     with folder.temporary(name) as temporary:
@@ -48,13 +41,7 @@ def write_rejected_list(
 
 
 def with_rejected(totals: Totals, sources: Mapping[str, Source], takes: Sequence[Take]) -> Totals:
-    """Count empty documents that were rejected under their reasons.
-
-    Args:
-        totals: totals that count rejected documents as empty.
-        sources: sources that have been decoded.
-        takes: documents taken of each source.
-    """
+    """Count empty documents that were rejected under their reasons; `takes` has what is taken of each source."""
     counts = count_rejected([*sources.values()], takes)
     values = totals.with_rejected(sum(counts.values())).values()
     return Totals(**{**values, "documents_rejected": counts})
@@ -116,12 +103,8 @@ def _described(sources: Mapping[str, Source], counts: Mapping[str, int], others:
 def list_faults(folder: AnyPath, manifest: Manifest, sources: Mapping[str, Source]) -> Iterator[str]:
     """Yield a sentence for the first difference between the list and the records that sources reject now.
 
-    Names of files may differ, as in a comparison of sources, and so may messages, which libraries write.
-
-    Args:
-        folder: packed dataset.
-        manifest: its manifest, or that of one of its generations.
-        sources: sources that have been read to their end.
+    The sources have been read to their end. Names of files may differ, as in a comparison of sources, and so may
+    messages, which libraries write.
     """
     found = (
         (name or None, int(document) + manifest.first.document, reason)

@@ -70,14 +70,7 @@ def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
 def planned_rows(
     parts: Iterable[LocatedRows], chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
 ) -> tuple[ShownRow, ...]:
-    """Return the chosen rows of a plan, whose parts are read once.
-
-    Args:
-        parts: parts of the plan in order.
-        chosen: numbers of the rows, each with the reason.
-        align: number of which the extents are multiples.
-        origins: source behind each document of a mixture; None for a single source.
-    """
+    """Return the chosen rows of a plan, (number, reason), whose parts are read once; one source has no origins."""
     found: dict[int, ShownRow] = {}
     first_row = 0
     for located in parts:

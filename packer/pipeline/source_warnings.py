@@ -32,9 +32,6 @@ def warn_of_padding(mapped: Corpus) -> None:
     """Log a warning for each source of tokens in which most documents end, or begin, with the same repeated id.
 
     Padding with a mask has been stripped before; without a mask, it is packed and trained like any other token.
-
-    Args:
-        mapped: the source, all of it mapped and checked.
     """
     for name, source in mapped.sources.items():
         found = _padding_of(source) if source.tokenized is None else None
@@ -49,11 +46,7 @@ def warn_of_padding(mapped: Corpus) -> None:
 
 
 def warn_of_unused_sources(mixture: tuple[MixturePart, ...] | None) -> None:
-    """Log a warning for each source of a mixture whose share is so small that none of its documents is taken.
-
-    Args:
-        mixture: sources of the mixture; None if it is none.
-    """
+    """Log a warning for each source of a mixture whose share is so small that none of its documents is taken."""
     for source in mixture or ():
         if not source.taken.documents:
             log.warning(
@@ -64,13 +57,7 @@ def warn_of_unused_sources(mixture: tuple[MixturePart, ...] | None) -> None:
 
 
 def warn_of_split_chats(opened: Corpus, totals: PlanTotals, options: PackOptions) -> None:
-    """Log a warning if chats were split inside messages.
-
-    Args:
-        opened: the source, as it was opened.
-        totals: totals of the plan.
-        options: options of the pack.
-    """
+    """Log a warning if chats were split inside messages."""
     has_chats = any(source.holds_chats for source in opened.sources.values())
     if has_chats and totals.documents_split and options.split_at == "tokens":
         log.warning(
@@ -80,11 +67,7 @@ def warn_of_split_chats(opened: Corpus, totals: PlanTotals, options: PackOptions
 
 
 def warn_of_unstopped(mapped: Corpus) -> None:
-    """Log a warning for each source of chats with answers that end without a trained stop token.
-
-    Args:
-        mapped: the source, all of it tokenized.
-    """
+    """Log a warning for each tokenized source of chats with answers that end without a trained stop token."""
     for name, source in mapped.sources.items():
         count = source.tokenized.counts["unstopped"] if source.tokenized is not None else 0
         if count:
@@ -98,11 +81,7 @@ def warn_of_unstopped(mapped: Corpus) -> None:
 
 
 def warn_of_rejected(opened: Corpus) -> None:
-    """Log a warning if records cannot be used, for commands that do not list them.
-
-    Args:
-        opened: the source, all of it read.
-    """
+    """Log a warning if records cannot be used, for commands that do not list them; the source has been read."""
     counts = count_rejected([*opened.sources.values()])
     if count := sum(counts.values()):
         reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in counts.items())
@@ -115,11 +94,7 @@ def warn_of_rejected(opened: Corpus) -> None:
 
 
 def warn_of_linked_files(opened: Corpus) -> None:
-    """Log a warning for each source in which links give a file several names, under each of which it is read.
-
-    Args:
-        opened: the source.
-    """
+    """Log a warning for each source in which links give a file several names, under each of which it is read."""
     for name, source in opened.sources.items():
         names: dict[tuple[int, int], str] = {}
         linked: dict[tuple[str, str], None] = {}  # both sides of preference pairs have the same files

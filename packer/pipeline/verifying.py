@@ -51,23 +51,15 @@ def verify(
     """Yield a sentence for each fault of a packed dataset; yield nothing if it is verified.
 
     Without `source`, checks hashes, structure, the position of pairs, and groups if their column is kept. With
-    `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once (in a
-    mixture, once per copy), with its label, at the place that doc_ids and doc_starts give.
+    `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once
+    (in a mixture, once per copy), with its label, at the place that doc_ids and doc_starts give.
 
-    Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and tokens,
-    which are otherwise compared with each other and with the limits that the rows set.
-    Three that only the planner knows are checked for their limits: `pool_rows`, `rows_ungrouped`, and `lower_bound`
-    if the algorithm or `apart` may improve on the bounds of `packer.algorithms.bounds`.
+    Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and
+    tokens, which are otherwise compared with each other and with the limits that the rows set. Three that only the
+    planner knows are checked for their limits: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm or
+    `apart` may improve on the bounds of `packer.algorithms.bounds`.
 
-    Args:
-        packed: folder of the packed dataset.
-        source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and
-            of the sources of all generations. Text is tokenized again.
-        tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
-        job: who checks the shards; its callback is called with "verify" in bytes of the shards and "compare" in tokens.
-
-    Raises:
-        PackerError: the packed dataset or the source cannot be read.
+    Arguments are those of `packer.verify`. Progress is "verify" in bytes of the shards, and "compare" in tokens.
     """
     folder, source = any_path(expanded(packed)), expanded(source)
     faults = 0
@@ -119,21 +111,12 @@ def compare_with_source(
 ) -> Generator[str, None, bool]:
     """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
 
-    If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does not
-    grow with the number of documents: the segments of the rows are sorted in a temporary folder (`sorted_for_now`),
-    and then read for one part of the source after the other.
+    If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does
+    not grow with the number of documents: the segments of the rows are sorted in a temporary folder
+    (`sorted_for_now`), and then read for one part of the source after the other.
 
-    Args:
-        folder: packed dataset, itself verified before.
-        manifest: its manifest, or that of one of its generations, whose documents are numbered from 0 here.
-        source: source that was packed; of a mixture, the documents that were taken.
-        progress: callback, called as `progress("compare", done, total)`, in tokens.
-
-    Returns:
-        Whether rows and totals agree with the source.
-
-    Raises:
-        PackerError: a document of the source is wrong, a file cannot be read, or the temporary files cannot be written.
+    The manifest may be that of a generation, whose documents are numbered from 0 here. Progress is "compare", in
+    tokens. Returns whether rows and totals agree with the source.
     """
     options = manifest.options
     counts = SourceCounts(options)

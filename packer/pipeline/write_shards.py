@@ -75,8 +75,7 @@ class ShardMaker:
     def batches(self, shard: int) -> Batches:
         """Yield (record batches, their counts) of each block of rows of a shard, in order.
 
-        Raises:
-            SourceError: a token or label of the source is out of range.
+        A token or label of the source that is out of range is a SourceError.
         """
         rows = self.plan.rows(shard)
         kept, schema = self._kept(rows), self.row_format.schema
@@ -112,16 +111,7 @@ class ShardMaker:
         )
 
     def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: SegmentValues) -> None:
-        """Copy the values of segments from the source.
-
-        Args:
-            pieces: (segments,) an array of PIECE.
-            places: (segments,) index of the first value of each in `out`.
-            out: receives the values.
-
-        Raises:
-            SourceError: a token or label of the source is out of range.
-        """
+        """Copy the values of segments, an array of PIECE, from the source to these places in `out`."""
         block, columns = self.block(LocatedRows.one_row(pieces)), self._columns()
         with self._held(columns, pieces):
             try:
@@ -207,16 +197,7 @@ class ShardTask:
     """Number of shards up to the end of each generation, which is part of their names."""
 
     def __call__(self, shard: int, observe: Callable[[Batches], Batches] = iter) -> ShardEntry:
-        """Write a shard, and return its entry.
-
-        Args:
-            shard: number of the shard.
-            observe: function through which all record batches pass, unchanged.
-
-        Raises:
-            SourceError: a token or label of the source is out of range, or a source file changed.
-            OSError: the disk is full, or writing fails.
-        """
+        """Write a shard, and return its entry; all record batches pass through `observe`, unchanged."""
         self.watch.check_again()
         generation = bisect_right(self.ends, shard)
         first = self.ends[generation - 1] if generation else 0
@@ -239,18 +220,8 @@ def write_shards(
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
+    A new pack has one maker, the only one that may have leftovers; other datasets have one for each generation.
     Progress is reported as "check", in bytes of existing shards, and as "write", in tokens that this process wrote.
-
-    Args:
-        claimed: unfinished output.
-        makers: maker of the shards of each generation; a new pack has one, the only one that may have leftovers.
-        shard_size: bytes of a shard, about.
-        watch: source files.
-        engine: decides which shards this process writes.
-        progress: callback.
-
-    Raises:
-        PackerError: the rows do not fit on the disk, a token or label is out of range, or a source file changed.
     """
     plans = [maker.plan.totals for maker in makers]
     size = makers[0].row_format.bytes_of(sum(each.rows for each in plans), sum(each.segments for each in plans))

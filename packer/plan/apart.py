@@ -36,18 +36,14 @@ def keep_apart(
 ) -> PlacedRows:
     """Change rows so that no row holds two segments of a group; pieces of one document are in one group.
 
-    Rows that hold two segments of a group are dissolved, and as many others as the largest group needs. Their segments,
-    the longest first, are spread over the same number of rows and a few extra ones: each goes to the emptiest row
-    without its group, or to a new row. If this adds more than the share EXTRA to all rows, or the largest group needs
-    all rows, every row is dissolved. The fewest rows are kept.
+    Rows that hold two segments of a group are dissolved, and as many others as the largest group needs. Their
+    segments, the longest first, are spread over the same number of rows and a few extra ones: each goes to the
+    emptiest row without its group, or to a new row. If this adds more than the share EXTRA to all rows, or the
+    largest group needs all rows, every row is dissolved. The fewest rows are kept.
 
-    Args:
-        placed: rows of all segments in random order; returned unchanged if none holds two segments of a group.
-        segments: segments of the rows.
-        groups: (documents,) group of each document, 0 to groups - 1, or NO_GROUP for documents that may share any row.
-        least: lower bound on the rows, from `apart_bound`.
-        max_segments: largest number of segments in a row; None for no limit.
-        seed: seed of all permutations, 0 to 2**64 - 1.
+    `placed` has rows of all segments in random order; it is returned unchanged if none holds two segments of a
+    group. `groups`, shape (documents,), are 0 to groups - 1, or NO_GROUP for documents that may share any row.
+    `least` is a lower bound on the rows, from `apart_bound`.
     """
     of_numbers = groups_of_numbers(segments, groups)
     is_clash = np.zeros(len(placed), np.bool_)

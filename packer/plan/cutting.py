@@ -16,15 +16,10 @@ from packer.plan.segments import Segments, extents_of
 
 
 def cut_lengths_of(options: PackOptions, lengths: NDArray[np.int32], *, first_document: int = 0) -> Segments:
-    """Cut documents, or pairs of them, into segments; see `cut_documents` and `cut_pairs`.
+    """Cut documents, or pairs of them, into segments, as the options say; see `cut_documents` and `cut_pairs`.
 
-    Args:
-        options: options of the pack.
-        lengths: (documents,) tokens of each document.
-        first_document: number of the first of these documents in the source, for messages.
-
-    Raises:
-        SourceError: `long` is "error", or "split" with limits or pairs, and a document or pair is longer than max_len.
+    If a document or pair is longer than max_len and may not be cut, this is a SourceError, in which the first of
+    these documents has the number `first_document`.
     """
     _refuse_long(options, lengths, first_document)
     if options.pairs:
@@ -72,13 +67,7 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], first_documen
 def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
     """Count the tokens of each document that reach the rows, each token once: int32, shape (documents,).
 
-    Args:
-        options: options of the pack.
-        lengths: (documents,) tokens of each document.
-        first_document: number of the first of these documents in the source, for messages.
-
-    Raises:
-        SourceError: `long` is "error" and a document is longer than max_len.
+    Errors are those of `cut_lengths_of`.
     """
     kept = lengths
     if options.long == "truncate":
@@ -99,19 +88,12 @@ def cut_documents(
     truncate_side: TruncateSide = "right",
     align: int = 1,
 ) -> Segments:
-    """Apply the long-document policy.
+    """Cut documents, of which `lengths` has the tokens, by the long-document policy.
 
-    `split` cuts a document every max_len tokens; with `overlap`, every piece except the first repeats that many tokens
-    of the piece before it. `truncate` keeps max_len tokens, the last ones if `truncate_side`, the side that is cut off,
-    is left. `drop` leaves long documents out. Every policy leaves out empty documents.
-
-    Args:
-        lengths: (documents,) tokens of each document.
-        max_len: length of a row.
-        long: long-document policy; with "error", no document may be long.
-        overlap: tokens that a piece repeats, 0 to max_len - 1.
-        truncate_side: left or right.
-        align: extents are rounded up to a multiple of this divisor of max_len.
+    `split` cuts a document every max_len tokens; with `overlap`, every piece except the first repeats that many
+    tokens of the piece before it. `truncate` keeps max_len tokens, the last ones if `truncate_side`, the side that
+    is cut off, is left. `drop` leaves long documents out; with `error`, there may be none. Every policy leaves out
+    empty documents. Extents are rounded up to a multiple of `align`, a divisor of max_len.
     """
     assert 0 <= overlap < max_len
     assert max_len % align == 0
@@ -159,15 +141,10 @@ def cut_pairs(
 ) -> Segments:
     """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed max_len.
 
-    `truncate` keeps up to half a row of each side, and more of the longer side if the shorter one leaves room; `drop`
-    leaves both sides out. Every policy leaves out pairs with an empty side; the other side is counted as unpaired.
-
-    Args:
-        lengths: (2 * pairs,) tokens of each document; documents 2i and 2i + 1 are a pair.
-        max_len: length of a row, at least 2 * align.
-        long: long-document policy; with "split" or "error", no pair may be long.
-        truncate_side: left or right, the side that is cut off.
-        align: extents are rounded up to a multiple of this divisor of max_len.
+    Documents 2i and 2i + 1 are a pair. `truncate` keeps up to half a row of each side, and more of the longer side
+    if the shorter one leaves room; `drop` leaves both sides out; with any other policy, no pair may be long. Every
+    policy leaves out pairs with an empty side; the other side is counted as unpaired. max_len is at least 2 *
+    align.
     """
     assert len(lengths) % 2 == 0
     assert max_len >= 2 * align
@@ -220,17 +197,11 @@ def cuts_between(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Cut documents at allowed positions only, each piece as long as max_len allows.
 
-    Example: length 9, allowed positions [2, 3, 6], max_len 4 -> cuts at 3 and 6.
+    Document i may be cut at starts[offsets[i]:offsets[i + 1]], ascending, from 0 to its length. Of length 9 and
+    positions [2, 3, 6] with max_len 4, the cuts are 3 and 6.
 
-    Args:
-        lengths: (documents,) tokens of each document.
-        offsets: (documents + 1,) document i may be cut at starts[offsets[i]:offsets[i + 1]].
-        starts: (positions,) tokens before which a document may be cut, ascending within a document, 0 to its length.
-        max_len: largest number of tokens in a piece.
-
-    Returns:
-        The number of cuts of each document, int64; the positions of the cuts, int32; and the first document whose
-        allowed positions do not ascend or are too far apart, or -1.
+    Returns the number of cuts of each document, int64; the positions of the cuts, int32; and the first document
+    whose allowed positions do not ascend or are too far apart, or -1.
     """
     counts = np.zeros(len(lengths), np.int64)
     cuts = np.empty(len(starts), np.int32)

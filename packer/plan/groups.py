@@ -32,14 +32,8 @@ def deal_together(
 ) -> PlacedRows:
     """Pack every group on its own, so that no row holds segments of two groups.
 
-    Documents without a group share rows with each other only. The rows of all groups are put in random order.
-
-    Args:
-        segments: segments to place.
-        groups: (documents,) group of each document, 0 to groups - 1, or NO_GROUP.
-        solve: function that packs the histogram of one of the MOST_SOLVED largest groups.
-        max_segments: largest number of segments in a row; None for no limit.
-        seed: seed of all permutations, 0 to 2**64 - 1.
+    Documents without a group (NO_GROUP in `groups`, shape (documents,)) share rows with each other only. `solve`
+    packs the histograms of the MOST_SOLVED largest groups. The rows of all groups are put in random order.
     """
     max_len = segments.max_len
     grouped = by_group(segments.extents_of_numbers(), groups_of_numbers(segments, groups), max_len, seed)
@@ -68,11 +62,7 @@ def deal_together(
 def by_group(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int, seed: int) -> GroupedSegments:
     """Sort segments by group, within a group the longest first, and those of equal extent at random.
 
-    Args:
-        extents: (segment numbers,) extent of each segment, 0 for a number to leave out.
-        groups: (segment numbers,) group of each segment, 0 to groups - 1, or NO_GROUP.
-        max_len: length of a row.
-        seed: seed of the permutations.
+    Extents, 0 for a number to leave out, and groups, or NO_GROUP, have the shape (segment numbers,).
     """
     by_extent, numbers = sorted_by_extent(extents, max_len, seed=seed)
     numbers = numbers[by_extent[1] :][::-1]

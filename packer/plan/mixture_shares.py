@@ -80,13 +80,9 @@ def mixture_targets(
 ) -> list[Fraction]:
     """Return the tokens to take of each source, as fractions, so that a weight of 0.1 is exactly a tenth.
 
-    Example: of 600 and 100 tokens, weights 0.7 and 0.3 take 233.3 and 100; as epochs, 420 and 30.
-
-    Args:
-        tokens: tokens of each source, at least 1.
-        weights: weight of each source, above 0.
-        unit: whether weights are shares of the tokens of the mixture, or numbers of epochs of each source.
-        total: tokens of the mixture; None for as many as possible without repeating a source. For shares only.
+    Weights are shares of the tokens of the mixture, or numbers of epochs of each source. `total` is the tokens of
+    the mixture; None for as many as possible without repeating a source. Of 600 and 100 tokens, weights 0.7 and 0.3
+    take 233.3 and 100; as epochs, 420 and 30.
     """
     exact = [Fraction(repr(float(weight))) for weight in weights]
     if unit == "epochs":
@@ -99,18 +95,11 @@ def mixture_targets(
 def take_documents(
     counter: WeightCounter, target: Fraction, kept_of: Callable[[NDArray[np.int64]], NDArray[np.int32]]
 ) -> tuple[Take, int]:
-    """Choose documents of a source with `target` tokens, within half a document.
+    """Choose documents of a source with `target` tokens, within half a document; return them and their tokens.
 
-    All documents are taken as often as they fit, then a random sample without replacement: documents in the order of
-    their hash, up to the number of tokens nearest to the target.
-
-    Args:
-        counter: counter of the tokens that reach the rows, for all documents; at least 1 token.
-        target: tokens to take.
-        kept_of: function that returns the tokens of ascending documents that reach the rows.
-
-    Returns:
-        The documents, and their tokens that reach the rows.
+    All documents are taken as often as they fit, then a random sample without replacement: documents in the order
+    of their hash, up to the number of tokens nearest to the target. Only tokens that reach the rows count;
+    `kept_of` returns those of ascending documents, and `counter` has counted those of all.
     """
     copies = int(target // counter.total)
     rest = round(target - copies * counter.total)
@@ -122,17 +111,7 @@ def take_documents(
 
 
 def refuse_too_many(takes: Sequence[Take], names: Sequence[str], unit: MixUnit, *, in_order: bool = False) -> None:
-    """Refuse a mixture of more documents than can be numbered, or than the memory of this machine can hold in order.
-
-    Args:
-        takes: documents taken of each source.
-        names: names of the sources, for messages.
-        unit: unit of the weights, for messages.
-        in_order: whether the order of the documents is held in memory.
-
-    Raises:
-        PackerError: there are too many documents.
-    """
+    """Raise a PackerError for a mixture of more documents than can be numbered, or than fit into memory `in_order`."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     most = memory // _DOCUMENT_BYTES if in_order else _MOST_DOCUMENTS
     documents = sum(take.documents for take in takes)
@@ -153,12 +132,8 @@ def interleave(kept: NDArray[np.int32], firsts: NDArray[np.int64]) -> NDArray[An
     The next document comes from the source of which the smallest share has come so far. Documents of a source keep
     their order, so that a copy is complete before the next begins.
 
-    Args:
-        kept: (documents,) tokens that reach the rows, of all documents taken, one source after the other.
-        firsts: (sources + 1,) source s has the documents firsts[s]..firsts[s + 1] - 1.
-
-    Returns:
-        Documents in order, by their index in `kept`: shape (documents,), of the narrowest unsigned type.
+    `kept` has the tokens that reach the rows of all documents taken; source s has the documents firsts[s]..firsts[s
+    + 1] - 1. Returns indices of `kept`: shape (documents,), of the narrowest unsigned type.
     """
     order = np.empty(len(kept), np.min_scalar_type(len(kept)))
     tokens = [max(int(kept[first:last].sum(dtype=np.int64)), 1) for first, last in pairwise(firsts)]
@@ -247,12 +222,9 @@ class HashSample:
         return found
 
     def ranks(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return (members below each number, whether it is a member).
+        """Return (members below each number, whether it is a member), for numbers in any order.
 
         With members 3, 7 and 8, the result for 7 is (1, True), and for 5 (1, False).
-
-        Args:
-            numbers: int64, from 0 to population - 1, in any order.
         """
         ranks, is_found = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.bool_)
         if not len(self):
@@ -313,16 +285,10 @@ class WeightCounter:
     def nearest(
         self, target: int, weights_of: Callable[[NDArray[np.int64]], NDArray[np.int32]]
     ) -> tuple[np.uint64, int]:
-        """Find the threshold of the sample whose weight is nearest to a target, the smaller one if two are.
+        """Find the threshold of the sample whose weight is nearest to a target from 1 to `total`, and this weight.
 
-        Only the numbers of one bucket, about one in 4,096, are weighed again.
-
-        Args:
-            target: weight of the sample, from 1 to `total`.
-            weights_of: function that returns the weights of ascending numbers.
-
-        Returns:
-            The threshold, and the weight of the sample.
+        If two are as near, it is the smaller one. Only the numbers of one bucket, about one in 4,096, are
+        weighed again, by `weights_of`, which takes ascending numbers.
         """
         after = np.cumsum(self._buckets)
         bucket = int(np.searchsorted(after, target))

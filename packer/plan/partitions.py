@@ -161,13 +161,9 @@ class Partitions:
 def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions:
     """Deal blocks to partitions at random, so that each is a sample of the whole source.
 
-    Of every run of as many adjacent blocks as there are partitions, each partition gets one. If the source is sorted by
-    length, date or origin, this makes partitions more alike than an arbitrary permutation.
-
-    Args:
-        blocks: blocks of all documents.
-        partitions: number of partitions; some stay empty if there are fewer blocks.
-        seed: seed of the permutations.
+    Of every run of as many adjacent blocks as there are partitions, each partition gets one. If the source is
+    sorted by length, date or origin, this makes partitions more alike than an arbitrary permutation. Some
+    partitions stay empty if there are fewer blocks.
     """
     if blocks.parts > 1:
         return Partitions(blocks=blocks, partitions=partitions, seed=seed, order=None, cuts=None)

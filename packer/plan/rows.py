@@ -64,18 +64,10 @@ def drawn_rows(
 ) -> tuple[RowExtents, NDArray[np.int64]]:
     """Draw rows that are exactly full from segments in random order; see `packer.algorithms.mixed`.
 
-    Args:
-        extents: (segments,) extent of each segment, 0 for a number without a segment.
-        max_len: length of a row.
-        max_segments: largest number of segments in a row; None for no limit.
-        reserve: smallest share of the summed extents that is left over.
-        far: whether segments from anywhere in the order may close a row.
-        most_rows: largest number of rows to draw; None for no limit.
-        seed: seed of the pack.
-        stream: random stream, one per partition or region.
+    At least the share `reserve` of the extents is left over. With `far`, segments from anywhere in the order may
+    close a row. Every partition or region has a random stream of its own.
 
-    Returns:
-        The rows, and the histogram of the segments left over: int64, shape (max_len + 1,).
+    Returns the rows, and the histogram of the segments left over: int64, shape (max_len + 1,).
     """
     order = extents[extents > 0]
     total = int(order.sum(dtype=np.int64))
@@ -98,15 +90,8 @@ def place_rows(
 ) -> tuple[PlacedRows, NDArray[Any]]:
     """Fill rows with segments at random: choose among equal extents, and order the rows and the segments in each.
 
-    Args:
-        extents: (numbers,) extent of each segment number, 0 for a number without a segment.
-        rows: extents of the rows; there must be a segment for each.
-        max_len: length of a row.
-        seed: seed of the pack.
-        stream: random stream, one per partition or region.
-
-    Returns:
-        The rows, and the numbers of the segments that no row took, by extent.
+    `extents` has the extent of each segment number, 0 for a number without a segment; `rows` must find a segment
+    for each of its extents. Returns the rows, and the numbers of the segments that no row took, by extent.
     """
     starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
     order = np.arange(len(rows), dtype=numbers.dtype)
@@ -124,12 +109,7 @@ def segments_left(
 ) -> NDArray[Any]:
     """Return the numbers of the segments that `place_rows` would leave, without making the rows.
 
-    Args:
-        extents: (numbers,) extent of each segment number, 0 for a number without a segment.
-        left: (max_len + 1,) number of segments of every extent that are left.
-        max_len: length of a row.
-        seed: seed of the pack.
-        stream: random stream, one per partition or region.
+    `left`, shape (max_len + 1,), has the number of segments of every extent that are left.
     """
     starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
     return _from_each(starts, starts[2:] - left[1:], numbers)  # rows take the first of every extent
@@ -173,14 +153,7 @@ def _fill_rows(
 
 
 def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, seed: int) -> PlacedRows:
-    """Return rows in random order, with segments in random order within each.
-
-    Args:
-        numbers: (segments,) segment numbers.
-        row_of: (segments,) row of each segment, 0 to rows - 1.
-        rows: number of rows.
-        seed: seed of the permutations.
-    """
+    """Return rows in random order, with segments in random order within each; `row_of` has the row of each segment."""
     ranks = np.arange(rows, dtype=np.uint32 if rows < 2**32 else np.int64)
     permute_all(ranks, key_of(seed, ROWS, 0))
     row_starts, order = sorted_indices(ranks[row_of], rows)
@@ -300,10 +273,8 @@ def located_pieces(
 ) -> NDArray[Any]:
     """Locate segments by number: an array of PIECE.
 
-    Args:
-        segments: segments of the documents in these ranges.
-        numbers: (segments,) segment numbers.
-        ranges: (ranges, 2) first document of each range and the one after its last; None for the whole source.
+    `ranges`, shape (ranges, 2), has the first document of each range and the one after its last; None for the whole
+    source.
     """
     pieces = np.empty(len(numbers), PIECE)
     for first in range(0, len(numbers), _TOGETHER):

@@ -177,10 +177,8 @@ class Segments:
     def cut_at(self, documents: NDArray[np.int64], starts: NDArray[np.int32]) -> Segments:
         """Return the same documents with their kept tokens cut elsewhere, and none repeated.
 
-        Args:
-            documents: (cuts,) document of each cut, ascending.
-            starts: (cuts,) kept token at which the segment after the cut starts, ascending within a document: above 0,
-                and below the number of kept tokens.
+        `documents` and `starts`, shape (cuts,), are ascending: the document of each cut, and the kept token at
+        which the segment after the cut starts, above 0 and below the number of kept tokens.
         """
         is_first = np.diff(documents, prepend=-1) > 0
         is_last = np.diff(documents, append=self.documents) > 0
@@ -208,11 +206,7 @@ class Segments:
         ).counted()
 
     def without(self, numbers: NDArray[np.int64]) -> Segments:
-        """Remove segments without trained tokens, and count the documents and tokens that are lost.
-
-        Args:
-            numbers: (segments,) numbers of the segments to remove, each once.
-        """
+        """Remove segments without trained tokens, by number, and count the documents and tokens that are lost."""
         gone = numbers[numbers >= self.documents] - self.documents
         tails = self.tails.copy()
         tails[numbers[numbers < self.documents]] = 0

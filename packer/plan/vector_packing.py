@@ -32,14 +32,9 @@ def pack_vectors(
 ) -> PlacedRows:
     """Pack items into rows so that the demands in a row are within the capacity of every resource.
 
-    Rows are drawn at random, full in one resource (`packer.algorithms.vector_drawing`). What they leave, and a reserve,
-    is packed by first fit in decreasing order of the largest share. The best of several reserves is kept.
-
-    Args:
-        demands: (resources, items), none above its capacity.
-        capacities: (resources,), at least 1.
-        max_segments: largest number of items in a row; None for no limit.
-        seed: seed of the pack.
+    Rows are drawn at random, full in one resource (`packer.algorithms.vector_drawing`). What they leave, and a
+    reserve, is packed by first fit in decreasing order of the largest share. The best of several reserves is kept.
+    `demands`, shape (resources, items), are not above `capacities`, shape (resources,), which are at least 1.
     """
     if max_segments is not None:
         demands = np.concatenate([demands, np.ones((1, demands.shape[1]), np.int32)])

@@ -51,18 +51,10 @@ def plan_documents(
     engine: Engine = Engine(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> Plan:
-    """Plan the rows of all documents; continue from the notes of an interrupted run.
+    """Plan the rows of all documents of a mapped source; continue from the notes of an interrupted run.
 
-    Args:
-        documents: documents of a mapped source, with their lengths if they are grouped.
-        options: options of the pack.
-        row_format: format of the rows.
-        notes: store of finished parts of the plan.
-        engine: decides which tasks this process runs; the plan does not depend on it.
-        progress: callback, called as `progress("plan", done, total)`, in tasks.
-
-    Raises:
-        SourceError: the options do not allow a document to be packed, or there is nothing to pack.
+    Progress is reported as "plan", in tasks. If the options do not allow a document to be packed, or there is
+    nothing to pack, this is a SourceError.
     """
     identity = documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
@@ -83,16 +75,7 @@ def plan_lengths(
 ) -> Plan:
     """Plan the rows that `pack` makes with the same options, from the lengths of documents, without writing anything.
 
-    Args:
-        lengths: (documents,) tokens of each document.
-        options: options of the pack.
-        values: groups or limited values of the documents, if the options name columns with them.
-        threads: number of tasks at a time; the plan does not depend on it.
-        progress: callback, called as `progress("plan", done, total)`, in tasks.
-
-    Raises:
-        SourceError: there is nothing to pack, `long` is "error" and a document is longer than max_len, or a document
-            takes more than a limit.
+    `values` are needed if options name columns for groups or limits. Errors are those of `plan_documents`.
     """
     prepare_for(documents=len(lengths))
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))

@@ -59,13 +59,9 @@ class OrderJob:
         return items.extents_in_order() if self.algorithm.keeps_whole else items.kept_lengths()
 
     def rows(self, *, document: int, skipped: int, end: int, rows: int) -> LocatedRows:
-        """Make rows again: every row begins empty, so the place where the first one begins is enough.
+        """Make rows of documents before `end` again: each begins empty, so it is enough to know where the first begins.
 
-        Args:
-            document: document with which the first row begins.
-            skipped: part of this document, or pair, that is in earlier rows; see `row_places`.
-            end: document after the one in which the last row ends.
-            rows: number of rows.
+        That is in `document`, of which the part `skipped` is in earlier rows; see `row_places`.
         """
         ranges = np.array([[document, end]])
         segments = self.reader.segments(ranges)
@@ -101,12 +97,6 @@ def row_places(
 
         next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
         wrapped   3 1 | 4 | 4      rows begin at (0, 0), (1, 1), (1, 5)
-
-    Args:
-        items: segments, or pairs of segments as one.
-        arranged: rows that the algorithm made of these lengths.
-        rows: numbers of rows in `arranged`.
-        keeps_whole: whether the algorithm keeps segments whole.
     """
     found = arranged.row_documents[rows]
     if not keeps_whole:
@@ -200,18 +190,7 @@ def plan_in_order(
     notes: Notes,
     engine: Engine = Engine(),  # noqa: B008 (immutable)
 ) -> OrderPlan:
-    """Plan the rows of all documents by an order algorithm.
-
-    Args:
-        reader: reader of the documents.
-        options: options of the pack.
-        rows_per_shard: rows of every shard but the last.
-        notes: store of the plan, as note "order"; an existing plan is used.
-        engine: decides which process plans, and how many threads cut documents; the plan does not depend on it.
-
-    Raises:
-        SourceError: there is nothing to pack; or as `reader.segments`.
-    """
+    """Plan the rows of all documents by an order algorithm; shards but the last have `rows_per_shard` rows."""
     job = OrderJob(reader=reader, options=options)
     note = make_note(notes, "order", partial(_note_marks, job, rows_per_shard, engine.workers), engine)
     return OrderPlan(

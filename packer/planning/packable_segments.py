@@ -40,15 +40,11 @@ def cut_table(
 ) -> Segments:
     """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
 
-    Args:
-        table: documents; their labels, and the column `turn_starts`, are read if the options need them.
-        options: options of the pack.
-        describe: function that names a document in messages.
-        first_document: number of the first document in messages about its length; by default that of the table.
+    Labels and the column `turn_starts` are read if the options need them. `first_document` is the number of the
+    first document in messages about its length, by default that of the table.
 
-    Raises:
-        SourceError: a document is too long, cannot be split at turns, or has an untrained segment, and the options
-            make that an error.
+    A document that is too long, cannot be split at turns, or has an untrained segment is a SourceError if the
+    options say so.
     """
     first_document = table.first_document if first_document is None else first_document
     segments = cut_lengths_of(options, table.lengths, first_document=first_document)
@@ -62,17 +58,7 @@ def cut_by_policy(
     table: TokenTable | None = None,
     describe: Callable[[int], str] = "document {:,}".format,
 ) -> Segments:
-    """Cut all documents of a source; see `cut_table`.
-
-    Args:
-        lengths: (documents,) tokens of each document.
-        options: options of the pack.
-        table: documents with their labels; None if only lengths are known, so that no segment is untrained.
-        describe: function that names a document in messages.
-
-    Raises:
-        SourceError: the options do not allow a document to be packed, or there is nothing to pack.
-    """
+    """Cut all documents of a source by `cut_table`, or by their lengths alone; a SourceError if nothing is left."""
     segments = cut_lengths_of(options, lengths) if table is None else cut_table(table, options, describe)
     require_segments(account_of(segments, options), int(segments.histogram.sum()), options)
     return segments
@@ -109,24 +95,12 @@ def account_of(segments: Segments, options: PackOptions) -> Account:
 def items_and_groups(
     segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions
 ) -> tuple[Segments, NDArray[np.int32] | None]:
-    """Return the items that rows are planned with, segments or preference pairs, and the group of each.
-
-    Args:
-        segments: segments of all documents.
-        groups: (documents,) group of each document; None without groups.
-        options: options of the pack.
-    """
+    """Return the items that rows are planned with, segments or preference pairs, and the group of each."""
     return items_of(segments, pairs=options.pairs), groups[::2] if options.pairs and groups is not None else groups
 
 
 def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
-    """Return a lower bound on the rows of any packing of whole items, without solving.
-
-    Args:
-        items: segments or pairs, as `items_and_groups` returns them.
-        groups: groups of the items; None without groups.
-        options: options of the pack.
-    """
+    """Return a lower bound on the rows of any packing of whole items, segments or pairs, without solving."""
     if groups is not None and options.group_mode == "together":
         return together_bound(items, groups, options.max_items)
     bound = lower_bound(items.histogram, options.max_items)
@@ -134,16 +108,7 @@ def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackO
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
-    """Return the account of a source if it has segments to pack.
-
-    Args:
-        account: account of the documents; None if there are none.
-        segments: number of segments.
-        options: options of the pack, for the error message.
-
-    Raises:
-        SourceError: there is no segment; the message gives the reason.
-    """
+    """Return the account of a source, or raise a SourceError with the reason why it has no segments to pack."""
     if account is None:
         raise SourceError("nothing to pack: there are no documents")
     if not segments:
@@ -275,10 +240,10 @@ class SegmentReader(Protocol):
         """Number of documents."""
 
     def segments(self, ranges: NDArray[np.int64]) -> Segments:
-        """Cut the documents of some ranges, one range after the other.
+        """Cut the documents of some ranges, (first document, one after the last), one range after the other.
 
-        Args:
-            ranges: (ranges, 2) first document of each range and the one after its last, ascending.
+        `ranges` is int64, of shape (ranges, 2), ascending. A document that the options do not allow is a
+        SourceError.
         """
 
 
@@ -346,12 +311,7 @@ class SourceReader:
         return self.source.identity.documents
 
     def segments(self, ranges: NDArray[np.int64]) -> Segments:
-        """Cut the documents of some ranges; see `SegmentReader`.
-
-        Raises:
-            SourceError: a document is too long, cannot be split at turns, or has an untrained segment, and the options
-                make that an error.
-        """
+        """Cut the documents of some ranges; see `SegmentReader`."""
         lengths = self._lengths(ranges)
         first = int(ranges[0, 0]) if len(ranges) else 0
         if self.options.split_at == "tokens" and self.options.untrained == "keep":

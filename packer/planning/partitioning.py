@@ -67,14 +67,8 @@ def plan_partitions(
 ) -> PartitionPlan:
     """Plan the rows of all documents by a histogram algorithm.
 
-    Args:
-        reader: reader of the documents.
-        surveyed: survey of the documents.
-        options: options of the pack.
-        rows_per_shard: largest number of rows of a shard; it is reduced to keep to MOST_SEGMENTS.
-        notes: store of the notes that tasks leave; a task with a note does not run again.
-        engine: decides which tasks this process runs; the plan does not depend on it.
-        progress: callback, called as `progress("plan", done, total)`, in tasks.
+    `rows_per_shard` is the largest number of rows of a shard; it is reduced to keep to MOST_SEGMENTS. A task that
+    has left a note does not run again. Progress is reported as "plan", in tasks.
     """
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
@@ -167,12 +161,9 @@ class _Planner:
         return Stage(notes=self.notes, name=name, rows=rows, size=REGION)
 
     def drawn(self, packs: int, allowed: int | None, *, far: bool) -> PartitionPlan | None:
-        """Draw the rows; return None if that takes more rows than allowed.
+        """Draw the rows, about `packs`; return None if that takes more rows than allowed.
 
-        Args:
-            packs: estimated number of rows.
-            allowed: largest number of rows; None for any.
-            far: whether segments from anywhere in the order may close a row; see `packer.algorithms.mixed`.
+        With `far`, segments from anywhere in the order may close a row; see `packer.algorithms.mixed`.
         """
         job = self.job(packs, far=far)
         count = len(job.partitions)
@@ -267,16 +258,9 @@ class Survey:
 
 
 def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, threads: int = 1) -> Survey:
-    """Survey all documents.
+    """Survey all documents, some chunks at a time; a SourceError if there is nothing to pack, or as `reader.segments`.
 
-    Args:
-        reader: reader of the documents.
-        options: options of the pack.
-        rows_per_shard: largest number of rows of a shard; a block takes a fraction of a shard.
-        threads: number of chunks surveyed at a time; the survey does not depend on it.
-
-    Raises:
-        SourceError: there is nothing to pack; or as `reader.segments`.
+    Blocks take a fraction of a shard of `rows_per_shard` rows.
     """
     target = max(1, min(BLOCK_PLACE, rows_per_shard * options.max_len // BLOCKS_PER_PARTITION))
     marker = BlockMarker(target)

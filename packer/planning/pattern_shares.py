@@ -57,18 +57,10 @@ class Share:
 def even_share(
     histogram: NDArray[np.int64], patterns: Patterns, *, partition: int, partitions: int, most_rows: int, seed: int
 ) -> Share:
-    """Give a partition its even share of every pattern, up to what its own segments can fill.
+    """Give a partition its even share of every pattern, up to what its own segments, a histogram, can fill.
 
     Of 7 packs and 3 partitions, one partition takes 3 and two take 2. Which one takes more differs from pattern to
     pattern, so that no partition gets all the odd packs.
-
-    Args:
-        histogram: (max_len + 1,) segments of the partition, by extent.
-        patterns: global solution.
-        partition: number of the partition.
-        partitions: number of partitions.
-        most_rows: largest number of rows of the partition.
-        seed: seed of the rotation.
     """
     quotas = np.empty(len(patterns.counts), np.int64)
     _even_quotas(patterns.counts, partition, partitions, np.uint64(seed), quotas)
@@ -152,15 +144,9 @@ class Shares:
     ) -> int:
         """Give every task, in turn, further packs that it can fill, and note them by region; return how many there are.
 
-        In the note of a region, its task number t has given[offsets[t]:offsets[t + 1]] and the same part of packs. The
-        histogram is of what all its tasks leave over.
-
-        Args:
-            before: packs that each task has, and the segments that can fill others.
-            patterns: global solution.
-            out_left: (patterns,) packs of each pattern that nobody has; packs that are given are subtracted.
-            max_len: length of a row.
-            most_rows: largest number of rows of a task.
+        `before` yields what tasks have, and `out_left`, shape (patterns,), has the packs that nobody has; those
+        that are given are subtracted. In the note of a region, its task number t has given[offsets[t]:offsets[t
+        + 1]] and the same part of packs. The histogram is of what all its tasks leave over.
         """
         region = 0
         while some := list(islice(before, 1)):

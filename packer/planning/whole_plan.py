@@ -78,16 +78,9 @@ class DocumentValues:
 def document_values(
     extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions, describe: Callable[[int], str]
 ) -> DocumentValues:
-    """Read the groups of documents, and what they take of limits.
+    """Read the groups of documents, and what they take of limits; a SourceError if values cannot be used.
 
-    Args:
-        extra: columns of the source, a value per list.
-        lists: (documents,) list of each document; None if document i is list i.
-        options: options of the pack.
-        describe: function that names a document.
-
-    Raises:
-        SourceError: groups cannot be compared or are all null, or a value is missing, negative, or no whole number.
+    `extra` has a value per list of the source, and `lists` the list of each document; None if document i is list i.
     """
     return DocumentValues(
         groups=None if options.group_by is None else _groups(extra[options.group_by], lists, options.group_by),
