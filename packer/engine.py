@@ -63,10 +63,7 @@ class Engine:
     ) -> Iterator[Result]:
         """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
 
-        Args:
-            task: function of a number.
-            numbers: numbers of the tasks.
-            watched: the same for threads of this process, which can report progress and be stopped.
+        `watched` is the task for threads of this process, which can report progress and be stopped.
         """
 
         def unwatched(number: int, raise_if_cancelled: Callable[[], None]) -> Result:
@@ -76,11 +73,10 @@ class Engine:
         return run_tasks(watched or unwatched, numbers, self.workers)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
-        """Yield tasks for this process to run, until all tasks are done.
+        """Yield tasks for this process to run, until all are done.
 
-        Args:
-            tasks: numbers of the tasks of a stage.
-            done: returns which of some tasks have left their file; called repeatedly if processes share the work.
+        `done` returns which of some tasks have left their file. It is called repeatedly if processes share the
+        work.
         """
         missing = without(tasks, done(tasks))
         if missing:
@@ -90,13 +86,8 @@ class Engine:
 def run_once(engine: Engine, task: Callable[[], Result], is_done: Callable[[], bool]) -> Result | None:
     """Do what exactly one process must do, and wait until it is done; another does it if that process dies.
 
-    Args:
-        engine: decides which process does it.
-        task: function that does it.
-        is_done: whether it is done, by any process.
-
-    Returns:
-        The result of the task; None in processes that did not run it.
+    `is_done` says whether any process has done it. Returns the result of the task; None in processes that did not
+    run it.
     """
     result = None
     for _ in engine.assigned([0], lambda only: only if is_done() else ()):
@@ -126,14 +117,9 @@ def run_tasks(
 ) -> Iterator[Result]:
     """Call a function for every task; yield results as they arrive, in any order.
 
-    At the first exception, or when the caller stops iterating, tasks that have not begun are cancelled, tasks that have
-    are stopped and waited for, and the exception is raised.
-
-    Args:
-        function: called as `function(task, raise_if_cancelled)`. It should call `raise_if_cancelled()` regularly, which
-            raises `Stopped` if the task must end.
-        tasks: arguments of the calls.
-        workers: largest number of tasks that run at the same time.
+    It is called as `function(task, raise_if_cancelled)`, and should call `raise_if_cancelled()` regularly, which
+    raises `Stopped` if the task must end. At the first exception, or when the caller stops iterating, tasks that
+    have not begun are cancelled, tasks that have are stopped and waited for, and the exception is raised.
     """
     stopping = threading.Event()
 
@@ -180,12 +166,10 @@ def each_in_threads(function: Callable[[Task], Result], items: Iterable[Task], t
 
 
 def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
-    """Yield futures as they finish, in any order.
+    """Yield futures as they finish, in any order; those of an iterator may be submitted when they are taken from it.
 
-    Args:
-        futures: futures; those of an iterator may be submitted when they are taken from it.
-        ahead: number of futures that are taken before the first one has finished; None for all. Later ones are taken
-            one by one, so that a million tasks are not a million futures.
+    `ahead` futures are taken before the first one has finished, or all if it is None. Later ones are taken one by
+    one, so that a million tasks are not a million futures.
     """
     ended: SimpleQueue[Future[Result]] = SimpleQueue()
     coming = iter(futures)

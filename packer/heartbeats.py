@@ -71,9 +71,7 @@ class Heartbeats:
     def shown(self, rank: int, is_complete: Callable[[], bool]) -> Iterator[None]:
         """Show the heartbeat of a rank; at the end, say that it has left, or why the source cannot be packed.
 
-        Args:
-            rank: number of the rank.
-            is_complete: whether the output is complete, so that no heartbeat may stay.
+        Once the output is complete, no heartbeat may stay.
         """
         self.begin(rank)
         word = _LEFT

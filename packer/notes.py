@@ -201,15 +201,7 @@ class NotedTask:
 
 
 def make_note(notes: Notes, name: str, make: Callable[[], Note], engine: Engine, *, lasting: bool = False) -> Note:
-    """Return the note of a stage with a single task; make it if it does not exist yet.
-
-    Args:
-        notes: where the note is stored.
-        name: name of the note.
-        make: function that returns the note.
-        engine: decides which process makes it.
-        lasting: see `Notes.save`.
-    """
+    """Return the note of a stage with a single task; if it does not exist yet, `make` it in one of all processes."""
     note: Note | None = None
 
     def is_made() -> bool:
@@ -235,14 +227,8 @@ def run_stage(
 ) -> Mapping[int, Mapping[str, Any]]:
     """Run the tasks of a stage whose notes do not exist yet; return the facts of all tasks by number.
 
-    Args:
-        notes: where tasks store their notes, under "STAGE-NUMBER".
-        stage: name of the stage.
-        numbers: numbers of the tasks.
-        task: function that returns the note for a number; every call must return the same note.
-        engine: decides which tasks this process runs.
-        progress: callback, called as `progress("plan", done, total)`, in tasks. Tasks before the first of `numbers`
-            count as done.
+    Every call of `task` must return the same note. Progress is reported as "plan", in tasks; those before the first
+    of `numbers` count as done.
     """
     noted = NotedTask(notes=notes, stage=stage, task=task)
     found: dict[int, Mapping[str, Any]] = {}

@@ -45,14 +45,8 @@ class RankOf:
 def rank_of(rank: int | None, ranks: int | str | None, environ: Mapping[str, str] = os.environ) -> RankOf | None:
     """Return which rank this process is; None if it works alone.
 
-    Args:
-        rank: number of this rank; None if `ranks` is None or "env".
-        ranks: number of ranks, or "env" for what torchrun, Slurm or SkyPilot set.
-        environ: environment variables.
-
-    Raises:
-        OptionError: only one of the two is set, or a value is out of range.
-        PackerError: "env" finds no variables.
+    "env" stands for the numbers that torchrun, Slurm or SkyPilot set. A single number, or one out of range, is an
+    OptionError.
     """
     if ranks == "env":
         if rank is not None:

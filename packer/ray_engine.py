@@ -28,12 +28,8 @@ _AHEAD = 2
 def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
     """Yield an engine, connected to a cluster; a cluster of this machine alone is stopped at the end.
 
-    Args:
-        address: address of the cluster, or "auto" for the one that this machine belongs to; None to start one here.
-        workers: number of cores of a cluster that is started here.
-
-    Raises:
-        PackerError: Ray is not installed, or there is no such cluster.
+    The address is "auto" for the cluster that this machine belongs to; None starts one here, with `workers` cores.
+    Without Ray, or without a cluster at the address, this is a PackerError.
     """
     try:
         import ray

@@ -61,6 +61,17 @@ class PackOptions(PackFields):
         return isinstance(get_algorithm(self.algorithm), OrderAlgorithm)
 
     @property
+    def keeps_whole(self) -> bool:
+        """Whether the algorithm cuts only documents longer than max_len."""
+        algorithm = get_algorithm(self.algorithm)
+        return isinstance(algorithm, Algorithm) or algorithm.keeps_whole
+
+    @property
+    def documents_each(self) -> int:
+        """Number of documents of an item: 2 for preference pairs, otherwise 1."""
+        return 2 if self.pairs else 1
+
+    @property
     def is_planned_whole(self) -> bool:
         """Whether the whole plan is held in memory, because it needs a value of each document (group or limit)."""
         return self.group_by is not None or bool(self.limit)
@@ -108,7 +119,6 @@ class PackOptions(PackFields):
 def conflicts(options: PackOptions) -> Iterator[str]:
     """Yield a sentence for every conflict of options, each of which has a valid value."""
     algorithm = get_algorithm(options.algorithm)
-    keeps_whole = isinstance(algorithm, Algorithm) or algorithm.keeps_whole
     is_limited = isinstance(algorithm, Algorithm) and algorithm.limited
     for name in ("gap", "time_limit"):
         value, shown = getattr(options, name), options_of(PackOptions)[name].shown
@@ -116,12 +126,12 @@ def conflicts(options: PackOptions) -> Iterator[str]:
             yield f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal"
     yield from _of_text(options)
     yield from _of_columns(options)
-    yield from _of_long_documents(options, keeps_whole=keeps_whole)
+    yield from _of_long_documents(options)
     yield from _of_mixtures_and_groups(options, is_ordered=not isinstance(algorithm, Algorithm))
     yield from _of_limits(options)
     if options.pairs:
         yield from _of_pairs(options)
-        if not keeps_whole:
+        if not options.keeps_whole:
             yield f"pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm"
 
 
@@ -165,8 +175,8 @@ def _of_columns(options: PackOptions) -> Iterator[str]:
             yield f"{option} {name!r}: it is named {names.count(name)} times; name it once"
 
 
-def _of_long_documents(options: PackOptions, *, keeps_whole: bool) -> Iterator[str]:
-    """Options for pieces of split documents; `keeps_whole` algorithms cut only those longer than a row."""
+def _of_long_documents(options: PackOptions) -> Iterator[str]:
+    """Options for pieces of split documents."""
     if options.overlap >= options.max_len:
         yield f"--overlap is {options.overlap}: it must be below --max-len {options.max_len}"
     if options.overlap and options.long != "split":
@@ -183,14 +193,14 @@ def _of_long_documents(options: PackOptions, *, keeps_whole: bool) -> Iterator[s
         others = {
             f"--long {options.long}": options.long != "split",
             f"--overlap {options.overlap}": options.overlap > 0,
-            f"--algorithm {options.algorithm}": not keeps_whole,
+            f"--algorithm {options.algorithm}": not options.keeps_whole,
         }
         for other, is_set in others.items():
             if is_set:
                 yield f"--split-at is turns, which does not go with {other}: leave one out"
     for name, default in {"overlap": 0, "align": 1}.items():
         value = getattr(options, name)
-        if value != default and not keeps_whole:
+        if value != default and not options.keeps_whole:
             yield (
                 f"--{name} is {value}, and {options.algorithm} cuts documents wherever a row ends: "
                 "choose another --algorithm"

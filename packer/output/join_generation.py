@@ -26,15 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def finish_joining(out: AnyPath, *, sync: bool) -> None:
-    """Move a generation into the dataset that an interrupted command had finished, and remove leftovers of others.
-
-    Args:
-        out: claimed dataset.
-        sync: fsync the folder.
-
-    Raises:
-        PackerError: it belongs to another dataset, or a file of it is missing.
-    """
+    """Move a generation into the dataset that an interrupted command had finished, and remove leftovers of others."""
     generations = len(read_manifest(out).generations)
     last = Joining.of(out, generations - 1, sync=sync)
     if last.building.is_dir():  # interrupted when the manifest was in place
@@ -82,8 +74,7 @@ class Joining:
     def join(self) -> None:
         """Move the generation, which is finished in its own folder, into the dataset.
 
-        Raises:
-            PackerError: the dataset has changed, or a file of the generation is missing or damaged.
+        If the dataset has changed, or a file of the generation is missing or damaged, this is a PackerError.
         """
         version = self.store.version(MANIFEST)  # subtle: before it is read
         grown, present = read_manifest(self.building, intact=True), read_manifest(self.out)

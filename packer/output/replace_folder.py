@@ -34,13 +34,9 @@ log = logging.getLogger(__name__)
 
 
 def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
-    """Replace an output by a complete one, in a single step if the system supports it, and delete the old one.
+    """Replace an output, which may be missing or empty, by a complete one, its sibling, and delete the old one.
 
-    Args:
-        out: folder to replace; may be missing or empty.
-        replacement: folder to move to `out`, its sibling.
-        kind: kind of both outputs.
-        sync: fsync the folders.
+    This is a single step if the system supports it.
     """
     old = sibling(out, _OLD)
     replaces = _holds_anything(out)

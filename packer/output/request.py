@@ -54,12 +54,7 @@ def names_and_sizes(files: Iterable[RequestedFile | FileIdentity]) -> tuple[Requ
 
 
 def difference(begun: Request, request: Request) -> str:
-    """Describe the first difference between two requests: "with max_len 2048, not 4096".
-
-    Args:
-        begun: request of the existing output.
-        request: the current request.
-    """
+    """Describe the first difference between two requests: "with max_len 2048, not 4096"."""
     one, other = ([file.name for file in each.files] for each in (begun, request))
     # Files come before options, because another source may imply another column or padding. Other weights come before
     # files, because they imply other sources.
@@ -79,17 +74,9 @@ def difference(begun: Request, request: Request) -> str:
 
 
 def resumes(content: bytes, request: Request, out: AnyPath, *, path: AnyPath, overwrite: bool) -> bool:
-    """Whether an unfinished output was begun with an equal request.
+    """Whether an unfinished output was begun with an equal request, which the file `path` has as its content.
 
-    Args:
-        content: content of the file with its request.
-        request: the current request.
-        out: the output.
-        path: the file.
-        overwrite: whether an output of another request may be discarded.
-
-    Raises:
-        PackerError: the file is damaged, or the request is another one, and `overwrite` is false.
+    If the file is damaged, or the request is another one, this is a PackerError without `overwrite`.
     """
     try:
         begun = Request.from_dict(json.loads(content))

@@ -266,12 +266,7 @@ class UnfinishedPack(Output):
         return temporary_folder() if self.store.is_remote else self.work
 
     def disk_needed(self, rows: int, at_once: int) -> int:
-        """Return the bytes that this disk must have room for.
-
-        Args:
-            rows: bytes of all rows, those of committed shards included.
-            at_once: bytes of the shards that are written at the same time.
-        """
+        """Return the bytes that this disk must have room for: of all rows, or of the shards written at a time."""
         return min(rows, at_once) if self.store.is_remote else rows - sum(self.shards().values())
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:

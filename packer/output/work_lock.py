@@ -15,15 +15,10 @@ _PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder 
 
 
 def lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> FileLock | None:
-    """Lock a work folder for this process, or together with others that share it.
+    """Lock a work folder for this process, or with others that share it; return None if another process has it.
 
-    Args:
-        work: the folder, which is made if it is missing.
-        prepare: called while no other process has the folder, so only by the first one of those that share it.
-        shared: whether others may share it; they are waited for while one prepares the folder.
-
-    Returns:
-        The lock; None if another process has the folder.
+    `prepare` is called while no other process has the folder, so only by the first one of those that share it.
+    These are waited for while one prepares the folder.
     """
     deadline = time.monotonic() + _PREPARED_WITHIN
     while (lock := _locked(work, prepare, shared=shared)) is None and shared and time.monotonic() < deadline:

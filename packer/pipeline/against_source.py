@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.arrow import as_arrow, format_value
 from packer.column_names import NO_LOSS
@@ -205,9 +204,6 @@ class SourceCounts:
 
     def __init__(self, options: PackOptions) -> None:
         self._options = options
-        algorithm = get_algorithm(options.algorithm)
-        self.keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
-        """Whether the algorithm cuts only documents longer than max_len."""
         self._account: Account | None = None
         self._policy = np.zeros(options.max_len + 1, np.int64)
         self._groups: list[pa.DictionaryArray] = []  # values of the documents of each table
@@ -249,7 +245,7 @@ class SourceCounts:
         yield from others or differences(totals, counted, "the source")
         if self._groups:
             yield from self._group_faults(manifest, describe)
-        elif not self.keeps_whole:
+        elif not self._options.keeps_whole:
             bound = cut_bound(self._policy, self._options.max_items)
             yield from differences(totals, {"lower_bound": bound}, "the source")
 
@@ -261,7 +257,7 @@ class SourceCounts:
         fault = group_fault(rows, of_segments, manifest.options, lambda at: describe(int(documents[at])))
         if fault is not None:
             yield f"row {fault[0]} {fault[1]}"
-        step = 2 if options.pairs else 1
+        step = options.documents_each
         extents = extents_of(lengths, options.align)
         items = cut_documents(extents.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
         least = lower_bound(items.histogram, options.max_items)

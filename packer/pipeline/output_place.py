@@ -116,7 +116,7 @@ def check_tokenizing(folder: Path, source: Corpus, out: AnyPath) -> None:
 
 
 def check_writing(claimed: UnfinishedPack, rows: int, shard_size: int, workers: int) -> None:
-    """Check that the rows still to be written fit; all have `rows` bytes, and `workers` shards are written at a time."""
+    """Check that the rows still to be written fit; all have `rows` bytes, and `workers` shards are made at a time."""
     needed = claimed.disk_needed(rows, workers * shard_size)
     free = _free(claimed)
     if needed > free:

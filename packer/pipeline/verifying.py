@@ -163,7 +163,7 @@ def _compared(
     for part in _parts(table, options.max_len):
         found = index.read(part.first_document, part.first_document + len(part.lengths))
         policy = segments = cut_table(part, options, differences.describe)
-        if not counts.keeps_whole:
+        if not options.keeps_whole:
             segments = policy.cut_at(*_cuts(found, part.first_document, policy))
         differences.compare(segments, found, part)
         if differences.in_structure:

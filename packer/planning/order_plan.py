@@ -39,16 +39,11 @@ class OrderJob:
     options: PackOptions
     """Options of the pack."""
 
-    @property
-    def algorithm(self) -> OrderAlgorithm:
-        """Algorithm of the options."""
-        algorithm = get_algorithm(self.options.algorithm)
-        assert isinstance(algorithm, OrderAlgorithm)
-        return algorithm
-
     def arrange(self, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
         """Arrange the next documents, of which the first ones may go into `open_row`."""
-        return self.algorithm.arrange(lengths, self.options.max_len, self.options.max_items, open_row)
+        algorithm = get_algorithm(self.options.algorithm)
+        assert isinstance(algorithm, OrderAlgorithm)
+        return algorithm.arrange(lengths, self.options.max_len, self.options.max_items, open_row)
 
     def lengths_of(self, items: Segments) -> NDArray[np.int32]:
         """Return the lengths that are arranged: int32, 0 for pieces or documents without tokens.
@@ -56,7 +51,7 @@ class OrderJob:
         An algorithm that keeps segments whole arranges the extents of all pieces; another one the tokens of whole
         documents, which it cuts itself.
         """
-        return items.extents_in_order() if self.algorithm.keeps_whole else items.kept_lengths()
+        return items.extents_in_order() if self.options.keeps_whole else items.kept_lengths()
 
     def rows(self, *, document: int, skipped: int, end: int, rows: int) -> LocatedRows:
         """Make rows of documents before `end` again: each begins empty, so it is enough to know where the first begins.
@@ -67,7 +62,7 @@ class OrderJob:
         segments = self.reader.segments(ranges)
         items = items_of(segments, pairs=self.options.pairs)
         lengths = self.lengths_of(items)
-        if self.algorithm.keeps_whole:
+        if self.options.keeps_whole:
             arranged = self.arrange(lengths[skipped:])
             numbers = items.numbers_in_order()[skipped:]  # every piece before the first row has tokens
         else:
@@ -147,7 +142,7 @@ class OrderPlan:
         """Make the rows from a mark to the next one."""
         end = self.documents[mark + 1]
         if self.skipped[mark + 1]:  # a part of the document at the next mark belongs to these rows
-            end += 2 if self.job.options.pairs else 1
+            end += self.job.options.documents_each
         return self.job.rows(
             document=int(self.documents[mark]),
             skipped=int(self.skipped[mark]),
@@ -205,8 +200,8 @@ def plan_in_order(
 
 def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
     """Arrange all documents; note the totals, and where the first row of every shard and stretch begins."""
-    options, keeps_whole = job.options, job.algorithm.keeps_whole
-    step = 2 if options.pairs else 1
+    options, keeps_whole = job.options, job.options.keeps_whole
+    step = options.documents_each
     account, histogram = None, np.zeros(options.max_len + 1, np.int64)
     rows = pieces = documents = places = stretch = 0
     open_row = OpenRow()

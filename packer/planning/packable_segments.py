@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS
@@ -175,8 +174,7 @@ def _without_untrained(
     """
     if options.untrained == "keep":
         return segments
-    algorithm = get_algorithm(options.algorithm)
-    if isinstance(algorithm, OrderAlgorithm) and not algorithm.keeps_whole:
+    if not options.keeps_whole:
         documents = np.flatnonzero(segments.tails)
         starts = segments.kept_starts(documents).astype(np.int64)
         lengths = segments.kept_lengths()[documents].astype(np.int64)

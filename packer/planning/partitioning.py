@@ -266,7 +266,7 @@ def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, 
     marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
     account = None
-    step = 2 if options.pairs else 1
+    step = options.documents_each
     for chunk in each_chunk(reader, options, Segments.places_of_documents, threads):
         account = chunk.account if account is None else account + chunk.account
         histogram += chunk.items.histogram

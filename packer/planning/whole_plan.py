@@ -140,7 +140,7 @@ def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOpt
     totals = PlanTotals.of(
         account_of(segments, options),
         max_len=options.max_len,
-        segments=len(placed.numbers) * (2 if options.pairs else 1),
+        segments=len(placed.numbers) * options.documents_each,
         rows=rows,
         pool_rows=rows if are_leftovers or rows > rows_per_shard else 0,
         lower_bound=max(proved, least_rows(items, of_items, options)),

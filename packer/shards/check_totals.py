@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
+from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.errors import PackerError
 from packer.facts import MixturePart, ShardEntry, Totals
@@ -169,7 +169,7 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
     """
     totals, options, items = manifest.totals, manifest.options, counted.items
     count = int(items.sum())
-    segments = count * (2 if options.pairs else 1)
+    segments = count * options.documents_each
     yield from differences(totals, {"segments": segments}, "the rows")
 
     # Each packed document has one segment that begins with its first token, unless that token was left out.
@@ -202,7 +202,7 @@ def _bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int,
     """
     algorithm = get_algorithm(options.algorithm)
     is_grouped = options.group_by is not None
-    if isinstance(algorithm, OrderAlgorithm) and not algorithm.keeps_whole:
+    if not options.keeps_whole:
         return token_bound(items), False
     if is_grouped and options.group_mode != "apart":
         return token_bound(items), False

@@ -121,7 +121,7 @@ def group_fault(
         (row, words for a message that starts with the row), or None.
     """
     name, mode = options.group_by, options.group_mode
-    step = 2 if options.pairs else 1
+    step = options.documents_each
     found = clash(rows[::step], group_codes(groups)[::step], mode)
     if found is None:
         return None
