@@ -184,11 +184,11 @@ def cut_pairs(
     ).counted()
 
 
-def items_of(segments: Segments, *, pairs: bool) -> Segments:
-    """Return what is dealt to rows: segments, or pairs as one segment each, with the extent of both sides."""
-    if not pairs:
+def items_of(segments: Segments, each: int) -> Segments:
+    """Return what is dealt to rows: segments, or `each` documents (a pair) as one segment, with the extents of all."""
+    if each == 1:
         return segments
-    places = segments.places_of_documents().reshape(-1, 2).sum(axis=1)
+    places = segments.places_of_documents().reshape(-1, each).sum(axis=1)
     return cut_documents(places.astype(np.int32), segments.max_len, "error")
 
 

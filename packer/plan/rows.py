@@ -37,9 +37,13 @@ class PlacedRows:
     def __len__(self) -> int:
         return len(self.row_starts) - 1
 
-    def of_pairs(self) -> PlacedRows:
-        """Return the rows with each number i replaced by the two segments 2i and 2i + 1, side by side."""
-        return PlacedRows(row_starts=self.row_starts * 2, numbers=both_of_each(self.numbers))
+    def of_items(self, each: int) -> PlacedRows:
+        """Return the rows with each item replaced by its segments; see `segments_of_items`."""
+        return (
+            self
+            if each == 1
+            else PlacedRows(row_starts=self.row_starts * each, numbers=segments_of_items(self.numbers, each))
+        )
 
     def part(self, first: int, last: int) -> PlacedRows:
         """Return rows first..last - 1."""
@@ -162,12 +166,13 @@ def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, se
     return PlacedRows(row_starts=row_starts, numbers=numbers)
 
 
-def both_of_each(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of both segments of each pair: [4, 0] -> [8, 9, 0, 1]."""
-    both = np.repeat(numbers, 2)
-    both *= 2
-    both[1::2] += 1
-    return both
+def segments_of_items(numbers: NDArray[Any], each: int) -> NDArray[Any]:
+    """Return the numbers of the segments of items, which have `each` side by side: [4, 0] and 2 -> [8, 9, 0, 1]."""
+    segments = np.repeat(numbers, each)
+    segments *= each
+    for place in range(1, each):
+        segments[place::each] += place
+    return segments
 
 
 PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
@@ -311,7 +316,7 @@ def pieces_of(
     return pieces
 
 
-def extents_of_pieces(pieces: NDArray[Any], align: int, *, paired: bool) -> NDArray[np.int32]:
-    """Return the extent of each piece, or of each two adjacent pieces if they are paired: int32."""
+def extents_of_pieces(pieces: NDArray[Any], align: int, each: int) -> NDArray[np.int32]:
+    """Return the extent of each item: a piece, or `each` adjacent pieces."""
     extents: NDArray[np.int32] = extents_of(pieces["length"].copy(), align)
-    return extents.reshape(-1, 2).sum(axis=1, dtype=np.int32) if paired else extents
+    return extents if each == 1 else extents.reshape(-1, each).sum(axis=1, dtype=np.int32)

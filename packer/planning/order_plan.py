@@ -60,7 +60,7 @@ class OrderJob:
         """
         ranges = np.array([[document, end]])
         segments = self.reader.segments(ranges)
-        items = items_of(segments, pairs=self.options.pairs)
+        items = items_of(segments, self.options.documents_each)
         lengths = self.lengths_of(items)
         if self.options.keeps_whole:
             arranged = self.arrange(lengths[skipped:])
@@ -79,7 +79,7 @@ class OrderJob:
             numbers = segments.numbers_in_order()[int(skipped > 0) :]
         row_starts = arranged.row_starts[: rows + 1]
         placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])
-        return (placed.of_pairs() if self.options.pairs else placed).located(segments, ranges)
+        return placed.of_items(self.options.documents_each).located(segments, ranges)
 
 
 def row_places(

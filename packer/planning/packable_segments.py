@@ -95,7 +95,7 @@ def items_and_groups(
     segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions
 ) -> tuple[Segments, NDArray[np.int32] | None]:
     """Return the items that rows are planned with, segments or preference pairs, and the group of each."""
-    return items_of(segments, pairs=options.pairs), groups[::2] if options.pairs and groups is not None else groups
+    return items_of(segments, options.documents_each), groups[::2] if options.pairs and groups is not None else groups
 
 
 def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
@@ -265,7 +265,7 @@ def each_chunk(
 
     def read(first: int) -> Chunk:
         segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
-        items = items_of(segments, pairs=options.pairs)
+        items = items_of(segments, options.documents_each)
         return Chunk(account_of(segments, options), items, values_of(items))
 
     return each_in_threads(read, range(0, reader.documents, CHUNK), threads)

@@ -26,7 +26,6 @@ from packer.plan.partitions import Partitions
 from packer.plan.permute import key_of, permute_all
 from packer.plan.rows import (
     LocatedRows,
-    both_of_each,
     drawn_rows,
     even_cuts,
     extents_of_pieces,
@@ -34,6 +33,7 @@ from packer.plan.rows import (
     located_pieces,
     place_rows,
     segments_left,
+    segments_of_items,
     solve_histogram,
 )
 from packer.plan.segments import Segments
@@ -116,7 +116,7 @@ class PartitionJob:
         """Read the documents of a partition."""
         ranges = self.partitions.ranges(partition)
         segments = self.reader.segments(ranges)
-        items = items_of(segments, pairs=self.options.pairs)
+        items = items_of(segments, self.options.documents_each)
         return Part(ranges=ranges, segments=segments, extents=items.extents_of_numbers())
 
     def own_rows(self, part: Part, partition: int, shares: Shares | None) -> tuple[RowExtents, NDArray[np.int64]]:
@@ -148,7 +148,7 @@ class PartitionJob:
         part = self.part(partition)
         rows, _ = self.own_rows(part, partition, shares)
         placed, _ = place_rows(part.extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
-        return (placed.of_pairs() if self.options.pairs else placed).located(part.segments, part.ranges)
+        return placed.of_items(self.options.documents_each).located(part.segments, part.ranges)
 
     def histogram(self, extents: NDArray[np.int32]) -> NDArray[np.int64]:
         """Count items by extent: shape (max_len + 1,)."""
@@ -201,9 +201,8 @@ def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
     part = job.part(partition)
     rows, left = job.own_rows(part, partition, shares)
     numbers = segments_left(part.extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
-    if job.options.pairs:
-        numbers = both_of_each(numbers)
-    return Note(facts={"rows": len(rows)}, arrays={"left": located_pieces(part.segments, numbers, part.ranges)})
+    left_over = located_pieces(part.segments, segments_of_items(numbers, job.options.documents_each), part.ranges)
+    return Note(facts={"rows": len(rows)}, arrays={"left": left_over})
 
 
 def note_share(job: PartitionJob, partition: int) -> Note:
@@ -226,11 +225,10 @@ def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int
     `first_stream` is the random stream of region 0, after those of the stages below.
     """
     options, stream, pieces = job.options, first_stream + region, below.left_in(region)
-    extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
+    extents = extents_of_pieces(pieces, options.align, options.documents_each)
     rows = job.rows_of_rest(extents, method, region, stream)
     placed, left = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
-    if options.pairs:
-        placed, left = placed.of_pairs(), both_of_each(left)
+    placed, left = placed.of_items(options.documents_each), segments_of_items(left, options.documents_each)
     arrays = {"pieces": pieces[placed.numbers], "row_starts": placed.row_starts, "left": pieces[left]}
     return Note(facts={"rows": len(rows)}, arrays=arrays)
 

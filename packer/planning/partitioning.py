@@ -194,7 +194,7 @@ class _Planner:
     def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
         histogram = job.histogram(job.part(0).extents)
-        left = extents_of_pieces(note.arrays["left"], self.options.align, paired=self.options.pairs)
+        left = extents_of_pieces(note.arrays["left"], self.options.align, self.options.documents_each)
         rows = int(note.facts["rows"])
         if len(left):
             rows += solve_histogram(self.options, job.histogram(left)).packs

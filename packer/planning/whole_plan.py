@@ -146,7 +146,7 @@ def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOpt
         lower_bound=max(proved, least_rows(items, of_items, options)),
         groups=group_totals(groups, patterns.packs),
     )
-    placed = placed.of_pairs() if options.pairs else placed
+    placed = placed.of_items(options.documents_each)
     return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
 
 
