@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any
 
-from packer.engine import Result, Threads, Watched, run_tasks
+from packer.engine import Engine, Result, Watched, run_tasks
 from packer.errors import PackerError
 
 _SERVE = "import sys; from packer.processes import serve; serve(int(sys.argv[1]))"
@@ -26,7 +26,7 @@ _POLL = 0.05  # seconds after which a waiting thread looks whether it is to stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Processes(Threads):
+class Processes(Engine):
     """An engine that runs every task in one of `workers` processes, which are started for each stage."""
 
     @property

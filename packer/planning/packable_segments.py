@@ -95,7 +95,8 @@ def items_and_groups(
     segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions
 ) -> tuple[Segments, NDArray[np.int32] | None]:
     """Return the items that rows are planned with, segments or preference pairs, and the group of each."""
-    return items_of(segments, options.documents_each), groups[::2] if options.pairs and groups is not None else groups
+    each = options.documents_each
+    return items_of(segments, each), None if groups is None else groups[::each]
 
 
 def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
