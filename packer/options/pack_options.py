@@ -68,7 +68,7 @@ class PackOptions(PackFields):
 
     @property
     def documents_each(self) -> int:
-        """Number of documents of an item: 2 for preference pairs, otherwise 1."""
+        """Number of documents in an item, which is 2 for preference pairs and 1 otherwise."""
         return 2 if self.pairs else 1
 
     @property
