@@ -44,8 +44,9 @@ def pytest_addoption(parser):
 
 
 LONG = {
-    *("append", "faults", "isolation", "output_folder", "pages", "ranks", "ray", "stored_outputs", "text_corpora"),
-    *("damaged_files", "families", "remote_loading", "text_pairs", "text_real_templates", "verify"),
+    *("algorithms", "append", "damaged_files", "docs", "families", "faults", "isolation", "leftover_values", "loss"),
+    *("materialized_shards", "optimal", "output_folder", "pack", "pages", "ranks", "ray", "remote_sources"),
+    *("signals", "store_faults", "stored_outputs", "text_corpora", "text_pairs", "training", "verifying_parts"),
 }
 """Modules of tests that take longest. They begin first, so that no process has one left when the others are done."""
 

@@ -30,14 +30,14 @@ SETS_DAMAGED = [f"set-{name}" for name in SETS]
 
 @pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "index-shard"])
 def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, name):
-    assert fuzzing.run(name, 0, 30, tmp_path) == []
+    assert fuzzing.run(name, 0, 15, tmp_path) == []
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT, *SETS_DAMAGED, fuzzing.INDEX])
 def test_thousands_of_damaged_files_are_refused_or_read_correctly(tmp_path, name):
-    assert fuzzing.run(name, 30, MUTATIONS, tmp_path) == []
+    assert fuzzing.run(name, 15, MUTATIONS, tmp_path) == []
 
 
 # Packed datasets: every byte

@@ -248,7 +248,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.nightly), torch.float64])
 @pytest.mark.parametrize("mean", [None, "sequence"])
 @pytest.mark.parametrize(
     ("family", "attention", "options"), WAYS, ids=lambda each: each if isinstance(each, str) else ""

@@ -268,6 +268,7 @@ def test_known_leaks_are_named(family, verdicts):
     assert {name: found[name] for name in KNOWN[family]} == KNOWN[family]
 
 
+@pytest.mark.nightly(after=10)
 @pytest.mark.parametrize("family", RECURRENT)
 def test_layers_that_carry_state_are_never_called_safe_without_their_kernels(family, verdicts):
     assert not any(verdict.safe for verdict in verdicts(family))

@@ -58,13 +58,15 @@ def decoded(trial_of) -> Trial:
     return trial_of("decoded")
 
 
+@pytest.mark.nightly(after=len(SCENARIOS))
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_kill_at_any_instant_loses_nothing(trial_of, name):
-    """There are about 200 kills over all scenarios, in every stage, some with only part of the shards committed."""
+@pytest.mark.parametrize("each", [3, 6])
+def test_a_kill_at_any_instant_loses_nothing(trial_of, name, each):
+    """Kills in every stage, some with only part of the shards committed; with 6 a stage, they are about 200."""
     trial = trial_of(name)
-    instants = trial.spread(6, trial.scenario.stages)
+    instants = trial.spread(each, trial.scenario.stages)
     fates = [trial.strike(Strike(kind="SIGKILL", instant=instant)) for instant in instants]
-    assert len(fates) >= {"decoded": 35, "mapped": 30}.get(trial.scenario.name, 18)
+    assert len(fates) >= {"decoded": 35, "mapped": 30}.get(trial.scenario.name, 18) * each // 6
     struck = Counter(fate.stage for fate in fates)
     assert "none" not in struck  # every one of them struck
     for stage in trial.scenario.stages:
@@ -75,12 +77,12 @@ def test_a_kill_at_any_instant_loses_nothing(trial_of, name):
             struck[trial.strike(Strike(kind="SIGKILL", instant=instant)).stage] += 1
         assert struck[stage] >= min(2, len(planned)), (stage, struck)
     halfway = [fate for fate in fates if 0 < fate.shards < trial.shards and not fate.complete]
-    assert len(halfway) >= 3
+    assert len(halfway) >= each // 2
 
 
 def test_a_kill_from_outside_at_a_random_moment_loses_nothing(decoded):
-    fates = [decoded.strike(Strike(kind="SIGKILL", seconds=seconds)) for seconds in random_seconds(20, decoded.seconds)]
-    assert sum(fate.stage == "outside" for fate in fates) >= 3
+    fates = [decoded.strike(Strike(kind="SIGKILL", seconds=seconds)) for seconds in random_seconds(10, decoded.seconds)]
+    assert sum(fate.stage == "outside" for fate in fates) >= 2
 
 
 @pytest.mark.nightly(after=2)
@@ -116,11 +118,11 @@ def test_a_second_interrupt_ends_at_once_and_loses_nothing(decoded):
         decoded.strike(Strike(kind="SIGINT", instant=instant, repeats=True))
 
 
-@pytest.mark.nightly(after=5)
+@pytest.mark.nightly(after=3)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *(("decoded", kind) for kind in [*ERRNOS, *EXCEPTIONS]),
+        *(("decoded", kind) for kind in sorted([*ERRNOS, *EXCEPTIONS], reverse=True)),
         *(("--overwrite, two renames", kind) for kind in ("ENOSPC", "RuntimeError")),
     ],
 )

@@ -538,6 +538,7 @@ importlib.util.find_spec = lambda name, package=None: None if name == "torch" el
 """
 
 
+@pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("usual", [None, "0"])
 def test_text_is_packed_without_torch_and_without_a_warning(tmp_path, tokenizer, usual):
     source = write_lines(tmp_path / "rows.jsonl", chats())

@@ -285,6 +285,7 @@ UNTRAINED_OPTIONS = [
 ]
 
 
+@pytest.mark.nightly(after=2 * len(UNTRAINED_OPTIONS))
 @pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize("options", UNTRAINED_OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", ["arrow", "jsonl", "shuffled"])

@@ -69,7 +69,7 @@ def test_the_optima_are_those_of_trying_every_way(max_segments):
 @pytest.mark.nightly(after=1)
 @jit_only
 @pytest.mark.slow
-@pytest.mark.parametrize(("max_segments", "largest"), [(None, 11), (2, 9), (4, 8)])
+@pytest.mark.parametrize(("max_segments", "largest"), [(None, 10), (None, 11), (2, 9), (4, 8)])
 def test_every_small_multiset_is_packed_to_its_optimum_and_the_bound_is_no_more(max_segments, largest):
     # all of up to 6 lengths, thousands for each limit
     off = []
@@ -227,7 +227,9 @@ def test_wikipedia_is_packed_to_its_bound(shared_data, max_segments, packs):
 
 
 @jit_only
-@pytest.mark.parametrize("max_len", [512, 1024, 2048, 4096, 8192])
+@pytest.mark.parametrize(
+    "max_len", [512, 2048, 8192, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1024, 4096))]
+)
 @pytest.mark.parametrize("name", SETS)
 def test_real_lengths_are_packed_within_one_pack_of_a_proven_bound(shared_data, name, max_len):
     histogram = split(shared_data, name, max_len)

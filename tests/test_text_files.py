@@ -81,11 +81,6 @@ def test_each_text_file_of_a_folder_is_a_document(tmp_path, tokenizer):
         write_lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS[:3]]), tokenizer, "expected"
     )
     assert packed(folder, tokenizer) == expected
-    (folder / "d.txt").write_bytes(b"word \xff")
-    with pytest.raises(PackerError, match=r"document 2 \(d.txt row 0\): invalid UTF-8 at byte 5"):
-        packed(folder, tokenizer, "other")
-    with pytest.raises(PackerError, match=r"a\.txt: a text file has no column 'topic'"):
-        packed(folder, tokenizer, "other", keep=["topic"])
 
 
 def test_notes_beside_data_are_left_out(tmp_path, tokenizer, caplog):
