@@ -1,7 +1,6 @@
 """Outputs that cannot be written, used or believed: one line that helps, and nothing is left that looks whole."""
 
 import contextlib
-import gzip
 import importlib
 import json
 import os
@@ -10,15 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 from click.testing import CliRunner, Result
 
 from packer.cli import cli
 from tests.kills import kill
 from tests.test_pack import hashes, made_documents, save_arrow
+from tests.test_refusals import save, table
 
 
 def run(*arguments: object) -> Result:
@@ -45,24 +42,8 @@ def succeeded(*arguments: object) -> str:
     return result.stdout
 
 
-def write_source(path: Path, documents: list, labels: list | None = None, kind: pa.DataType | None = None) -> Path:
-    """Write a table in the format of the path's suffix."""
-    columns = {"input_ids": pa.array(documents, kind or pa.list_(pa.int64()))}
-    if labels is not None:
-        columns["labels"] = pa.array(labels, pa.list_(pa.int64()))
-    table = pa.table(columns)
-    if path.suffix == ".parquet":
-        pq.write_table(table, path)
-    elif path.suffix == ".arrow":
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
-    elif path.suffix == ".feather":
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as stream:
-            stream.write_table(table)
-    else:
-        content = "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode()
-        compress = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}.get(path.suffix, bytes)
-        path.write_bytes(compress(content))
+def write_source(path: Path, documents: list) -> Path:
+    save(path, table(path.name, documents))
     return path
 
 

@@ -93,7 +93,7 @@ def naive_packs(lengths, max_len: int) -> int:
     return whole + naive.best_fit_packs(rest, max_len)
 
 
-@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("labels", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("algorithm", ["bfd", "sequential"])
 @pytest.mark.parametrize(
     "options",

@@ -73,7 +73,7 @@ def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, token
         assert row == [-100] * prompt + ids[prompt:]
 
 
-@pytest.mark.nightly(after=6)
+@pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
 @pytest.mark.parametrize("template", [EXACT["chatml"], EXACT["no special tokens"], MARKED["marked"]])
 def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, template):
