@@ -18,17 +18,10 @@ from packer.stores.mirror import held, in_use, is_mirrored
 def held_spans(
     columns: Sequence[TokenColumn], lists: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> Iterator[None]:
-    """Hold spans of lists in memory until the end of the block.
+    """Hold spans of lists in memory until the end of the block; the columns' offsets are in memory.
 
-    Args:
-        columns: columns with the lists; their offsets are in memory.
-        lists: (spans,) number of each list.
-        starts: (spans,) index of the first value within the list.
-        lengths: (spans,) number of values.
-
-    Raises:
-        OSError: the store cannot be read.
-        PackerError: the disk of temporary files is full.
+    `lists` numbers each span's list and `starts` is its first value within that list, all of shape (spans,).
+    Raises OSError where the store cannot be read, PackerError where the disk of temporary files is full.
     """
     if not in_use():
         yield
