@@ -59,12 +59,7 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 
 
 def as_arrow(values: NDArray[Any], is_valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array of the numbers of a contiguous array, in place; booleans are copied.
-
-    Args:
-        values: numbers or booleans.
-        is_valid: whether each is a value, and not null; None if all are.
-    """
+    """An Arrow array of a contiguous array, in place; booleans are copied. Without `is_valid`, none is null."""
     bits = None if is_valid is None else _bits(is_valid)
     data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, data])
@@ -92,11 +87,7 @@ def strings(values: Sequence[str | None]) -> pa.StringArray:
 
 
 def of_one_type(values: Sequence[Any]) -> pa.Array | None:
-    """Convert Python values as `pa.array` does, if all are texts, numbers of one type, or booleans; or null.
-
-    Returns:
-        The array; None if there are other values, or numbers or texts that are too large.
-    """
+    """Convert texts, numbers of one type or booleans, or null, as `pa.array` does; None if others or too large."""
     kinds = {*map(type, values)} - {type(None)}
     if not kinds:
         return pa.nulls(len(values))

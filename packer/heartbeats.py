@@ -106,8 +106,7 @@ class Heartbeats:
     def is_alive(self, rank: int) -> bool:
         """Whether a rank has had a heartbeat recently; one that never had any may take `patience` to appear.
 
-        Raises:
-            SourceError: since this rank began, the other has found a fault in the source.
+        Raises the rank's SourceError if it has found a fault in the source since this rank began.
         """
         self.look([rank])
         now = time.monotonic()

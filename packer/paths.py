@@ -26,13 +26,10 @@ class PathList:
 
 
 def expanded(value: Value) -> Value:
-    """Replace a leading `~` or `~user` in a path with the home folder; the type stays.
+    """Replace a leading `~` or `~user` in a path with the home folder; the type stays. An empty path is a PackerError.
 
     Shells leave a `~` in quotes or after `=` as it is. Lists are expanded item by item; anything that is not a path,
-    such as a dataset in memory, is returned unchanged.
-
-    Raises:
-        PackerError: a path is empty. `Path` would take it for the current folder.
+    such as a dataset in memory, is returned unchanged. `Path` would take an empty path for the current folder.
     """
     if isinstance(value, (list, tuple)):
         return type(value)(expanded(item) for item in value)
@@ -48,8 +45,7 @@ def expanded(value: Value) -> Value:
 def output_path(path: str | AnyPath) -> AnyPath:
     """Return the folder in which an output is built and swapped in: if the path is a link, the folder it leads to.
 
-    Raises:
-        PackerError: the path is a circular link, its name is not UTF-8, or it is not a valid address of a store.
+    Raises a PackerError for circular links, names that are not UTF-8, and invalid addresses of stores.
     """
     if is_remote(path):
         return any_path(path)
@@ -68,12 +64,7 @@ def output_path(path: str | AnyPath) -> AnyPath:
 
 
 def local_output(path: str | AnyPath, what: str) -> Path:
-    """Return the folder of an output that cannot be in object storage; see `output_path`.
-
-    Args:
-        path: path of the output.
-        what: what writes it, for the message: "packer export".
-    """
+    """Return the folder of an output of `what` (packer export) that cannot be in object storage; see `output_path`."""
     out = output_path(path)
     if isinstance(out, RemotePath):
         raise PackerError(f"{out} is in object storage, and {what} writes to local folders: copy the output there")

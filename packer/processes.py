@@ -37,11 +37,7 @@ class Processes(Engine):
     def run(
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
     ) -> Iterator[Result]:
-        """Run tasks in processes.
-
-        Raises:
-            PackerError: a process was killed. Errors of a task are raised as they are.
-        """
+        """Run tasks in processes. Their errors are raised as they are; a process that was killed is a PackerError."""
         content = pickle.dumps(task)
         idle: SimpleQueue[_Process] = SimpleQueue()
         started = [_Process(content) for _ in range(min(self.workers, len(numbers)))]

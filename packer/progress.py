@@ -30,13 +30,7 @@ class Progress(Protocol):
 
 
 def documents_of(documents: int, read: float, size: int) -> tuple[int, int]:
-    """Return the documents that were read, and an estimate of how many a source has.
-
-    Args:
-        documents: number of documents read so far.
-        read: bytes read of the files, compressed or not.
-        size: bytes of the files.
-    """
+    """Return the documents read so far, and an estimate of all from the bytes read of `size`, compressed or not."""
     return documents, documents if read >= size else max(documents, int(documents * size / max(read, 1)))
 
 

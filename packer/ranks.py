@@ -105,9 +105,7 @@ class Ranks(Engine):
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield this rank's own tasks and then, while it waits for the others, tasks of ranks that have died.
 
-        Raises:
-            FinishedElsewhere: another rank has completed the output.
-            SourceError: another rank has found a fault in the source.
+        Raises FinishedElsewhere if another rank has completed the output, and the SourceError that another rank found.
         """
         pending = without(tasks, done(tasks))
         own = [task for task in pending if task % self.ranks == self.rank]

@@ -64,11 +64,7 @@ class RayEngine(Engine):
     def run(
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
     ) -> Iterator[Result]:
-        """Run tasks on the cluster.
-
-        Raises:
-            PackerError: a task failed, with the error of the task; or Ray gave it up.
-        """
+        """Run tasks on the cluster; raise a PackerError with the error of a task, or if Ray gave a task up."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 

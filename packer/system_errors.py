@@ -63,14 +63,9 @@ def hub_is_unreachable(error: BaseException) -> bool:
 
 @contextmanager
 def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
-    """Raise errors of the operating system as a PackerError that says what to do.
+    """Raise an OSError, or any library's error for lack of threads or memory maps, as a PackerError with the remedy.
 
-    Args:
-        out: the output; named in the message if the error names no file.
-        resumes: whether the same command resumes the output.
-
-    Raises:
-        PackerError: instead of an OSError, and of any library's error for lack of threads or memory maps.
+    The message names `out` if the error names no file; `resumes` is whether the same command resumes the output.
     """
     goes_on = ": it resumes where it stopped" if resumes else ""
     try:

@@ -89,16 +89,7 @@ class JsonRecord:
 
     @classmethod
     def from_dict(cls: type[SomeRecord], content: object, name: str = "") -> SomeRecord:
-        """Read the record of a JSON object; see `read_fields`.
-
-        Args:
-            content: the object.
-            name: name of the object in messages.
-
-        Raises:
-            KeyError: a field is missing.
-            TypeError: the value of a field has another kind or is outside its limits.
-        """
+        """Read the record of a JSON object; see `read_fields` for the name and errors."""
         types, optional = _declared(cls)  # type: ignore[arg-type]
         return cls(**read_fields(content, types, optional, name=name))
 
@@ -108,17 +99,9 @@ def read_fields(
 ) -> dict[str, Any]:
     """Check the fields of a JSON object and return their values.
 
-    Unknown fields, which later versions may add, are ignored, but must not be nested too deeply.
-
-    Args:
-        content: the object.
-        types: type of each field: a `Kind`, or a type that a field of a `JsonRecord` may have.
-        optional: names of the fields that may be absent.
-        name: name of the object in messages; empty for the manifest itself.
-
-    Raises:
-        KeyError: a field is missing.
-        TypeError: the value of a field has another kind or is outside its limits.
+    Unknown fields, which later versions may add, are ignored, but must not be nested too deeply. A type is a `Kind`, or
+    one that a field of a `JsonRecord` may have; `name` stands for the object in messages, and is empty for the
+    manifest. Raises a KeyError for missing fields, and a TypeError for values of another kind or outside their limits.
     """
     found = _typed(content, dict, name)
     for field in types:

@@ -218,10 +218,6 @@ def summed_totals(generations: Sequence[Generation], max_len: int) -> Totals:
     """Return the totals of all generations: sums, and the efficiency of all rows.
 
     The lower bound is that of packing each generation separately, which may be above that of all documents together.
-
-    Args:
-        generations: the generations.
-        max_len: length of a row.
     """
     if len(generations) == 1:
         return generations[0].totals

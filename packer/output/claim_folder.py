@@ -24,20 +24,13 @@ def claim(
 ) -> Iterator[Output]:
     """Claim an output for this process, to begin or resume it; once finished, it is moved into place.
 
-    If the block raises, the unfinished output is kept and can be resumed. It is removed if there is no request, or if
-    the source is at fault (`SourceError`).
+    If the block raises, the unfinished output is kept and can be resumed by an equal request. It is removed if there is
+    no request, or if the source is at fault (`SourceError`). With `overwrite`, a complete output is replaced, and an
+    unfinished one that is damaged or has another request is discarded. With `shared`, never together with `overwrite`,
+    other processes may claim it for the same request.
 
-    Args:
-        out: path of the output; missing parent folders are created.
-        kind: kind of the output.
-        request: request for the output; an unfinished output is resumed only if its request is equal. None: never.
-        sync: fsync files and folders.
-        overwrite: replace a complete output, and discard an unfinished one that is damaged or has another request.
-        shared: claim it together with other processes that do so for the same request; never with `overwrite`.
-
-    Raises:
-        PackerError: the output is in use, damaged, unfinished with another request, or not made by packer; or has
-            symbolic links in its work folder; or is complete and `overwrite` is false.
+    Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; or
+    has symbolic links in its work folder; or is complete and `overwrite` is false.
     """
     _refuse_foreign(out, kind, overwrite=overwrite)
     in_place = kind.in_place and not kind.is_complete(out)

@@ -36,22 +36,11 @@ log = logging.getLogger(__name__)
 def claim_pack(
     out: AnyPath, request: Request, *, sync: bool, overwrite: bool, shared: bool, patience: float
 ) -> Iterator[UnfinishedPack]:
-    """Claim a packed dataset for this process, or together with others.
+    """Claim a packed dataset for this process, or together with others; see `claim` for arguments and errors.
 
     If the block raises, the unfinished dataset is kept and can be resumed. It is removed if the source is at fault
-    (`SourceError`).
-
-    Args:
-        out: path of the dataset.
-        request: request for it; an unfinished dataset is resumed only if its request is equal.
-        sync: fsync local files and folders.
-        overwrite: replace a complete dataset in a folder, and discard an unfinished one that is damaged or has another
-            request.
-        shared: claim a folder together with other processes; what lies in object storage always is.
-        patience: seconds without a heartbeat after which a process is considered dead.
-
-    Raises:
-        PackerError: the dataset is in use, damaged, of another request, complete, or not made by packer.
+    (`SourceError`). What lies in object storage is always shared, and never replaced; a process without a heartbeat for
+    `patience` seconds is considered dead.
     """
     if isinstance(out, RemotePath):
         with _claim_stored(out, request, overwrite=overwrite, patience=patience) as stored:
@@ -67,17 +56,11 @@ def claim_pack(
 
 @contextlib.contextmanager
 def claim_append(out: AnyPath, *, prepare: Callable[[], None], shared: bool = False) -> Iterator[None]:
-    """Claim a dataset for this process, or together with others, to append to it.
+    """Claim a complete dataset for this process, or together with others, to append to it.
 
-    Args:
-        out: folder of a complete packed dataset.
-        prepare: called first, while no other process has the dataset; in object storage, where others cannot be kept
-            out, each process calls it.
-        shared: claim it together with other processes that do so.
-
-    Raises:
-        PackerError: another process appends to the dataset, or replaces it; or its work folder has links or files of
-            other users, as a dataset from elsewhere may have.
+    `prepare` is called first, while no other process has the dataset; in object storage, where others cannot be kept
+    out, each process calls it. Raises a PackerError if another process appends to the dataset, or replaces it; or its
+    work folder has links or files of other users, as a dataset from elsewhere may have.
     """
     if isinstance(out, RemotePath):
         prepare()

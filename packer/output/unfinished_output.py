@@ -166,13 +166,9 @@ class Output:
             )
 
     def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
-        """Write small files, then the record, which makes the output complete.
+        """Write small files, then the record, which completes the output; False if another process has just written it.
 
-        Returns:
-            False if another process has just written the record.
-
-        Raises:
-            PackerError: another command has begun or finished the output.
+        Raises a PackerError if another command has begun or finished the output.
         """
         self.check_request()
         for name, content in files.items():
@@ -270,11 +266,7 @@ class UnfinishedPack(Output):
         return min(rows, at_once) if self.store.is_remote else rows - sum(self.shards().values())
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
-        """Put a written shard in place: first its entry, then the shard itself.
-
-        Raises:
-            PackerError: another command has started the dataset again.
-        """
+        """Put a written shard in place: first its entry, then the shard itself; see `check_request`."""
         self.check_request()
         content = entry.to_dict()
         sealed = {**content, "checksum": checksum(content)}

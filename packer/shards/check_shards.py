@@ -36,14 +36,8 @@ from packer.stores.temporary_files import local_copy
 def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()) -> Iterator[str]:  # noqa: B008
     """Yield a sentence for each fault of a packed dataset; report progress in bytes of the shards.
 
-    Args:
-        folder: the dataset. A shard in object storage is copied to a temporary file while it is checked.
-        progress: callback, called as `progress("verify", done, total)`.
-        engine: runs the checks of the shards.
-
-    Raises:
-        PackerError: the manifest is missing or cannot be read.
-        OSError: the store cannot be read.
+    A shard in object storage is copied to a temporary file while it is checked. Raises a PackerError if the manifest is
+    missing or cannot be read, and an OSError if the store cannot be read.
     """
     manifest = read_manifest(folder)
     text = (folder / MANIFEST).read_bytes()

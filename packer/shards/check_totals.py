@@ -49,10 +49,7 @@ class SegmentCounts:
 def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
     """Yield a sentence for each total of a manifest that differs from a new count; other totals are not compared.
 
-    Args:
-        totals: totals of the manifest.
-        counted: correct totals by name, as in the file.
-        origin: what was counted, as in "the rows".
+    `counted` has correct totals by name, as in the file, and `origin` is what was counted, as in "the rows".
     """
     return _compare(totals.to_dict(), counted, origin, "")
 
@@ -161,12 +158,7 @@ def _total(shards: Sequence[ShardEntry], name: str) -> int:
 
 
 def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
-    """Yield a sentence for each total that the rows contradict.
-
-    Args:
-        manifest: manifest of the dataset, or of one of its generations.
-        counted: counts of the segments in its rows.
-    """
+    """Yield a sentence for each total, of a dataset or of one of its generations, that its rows contradict."""
     totals, options, items = manifest.totals, manifest.options, counted.items
     count = int(items.sum())
     segments = count * options.documents_each

@@ -41,11 +41,9 @@ def shard_name(shard: int, shards: int) -> str:
 
 
 def all_shard_names(*ends: int) -> list[str]:
-    """Return the file names of all shards in order.
+    """Return the file names of all shards in order, given the number of shards after each generation.
 
-    Args:
-        ends: number of shards that the dataset had after each of its generations. With 2 and 3, the names are
-            data-00000-of-00002.arrow, data-00001-of-00002.arrow and data-00002-of-00003.arrow.
+    With 2 and 3, the names are data-00000-of-00002.arrow, data-00001-of-00002.arrow and data-00002-of-00003.arrow.
     """
     return [shard_name(shard, end) for begin, end in pairwise((0, *ends)) for shard in range(begin, end)]
 
@@ -63,8 +61,7 @@ def rejected_name(generation: int) -> str:
 def names_listed(content: Mapping[str, Any]) -> list[str]:
     """Return the names of all other files of a packed dataset, from the content of its manifest.
 
-    Raises:
-        LookupError, TypeError, ValueError, AttributeError: the content is damaged.
+    Raises a LookupError, TypeError, ValueError or AttributeError if the content is damaged.
     """
     shards = content["shards"]
     if isinstance(shards, list):
@@ -97,11 +94,8 @@ def is_appended_to(folder: AnyPath) -> bool:
 def refuse_foreign_work(out: AnyPath, *, other_owners: bool = True) -> None:
     """Raise a PackerError if the work folder of an output, or anything in it, was not made by packer for this user.
 
-    Unfinished files are removed and replaced there, and through a symbolic link that would happen elsewhere.
-
-    Args:
-        out: folder of an output, which need not exist.
-        other_owners: whether files of other users are accepted.
+    Unfinished files are removed and replaced there, and through a symbolic link that would happen elsewhere. With
+    `other_owners`, files of other users are accepted.
     """
     if isinstance(out, RemotePath):
         return

@@ -56,10 +56,7 @@ def keys_of(manifest: Manifest) -> list[str]:
 def in_generation(part: Manifest, sentence: str, *, source: object = None) -> str:
     """Return a sentence about a part of a dataset, with the number of its generation if there are several.
 
-    Args:
-        part: the part.
-        sentence: the sentence.
-        source: path or paths that the generation was compared with, if it was.
+    `source` is the path or paths that the generation was compared with, if it was.
     """
     if part.part is None:
         return sentence
@@ -76,12 +73,9 @@ def documents_of_shard(manifest: Manifest, shard: int) -> range:
 
 
 def first_generations(manifest: Manifest, generations: int | None) -> Manifest:
-    """Return the description of the first generations of a dataset, as it was before the others were appended.
+    """Return the description of the first generations (None: all), as it was before the others were appended.
 
-    None stands for all.
-
-    Raises:
-        PackerError: there are not so many.
+    Raises a PackerError if there are not so many.
     """
     count = len(manifest.generations)
     if generations is None or generations == count:
@@ -94,11 +88,9 @@ def first_generations(manifest: Manifest, generations: int | None) -> Manifest:
 
 
 def with_generation(before: Manifest | None, added: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
-    """Return the description of a dataset with one more generation, and the content of its small files.
+    """Return the description of a dataset (None: empty) with one more generation, and the content of its small files.
 
-    Args:
-        before: the dataset; None if the generation is the first.
-        added: the generation, as a dataset with the same options whose `files` are those that only it has.
+    `added` is a dataset with the same options whose `files` are those that only it has.
     """
     from xxhash import xxh3_128_hexdigest
 

@@ -41,10 +41,7 @@ class KeptValues:
     def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_]) -> pa.Array:
         """Return a value per segment; padding has 0 in columns of numbers and booleans, null in others.
 
-        Args:
-            name: column.
-            lists: (segments,) list that each segment comes from; any value for padding.
-            is_padding: (segments,) whether each segment is padding.
+        `lists` is the list of each segment, any value for padding; `lists` and `is_padding` have the shape (segments,).
         """
         positions = np.searchsorted(self.lists, lists)
         positions[is_padding] = 0
@@ -57,14 +54,7 @@ class KeptValues:
 
 
 def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
-    """Copy values per token unchanged into an Arrow array; positions outside the spans are 0.
-
-    Args:
-        column: lists of `value_type`.
-        value_type: numeric type of whole bytes.
-        spans: where the values of each segment come from and go to.
-        size: length of the array.
-    """
+    """Copy values per token, of a numeric type of whole bytes, unchanged into an Arrow array; 0 outside the spans."""
     width = value_type.bit_width // 8
     out = np.zeros(size * width, np.uint8)
     gather_bytes(column.addresses, spans, width, out)

@@ -238,10 +238,8 @@ def _fields_of(content: Mapping[str, Any]) -> dict[str, Any]:
 def table_listed(content: Mapping[str, Any]) -> tuple[str, str, list[int]] | None:
     """Return the name and hash of the file with the entries of the shards; None if these are in the manifest.
 
-    The third value is the number of shards that the dataset had after each generation.
-
-    Raises:
-        KeyError, TypeError, PackerError: the content has no such hash, or is damaged.
+    The third value is the number of shards that the dataset had after each generation. Raises a KeyError, TypeError or
+    PackerError if the content has no such hash, or is damaged.
     """
     if type(content.get("shards")) is not int:
         return None

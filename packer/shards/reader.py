@@ -28,15 +28,10 @@ _REMEDY = f"changed after packing; {_RESTORE}"
 
 
 def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
-    """Read the manifest of a packed dataset.
+    """Read the manifest of a packed dataset; `intact` checks its checksum, too, for commands that pass on its content.
 
-    Args:
-        folder: the dataset.
-        intact: also check its checksum, for commands that write what they read, or what a dataset says.
-
-    Raises:
-        PackerError: the manifest is missing, damaged or of an unknown format version, or a file of the dataset is not a
-            regular file.
+    Raises a PackerError if it is missing, damaged or of an unknown format version, or a file of the dataset is not a
+    regular file.
     """
     path = folder / MANIFEST
     if not _is_regular_file(path):
@@ -139,12 +134,7 @@ def _is_regular_file(path: AnyPath) -> bool:
 
 
 def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
-    """Check that all shards have the sizes that the manifest states, by listing their folder once.
-
-    Raises:
-        PackerError: a file is missing, cannot be read or has another size.
-        StoreError: the store cannot be read.
-    """
+    """Check that all shards have the sizes that the manifest states, by listing their folder once; see `check_size`."""
     try:
         sizes = store_at(folder).sizes()
     except StoreError:
@@ -160,9 +150,7 @@ def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
 def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
     """Check that a shard has the size that the manifest states; return its path.
 
-    Raises:
-        PackerError: the file is missing, cannot be read or has another size.
-        StoreError: the store cannot be read, which says nothing about the data.
+    Raises a PackerError if it is missing, cannot be read or has another size; a StoreError says nothing about the data.
     """
     path = folder / entry.file
     try:
@@ -179,16 +167,9 @@ def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
 
 
 def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Path | None = None) -> pa.Table:
-    """Map a shard and check its structure against the manifest; no token is read.
+    """Map a shard, or a local copy of it, and check its structure against the manifest; no token is read.
 
-    Args:
-        folder: the dataset.
-        entry: entry of the shard.
-        manifest: manifest of the dataset.
-        copy: local copy of the shard, to be mapped instead.
-
-    Raises:
-        PackerError: the file is missing, or its size, rows or columns contradict the manifest.
+    Raises a PackerError if the file is missing, or its size, rows or columns contradict the manifest.
     """
     path = check_size(folder, entry)
     try:
@@ -224,16 +205,8 @@ def checked_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a shard whose content is to be written elsewhere, or decides what is written.
 
-    The hash of the shard and the structure of each batch are checked, so that no damage is passed on.
-
-    Args:
-        folder: the dataset.
-        entry: entry of the shard.
-        manifest: manifest of the dataset.
-        compares_hash: whether the shard is compared with its hash; False if that was done before.
-
-    Raises:
-        PackerError: the shard is missing or damaged, or contradicts the manifest.
+    The structure of each batch and, unless that was done before, the hash of the shard are checked, so that no damage
+    is passed on: any is a PackerError.
     """
     from packer.shards.files import hash_file  # loading a dataset needs no xxhash
     from packer.stores.temporary_files import local_copy
@@ -249,11 +222,7 @@ def checked_batches(
 
 
 def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
-    """Yield the rejected records that a file lists.
-
-    Raises:
-        PackerError: a line is damaged.
-    """
+    """Yield the rejected records that a file lists; a damaged line is a PackerError."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -266,8 +235,7 @@ def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
 def check_batch(batch: pa.RecordBatch, path: AnyPath, manifest: Manifest) -> None:
     """Check the structure of a record batch of `open_shard` before its values are read; reads no tokens.
 
-    Raises:
-        PackerError: its buffers are damaged, its segments do not form rows of max_len, or a kept column is wrong.
+    Raises a PackerError for damaged buffers, segments that do not form rows of max_len, and wrong kept columns.
     """
     fault = rows_fault(batch, manifest)
     if fault is not None:

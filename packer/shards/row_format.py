@@ -126,14 +126,9 @@ def _ranges(end: int, step: int) -> Iterator[tuple[int, int]]:
 
 
 def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:
-    """Return the format of the rows.
+    """Return the format of the rows; `extra` are columns of the source, among them those to keep.
 
-    Args:
-        options: options of the pack.
-        extra: columns of the source, among them those to keep.
-
-    Raises:
-        SourceError: a kept column of lists does not hold numbers of whole bytes.
+    Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.
     """
     kept_tokens = {name: extra[name].type.value_type for name in options.keep_tokens}
     for name, value_type in kept_tokens.items():

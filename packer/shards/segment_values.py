@@ -40,14 +40,7 @@ class SegmentValues:
         labels: bool,
         memory: Callable[[int], bytearray | mmap.mmap] = bytearray,
     ) -> SegmentValues:
-        """Return room for the values of segments.
-
-        Args:
-            tokens: tokens of all segments.
-            row_format: format of the rows that are made of them.
-            labels: whether the source has labels.
-            memory: returns a writable buffer of so many bytes.
-        """
+        """Return room for segments of so many tokens; `memory` returns a writable buffer of so many bytes."""
 
         def room(dtype: DTypeLike) -> NDArray[Any]:
             return np.frombuffer(memory(tokens * np.dtype(dtype).itemsize), dtype, tokens)
@@ -71,14 +64,9 @@ class SegmentValues:
         return {name: array[first:last] for name, array in {"input_ids": self.input_ids, **labels, **kept}.items()}
 
     def fill(self, source: SourceColumns, spans: Spans) -> None:
-        """Copy values of segments into their places.
+        """Copy values of segments from their spans in the source to the indices here that the spans name.
 
-        Args:
-            source: columns to copy from.
-            spans: segments in these columns, and the index of their first values here.
-
-        Raises:
-            BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
+        Raises a BadTokenError if a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
         """
         copy_tokens(source.input_ids, spans, self.input_ids)
         if self.labels is not None:
@@ -90,9 +78,7 @@ class SegmentValues:
     def columns(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> SourceColumns:
         """Return the values as columns, whose list s is the document of segment s, with only that segment.
 
-        Args:
-            starts: (segments,) first token of each segment in its document.
-            lengths: (segments,) tokens of each segment.
+        `starts` (first token in the document) and `lengths` have the shape (segments,).
         """
 
         def column(values: NDArray[Any]) -> TokenColumn:

@@ -41,9 +41,7 @@ class ShardTable(Sequence[ShardEntry]):
     def of(cls, entries: Iterable[ShardEntry], ends: Sequence[int] = ()) -> ShardTable:
         """Return the table of entries that are in order and have the file names of shards.
 
-        Args:
-            entries: the entries.
-            ends: number of shards after each generation; all in one if empty.
+        `ends` are the numbers of shards after each generation; if empty, there is one generation.
         """
         entries = list(entries)
         counts = {name: np.array([getattr(entry, name) for entry in entries], np.int64) for name in _LEAST}
@@ -54,10 +52,8 @@ class ShardTable(Sequence[ShardEntry]):
     def from_bytes(cls, content: bytes, ends: Sequence[int] = ()) -> ShardTable:
         """Return the table that a file holds; columns that it does not know are ignored. `ends` is as in `of`.
 
-        Raises:
-            TypeError: a column is missing or of another type, or a value is out of range.
-            ValueError, OSError: the content is not an Arrow stream.
-            MemoryError: a damaged length asks for too much.
+        Raises a TypeError for missing columns, wrong types and values out of range, a ValueError or OSError if the
+        content is not an Arrow stream, and a MemoryError if a damaged length asks for too much.
         """
         table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
         table.validate(full=True)

@@ -33,8 +33,7 @@ class Chunks(Protocol):
 def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
     """Encode a column that groups documents as a dictionary: equal values get one index, null gets none.
 
-    Raises:
-        SourceError: the values are of a type that cannot be compared.
+    Raises a SourceError if values of this type cannot be compared.
     """
     chunks = [column] if isinstance(column, pa.Array) else column.chunks
     try:
@@ -66,18 +65,10 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
 
 
 def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOptions) -> tuple[int, str] | None:
-    """Find a row that holds too many segments, or segments that must not share a row.
+    """Find a row of a valid batch that holds too many segments, or segments that must not share a row.
 
-    Args:
-        batch: record batch of a shard, with a valid structure.
-        segments: its segments.
-        options: options in the manifest. Groups are checked only if the rows keep their column.
-
-    Returns:
-        (number of the row in the batch, words for a message that starts with the row), or None.
-
-    Raises:
-        SourceError: the values of the column of groups are of a type that cannot be compared.
+    Returns the number of the row in the batch and words for a message that starts with the row, or None. Groups are
+    checked only if the rows keep their column; a SourceError says that its values cannot be compared.
     """
     real, rows, documents = segments.values, segments.rows, segments.documents
     limit, counts = options.max_segments, np.bincount(rows, minlength=1)
@@ -111,14 +102,9 @@ def group_fault(
 ) -> tuple[int, str] | None:
     """Find the first row that holds two groups (`together`), or two segments of a group (`apart`).
 
-    Args:
-        rows: (segments,) row of each. The two segments of a preference pair are adjacent and count as one.
-        groups: (segments,) value that defines the group of each; null for none.
-        options: options in the manifest, with `group_by` set.
-        describe: function that names the document of a segment.
-
-    Returns:
-        (row, words for a message that starts with the row), or None.
+    Returns the row and words for a message that starts with the row, or None. `rows` and `groups` (null: no group) have
+    the shape (segments,); the two segments of a preference pair are adjacent and count as one. `describe` names the
+    document of a segment.
     """
     name, mode = options.group_by, options.group_mode
     step = options.documents_each
@@ -137,15 +123,9 @@ def group_fault(
 def clash(rows: NDArray[np.int64], groups: NDArray[np.int32], mode: str) -> tuple[int, int] | None:
     """Find two segments in the first row that holds two groups (`together`), or two segments of a group (`apart`).
 
-    For rows [0, 0, 1, 1] and groups [5, 6, 7, 7], the result is (0, 1) for together and (2, 3) for apart.
-
-    Args:
-        rows: (segments,) row of each, in any order.
-        groups: (segments,) group of each, or NO_GROUP: a group like any other for together, no group for apart.
-        mode: "together" or "apart".
-
-    Returns:
-        Positions of the two segments, the lower one first, or None.
+    Returns their positions, the lower one first, or None: for rows [0, 0, 1, 1] and groups [5, 6, 7, 7], (0, 1) for
+    together and (2, 3) for apart. Rows are in any order; NO_GROUP is a group like any other for together, none for
+    apart.
     """
     if mode == "together":
         first = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)

@@ -77,11 +77,8 @@ class RowSegments(NamedTuple):
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return the first fault in the structure of a record batch, or None; reads no tokens.
 
-    Reading values of a batch with a fault may crash.
-
-    Args:
-        batch: record batch with the columns of a shard, of the right types; `pa.RecordBatch.validate` has passed.
-        manifest: manifest of the dataset.
+    Reading values of a batch with a fault may crash. Its columns must be those of a shard, of the right types, and
+    `pa.RecordBatch.validate` must have passed.
     """
     return buffers_fault(batch) or structure_fault(batch, manifest.row_format) or kept_fault(batch, manifest.options)
 
@@ -101,14 +98,10 @@ def buffers_fault(batch: pa.RecordBatch) -> str | None:
 
 
 def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
-    """Return the first fault in the segments of a record batch, or None.
+    """Return the first fault in the segments of a record batch without a `buffers_fault`, or None.
 
     None means that there are rows and no nulls, all segment columns have the same valid offsets, extents are at least 1
     and sum to max_len in every row, and only the last segment of a row, never its only one, is padding.
-
-    Args:
-        batch: record batch with the columns of a shard, of the right types, without a `buffers_fault`.
-        row_format: expected format of the rows.
     """
     names = row_format.segment_columns
     columns = [batch[name] for name in row_format.schema.names if name in batch.schema.names]
@@ -149,10 +142,7 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
 def documents_fault(segments: RowSegments, manifest: Manifest, documents: range) -> str | None:
     """Return which document of a record batch without faults is not one of the source or generation, or None.
 
-    Args:
-        segments: segments of the batch.
-        manifest: manifest of the dataset.
-        documents: documents that may be in its shard, unless the dataset is a mixture.
+    `documents` are those that may be in its shard, unless the dataset is a mixture.
     """
     ids, parts = segments.documents, manifest.source.mixture
     if not parts:
@@ -174,9 +164,7 @@ def documents_fault(segments: RowSegments, manifest: Manifest, documents: range)
 def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
     """Return the first fault in the columns kept from the source, or None; they have a value per segment or per token.
 
-    Args:
-        batch: record batch without a `structure_fault`.
-        options: options in the manifest.
+    The batch must have no `structure_fault`.
     """
     for name in (*options.kept, *options.stored_keep_tokens):
         if batch.schema.names.count(name) != 1:

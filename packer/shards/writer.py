@@ -156,14 +156,7 @@ class SegmentColumns(NamedTuple):
         return cls(offsets, is_padding, kept_lists, columns)
 
     def arrays(self, first: int, last: int, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
-        """Return rows first..last - 1 of every column, in the order of the schema, kept columns last.
-
-        Args:
-            first: first row.
-            last: row after the last.
-            kept: values of the kept columns.
-            row_format: format of the rows.
-        """
+        """Return rows first..last - 1 of every column, in the order of the schema, kept columns last."""
         begin, end = self.offsets[first], self.offsets[last]
         offsets = as_arrow(self.offsets[first : last + 1] - begin)
         arrays = [pa.ListArray.from_arrays(offsets, as_arrow(column[begin:end])) for column in self.columns.values()]
@@ -179,20 +172,9 @@ def build_batches(
 ) -> tuple[list[pa.RecordBatch], Counts]:
     """Build the record batches of a block of rows, and count their tokens and labels.
 
-    If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way.
-
-    Args:
-        block: segments of the rows.
-        source: columns that values per token are copied from; an index only counts its labels.
-        kept: values of the kept columns with a value per segment.
-        row_format: format of the rows.
-        schema: `row_format.schema`, built once per shard.
-
-    Returns:
-        Record batches, and the counts of all.
-
-    Raises:
-        BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
+    If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way. An
+    index only counts labels. `schema` is `row_format.schema`, built once per shard. Raises a BadTokenError if a token
+    is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
     tokens: list[pa.Buffer] = []
     if row_format.index_only:
@@ -286,17 +268,10 @@ def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat)
 def write_shard(
     path: Path, *, batches: Iterator[tuple[list[pa.RecordBatch], Counts]], schema: pa.Schema, name: str, sync: bool
 ) -> ShardEntry:
-    """Write record batches as an Arrow stream, and return the entry of the shard.
+    """Write record batches as an Arrow stream, and return the entry of the shard with its final name.
 
-    Args:
-        path: temporary name of the shard; the caller renames or removes the file.
-        batches: (record batches, their counts) of each block of rows in order, built while they are written.
-        schema: schema of the record batches.
-        name: final name of the shard, for the entry.
-        sync: fsync the file.
-
-    Raises:
-        OSError: the disk is full, or writing fails.
+    `path` is a temporary name, which the caller renames or removes. `batches` are those of each block of rows in order,
+    with their counts, built while they are written.
     """
     rows, total = 0, Counts()
     sink = HashingFile(path)

@@ -215,9 +215,8 @@ None where obstore opens the address.
 def opened_bucket(scheme: str, bucket: str) -> Bucket:
     """Return the bucket of an address, opened once per process.
 
-    Raises:
-        PackerError: obstore is not installed, the address or credentials are incomplete, or this process was forked
-            from one that has used a store.
+    Raises a PackerError if obstore is not installed, the address or credentials are incomplete, or this process was
+    forked from one that has used a store.
     """
     global _process
     if _process not in (None, os.getpid()):  # a request would wait forever for the threads of obstore

@@ -50,16 +50,10 @@ class FileLock:
 
 
 def try_lock(path: Path, *, shared: bool = False, create: bool = True) -> FileLock | None:
-    """Lock a file, or return None if a lock of another process or thread excludes it.
+    """Lock a file, links not followed, or return None if a lock of another process or thread excludes it.
 
-    Args:
-        path: file to lock; links are not followed.
-        shared: whether others may have shared locks at the same time.
-        create: whether to create the file if it does not exist.
-
-    Raises:
-        FileNotFoundError: the file does not exist, and is not to be created.
-        NoLocksError: the file system has no locks.
+    Raises a FileNotFoundError if the file is missing and not to be created, and a NoLocksError if its file system has
+    no locks.
     """
     flags = os.O_CREAT | os.O_RDWR if create else os.O_RDONLY
     while True:

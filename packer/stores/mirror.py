@@ -50,11 +50,7 @@ class _Region:
         self.used = -self.base % CHUNK  # so that no chunk holds parts of two objects
 
     def write(self, address: int, content: Buffer) -> None:
-        """Write to the file, which the memory shows; unlike writing to the memory, it can fail with an error.
-
-        Raises:
-            PackerError: the disk is full.
-        """
+        """Write to the file, which the memory shows; a full disk is a PackerError, and no crash as in memory."""
         at, left = address - self.base, memoryview(content)
         try:
             while left:
@@ -242,26 +238,16 @@ _settling = threading.Lock()
 def mirror(path: RemotePath, size: int) -> memoryview:
     """Return read-only memory of the size of an object, in which its parts appear once they are fetched.
 
-    Args:
-        path: the object; reads fail if it was changed since its state was taken.
-        size: bytes of the object.
-
-    Raises:
-        OSError: no such amount of memory can be mapped.
+    Reads fail if the object was changed since its state was taken. Raises an OSError if so much cannot be mapped.
     """
     return _mirrors.add(path, size)
 
 
 def fetch(starts: ArrayLike, lengths: ArrayLike) -> None:
-    """Read ranges of mirrors, which stay in memory as long as the mirror does.
+    """Read ranges of mirrors, given as int64 addresses and bytes, which stay in memory as long as the mirror does.
 
-    Args:
-        starts: addresses, int64; those of ordinary memory are passed over.
-        lengths: bytes of each range.
-
-    Raises:
-        OSError: the store cannot be read.
-        PackerError: the disk of temporary files is full.
+    Addresses of ordinary memory are passed over. Raises an OSError if the store cannot be read, and a PackerError if
+    the disk of temporary files is full.
     """
     _mirrors.bring(_mirrors.chunks(starts, lengths))
 
@@ -296,11 +282,7 @@ def held(starts: ArrayLike, lengths: ArrayLike) -> Iterator[None]:
 
 
 def map_whole(path: AnyPath) -> pa.Buffer:
-    """Map a file into memory; an object is read as a whole, and leaves memory with the buffer.
-
-    Raises:
-        OSError: the file or the store cannot be read.
-    """
+    """Map a file into memory; an object is read as a whole, and leaves memory with the buffer."""
     if isinstance(path, RemotePath):
         found = path.pinned()
         buffer = pa.py_buffer(mirror(found, found.stat().st_size))

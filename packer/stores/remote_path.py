@@ -74,11 +74,7 @@ class RemotePath:
 
     @staticmethod
     def of(address: str) -> RemotePath:
-        """Return the path of an address such as "s3://bucket/folder".
-
-        Raises:
-            PackerError: it is no such address.
-        """
+        """Return the path of an address such as "s3://bucket/folder"; raise a PackerError if it is no such address."""
         scheme, separator, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         if not separator or scheme not in SCHEMES or not bucket:
@@ -124,11 +120,7 @@ class RemotePath:
         return self
 
     def relative_to(self, other: RemotePath) -> PurePosixPath:
-        """Return the path relative to a folder.
-
-        Raises:
-            ValueError: it is not inside.
-        """
+        """Return the path relative to a folder; raise a ValueError if it is not inside."""
         if (self.scheme, self.bucket) != (other.scheme, other.bucket):
             raise ValueError(f"{self} is not inside {other}")
         return PurePosixPath("/" + self.key).relative_to("/" + other.key)
@@ -258,9 +250,7 @@ class RemotePath:
     def write_bytes(self, content: bytes, *, if_absent: bool = False) -> None:
         """Write the object, completely or not at all.
 
-        Args:
-            content: the content.
-            if_absent: raise a FileExistsError if the object exists with another content.
+        With `if_absent`, raise a FileExistsError if it exists with another content.
         """
 
         def write() -> None:
@@ -366,9 +356,7 @@ _FIRST = 64 << 10  # bytes of the first request
 class RemoteFile(io.RawIOBase):
     """An object as a file that can be read and sought. A reader that goes on is read ahead of, in growing parts.
 
-    Args:
-        read_range: function that returns the bytes of a range, given its start and length.
-        size: bytes of the object.
+    `read_range` returns the bytes of a range, given its start and length.
     """
 
     def __init__(self, read_range: Callable[[int, int], memoryview], size: int) -> None:

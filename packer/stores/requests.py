@@ -81,19 +81,12 @@ def not_installed(name: str) -> PackerError:
 
 
 def requested(name: str, request: Callable[[], Result]) -> Result:
-    """Make a request; repeat it after a pause if the store or the network fails.
+    """Make a request to an address; repeat it after a pause if the store or the network fails.
 
-    Args:
-        name: address of the object, for messages.
-        request: makes the request.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-        FileExistsError: it exists, and was not to be replaced.
-        ChangedError: it is not the version that was asked for.
-        PermissionError: the credentials are missing, wrong or not sufficient.
-        StoreError: anything else, after several tries. If the store does not answer, it is raised after 2 * TIMEOUT,
-            and at once for the next requests.
+    Raises a FileNotFoundError, a FileExistsError if the object was not to be replaced, a ChangedError if it is not the
+    version asked for, a PermissionError for credentials that are missing, wrong or not sufficient, and a StoreError for
+    anything else, after several tries. If the store does not answer, it is raised after 2 * TIMEOUT, and at once for
+    the next requests.
     """
     try:
         from obstore import exceptions

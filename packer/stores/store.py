@@ -46,18 +46,12 @@ class Store(Protocol):
         """Whether local files must be fsynced before they are put."""
 
     def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
-        """Return the content of a file, or its first bytes; large local content is mapped.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
+        """Return the content of a file, or its first bytes; large local content is mapped. Raises FileNotFoundError."""
 
     def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
         """Return the bytes of the files directly in a folder by name, listed once; empty if there is no such folder.
 
-        Args:
-            folder: name of the folder.
-            among: names to look for, others are left out; None for all.
+        Only names in `among` are looked for; None for all.
         """
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
@@ -80,11 +74,7 @@ class Store(Protocol):
         """Return the present version of a file, for `replace_if`; None in a folder, where a lock protects files."""
 
     def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
-        """Replace a file in one step with the content of another one, if it still has this version.
-
-        Raises:
-            ChangedError: it has another version.
-        """
+        """Replace a file in one step with the content of another; raise a ChangedError if it has another version."""
 
     def move(self, names: Mapping[str, str]) -> None:
         """Rename files to names directly in the store; object storage copies them. Those that are missing are left."""
@@ -149,11 +139,7 @@ class Folder:
             self._sync_folder((self.root / name).parent)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """See `Store.put_if_absent`.
-
-        Raises:
-            PackerError: the file system has no hard links.
-        """
+        """See `Store.put_if_absent`; a file system without hard links is a PackerError."""
         path = self.root / name
         with self._written(name, content, lasting=True) as temporary:
             try:

@@ -28,11 +28,7 @@ _LOCK = "lock"  # held while the process lives
 
 @contextlib.contextmanager
 def temporary_file(name: str) -> Iterator[Path]:
-    """Yield the path of a local file to write, which is removed at the end.
-
-    Raises:
-        PackerError: the disk is full.
-    """
+    """Yield the path of a local file to write, which is removed at the end. A full disk is a PackerError."""
     path = temporary_folder() / f"{name}.{uuid.uuid4().hex}"
     try:
         with _told_if_full(path.parent):
@@ -43,15 +39,9 @@ def temporary_file(name: str) -> Iterator[Path]:
 
 
 def temporary_memory(size: int) -> bytearray | mmap.mmap:
-    """Return writable memory, zeros, that the system may write to a temporary file instead of keeping it.
+    """Return writable memory of so many bytes, zeros, that the system may write to a temporary file.
 
-    The file has no name, and ends with the memory.
-
-    Args:
-        size: bytes.
-
-    Raises:
-        PackerError: the disk is full.
+    The file has no name, and ends with the memory. A full disk is a PackerError.
     """
     if not size:
         return bytearray()
@@ -81,9 +71,7 @@ def _told_if_full(folder: Path) -> Iterator[None]:
 def local_copy(path: AnyPath) -> Iterator[Path]:
     """Yield a local path with the content of a file: the file itself, or a copy of an object for the time of the block.
 
-    Raises:
-        OSError: the object cannot be read.
-        PackerError: the disk is full.
+    Raises an OSError if the object cannot be read, and a PackerError if the disk is full.
     """
     if isinstance(path, Path):
         yield path
