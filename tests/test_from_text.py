@@ -23,7 +23,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
-from packer.sources.text_decoder import TextDecoder
+from packer.sources.text_source import TextDecoder
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
 from tests.small import shrink

@@ -2,7 +2,7 @@
 
     documents.py         what an input is, and the batches of documents that it yields
     document_errors.py   errors about documents, and about files that cannot be read
-    token_tables.py      tables of checked documents, and columns with a value per list
+    token_tables.py      tables in memory and tables of checked documents, with a value per list or per token
 
 Files, found and opened:
 
@@ -24,8 +24,7 @@ A reader for each format:
 
 Arrow, whose lists are addressed in place and not copied:
 
-    mapped_files.py      maps a file; of an object in storage, fetches the headers of its messages first
-    record_batches.py    record batches of files and tables, decoded each time they are needed
+    mapped_files.py      maps a file, and decodes its record batches when needed; of an object, fetches headers first
     mapped_lists.py      documents as lists in them
 
 What is decoded:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,8 @@ from packer.inputs.column_types import plain_type
 from packer.inputs.document_errors import reading
 from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, rows_per_block
-from packer.inputs.mapped_files import headers_of, is_ipc_file, map_file, schema_of
+from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of
 from packer.inputs.mapped_lists import MappedLists
-from packer.inputs.record_batches import FileState, MappedFile, ends_of
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import fetch, map_whole
 
@@ -88,7 +87,7 @@ class ArrowReader(TableReader):
         assert self.path is not None
         with reading(self.file.name):
             buffer = map_whole(self.path)
-        for batch in record_batches(buffer, self.file.name, columns, only=columns if self.whole else None):
+        for batch, _, _ in placed_batches(buffer, self.file.name, columns, columns if self.whole else None):
             yield batch.select(columns)
 
     def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -160,7 +159,7 @@ def open_records(path: AnyPath, name: str) -> ArrowReader:
             rows, whole = headers_of(path)
         else:
             rows, whole = 0, False
-            for batch in record_batches(buffer, name, ()):
+            for batch, _, _ in placed_batches(buffer, name, ()):
                 rows += len(batch)
                 whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
     fields, per_block = schema_of(buffer), rows_per_block(file, rows)
@@ -189,31 +188,54 @@ def _map_lists(
     Return the lists, None if they are compressed and must be decoded, and the number of documents.
     """
     buffer = map_file(path)
-    index = _Index(buffer, columns, has_labels=has_labels)
     wanted = columns.wanted(has_labels=has_labels)
     if isinstance(path, RemotePath):
         rows, is_compressed = headers_of(path)
         if is_compressed:
             return None, rows
         _fetch_structure(buffer, file.name, wanted, but_values_of=(*wanted[: 1 + has_labels], *columns.per_token))
-    rows = sum(index.add(batch, place) for batch, place in _placed_batches(buffer, file.name, wanted))
-    if not index.lies_inside:
-        return None, rows
+    builders = {name: ColumnBuilder() for name in wanted[: 1 + has_labels]}
+    lengths, places = array("q"), array("q")
+    in_sequence, lies_inside = False, True
+    for batch, place, dictionaries_changed in placed_batches(buffer, file.name, wanted):
+        if not len(batch):
+            continue
+        for name in wanted if lies_inside else ():
+            column = batch.column(name)
+            buffers = column.buffers()
+            lies_inside = lies_inside and _is_within(buffer, buffers)
+            if lies_inside and name in builders:
+                builders[name].add(column, buffers)
+        lengths.append(len(batch))
+        places.append(place)
+        in_sequence = in_sequence or dictionaries_changed
+    if not lies_inside:
+        return None, sum(lengths)
+    store = MappedFile(
+        state=FileState(path.absolute(), file.name, file.bytes),
+        owner=buffer,
+        ends=np.cumsum(np.array(lengths, np.int64)),
+        places=np.array(places, np.int64),
+        in_sequence=in_sequence,
+        tokens={
+            name: TokenColumn(addresses=builder.addresses(), owners=(buffer,)) for name, builder in builders.items()
+        },
+    )
     mapped = MappedLists(
         file=file,
         path=path,
-        stores=(index.finish(FileState(path.absolute(), file.name, file.bytes)),),
+        stores=(store,),
         input_ids=columns.input_ids,
         labels=columns.labels if has_labels else None,
         extra=columns.extra,
     )
-    return mapped, rows
+    return mapped, sum(lengths)
 
 
 def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
     """Fetch the columns of an object; of some lists of numbers, everything but the numbers."""
     starts, lengths = array("q"), array("q")
-    for batch, _ in _placed_batches(buffer, name, None):
+    for batch, _, _ in placed_batches(buffer, name, None):
         for column in columns:
             parts = batch.column(column).buffers()
             for part in parts[: -1 if column in but_values_of else None]:
@@ -223,75 +245,15 @@ def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, bu
     fetch(np.array(starts, np.int64), np.array(lengths, np.int64))
 
 
-class _Place(NamedTuple):
-    """Location of a record batch."""
-
-    at: int
-    """Byte offset in a stream, or number in a file."""
-
-    dictionaries_changed: bool
-    """Whether the dictionaries of a stream have changed since its first record batch."""
-
-
-class _Index:
-    """Collects the locations of the record batches of a mapped file, and the addresses of their token lists."""
-
-    def __init__(self, buffer: pa.Buffer, columns: Columns, *, has_labels: bool) -> None:
-        self._buffer = buffer
-        self._wanted = columns.wanted(has_labels=has_labels)
-        self._columns = {name: ColumnBuilder() for name in self._wanted[: 1 + has_labels]}
-        self._rows, self._places = array("q"), array("q")
-        self._in_sequence = False
-        self.lies_inside = True
-        """Whether all columns so far lie in the mapped file, so that they were not decompressed."""
-
-    def add(self, batch: pa.RecordBatch, place: _Place) -> int:
-        """Add a record batch; return its number of rows."""
-        for name in self._wanted if self.lies_inside else ():
-            column = batch.column(name)
-            buffers = column.buffers()
-            self.lies_inside = self.lies_inside and _is_within(self._buffer, buffers)
-            if self.lies_inside and name in self._columns:
-                self._columns[name].add(column, buffers)
-        if len(batch):
-            self._rows.append(len(batch))
-            self._places.append(place.at)
-            self._in_sequence = self._in_sequence or place.dictionaries_changed
-        return len(batch)
-
-    def finish(self, state: FileState) -> MappedFile:
-        """Return the record batches that were added."""
-        return MappedFile(
-            state=state,
-            owner=self._buffer,
-            ends=ends_of(self._rows),
-            places=np.array(self._places, np.int64),
-            in_sequence=self._in_sequence,
-            tokens={
-                name: TokenColumn(addresses=column.addresses(), owners=(self._buffer,))
-                for name, column in self._columns.items()
-            },
-        )
-
-
-def record_batches(
-    buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a mapped stream or file, and check that it is complete.
-
-    Args:
-        buffer: the mapped file.
-        name: its name in messages.
-        columns: columns whose structure is checked.
-        only: the only columns to decode, or None for all; not for mapping, since the reader of IPC files then copies.
-    """
-    return (batch for batch, _ in _placed_batches(buffer, name, columns, only))
-
-
-def _placed_batches(
+def placed_batches(
     buffer: pa.Buffer, name: str, columns: Sequence[str] | None, only: tuple[str, ...] | None = None
-) -> Iterator[tuple[pa.RecordBatch, _Place]]:
-    """Yield (record batch, location); see `record_batches`. With None for the columns, nothing is checked."""
+) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
+    """Yield the record batches of a mapped stream or file, as `stream_batches` does, and check that it is complete.
+
+    The place of a batch in a file is its number. Nothing is checked of batches if `columns`, whose structure is
+    checked, are None. With `only`, other columns are not decoded; not for mapping, since the reader of files then
+    copies.
+    """
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
     if is_ipc_file(buffer):
@@ -300,18 +262,21 @@ def _placed_batches(
             with reading(name):
                 batch = file.get_batch(number)
                 _check_structure(batch, columns)
-            yield batch, _Place(number, dictionaries_changed=False)
+            yield batch, number, False
         return
-    for batch, place in stream_batches(buffer, name, options):
+    for batch, place, dictionaries_changed in stream_batches(buffer, name, options):
         with reading(name):
             _check_structure(batch, columns)
-        yield batch, place
+        yield batch, place, dictionaries_changed
 
 
 def stream_batches(
     buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions | None = None
-) -> Iterator[tuple[pa.RecordBatch, _Place]]:
-    """Yield the record batches of a mapped stream, and check that it ends where the file does."""
+) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
+    """Yield the record batches of a mapped stream, and check that it ends where the file does.
+
+    Each comes with its byte offset, and whether dictionaries have changed since the first one.
+    """
     reader = pa.BufferReader(buffer)
     stream = pa.ipc.open_stream(reader, options=options)
     has_dictionaries, dictionaries = any(map(_has_dictionary, stream.schema.types)), None
@@ -324,7 +289,7 @@ def stream_batches(
                 break
         now = stream.stats.num_dictionary_batches if has_dictionaries else 0
         dictionaries = now if dictionaries is None else dictionaries
-        yield batch, _Place(at, dictionaries_changed=now != dictionaries)
+        yield batch, at, now != dictionaries
     end = reader.tell()
     if buffer.slice(end - len(_END_OF_STREAM), len(_END_OF_STREAM)).to_pybytes() != _END_OF_STREAM:
         raise SourceError(

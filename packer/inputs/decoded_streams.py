@@ -142,12 +142,6 @@ class _Parts:
         return pa.schema([*self._tokens, *kinds.items()])
 
 
-def stream_types(path: AnyPath) -> dict[str, pa.DataType]:
-    """Return the types of the columns of a stream, by name."""
-    with path.open("rb") as file:
-        return {field.name: field.type for field in pa.ipc.open_stream(file).schema}
-
-
 def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
     """Write the documents of several streams as one, with the extra columns converted to these types.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -115,22 +115,18 @@ class Batch(NamedTuple):
         """Return the extra columns that hold one value per token."""
         return {name: self.extra[name] for name in columns.per_token if name in self.extra}
 
-    def slice(self, start: int, stop: int) -> Batch:
-        """Return the documents from `start` to before `stop`; counts and lines are those of whole batches alone."""
+    def before(self, row: int) -> Batch:
+        """Return the documents before one that is invalid; counts and lines are still those of all documents."""
         firsts = [0, *accumulate(map(len, self.input_ids))]
-        if start == 0 and stop == firsts[-1]:
-            return self
-        bounds = [(max(start - first, 0), min(stop, end) - first) for first, end in pairwise(firsts)]
 
         def cut(chunks: list[pa.Array]) -> list[pa.Array]:
-            return [chunk[begin:end] for chunk, (begin, end) in zip(chunks, bounds, strict=True) if begin < end]
+            return [chunk[: row - first] for chunk, first in zip(chunks, firsts, strict=False) if first < row]
 
-        return Batch(
-            cut(self.input_ids),
-            None if self.labels is None else cut(self.labels),
-            self.done,
-            {name: cut(chunks) for name, chunks in self.extra.items()},
-            rejected=tuple(one._replace(row=one.row - start) for one in self.rejected if start <= one.row < stop),
+        return self._replace(
+            input_ids=cut(self.input_ids),
+            labels=None if self.labels is None else cut(self.labels),
+            extra={name: cut(chunks) for name, chunks in self.extra.items()},
+            rejected=tuple(one for one in self.rejected if one.row < row),
         )
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 Block: TypeAlias = Any
 """What a reader cuts a file into: bytes, a record batch or records."""
 
-Records: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
+BlockRecords: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, object]]
 """Records of a block, as columns or as Python objects."""
 
 ListDecoder: TypeAlias = Callable[[tuple[Block, int]], Batch]
@@ -91,7 +91,9 @@ class Reader(InputFile, Protocol):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Block, int]]:
         """Yield blocks of records with at least these columns, each with the bytes of the file up to its end."""
 
-    def records(self, block: Block, columns: Sequence[str], rejected: list[DocumentError] | None = None) -> Records:
+    def records(
+        self, block: Block, columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> BlockRecords:
         """Decode a block.
 
         Args:
@@ -187,7 +189,7 @@ class DecodedInput(Input):
     """What each batch passes through, in order."""
 
     documents_per_record: int = 1
-    """Number of documents that a record makes: 2 for preference pairs of text, otherwise 1."""
+    """Number of documents that a record makes: 2 for preference pairs, otherwise 1."""
 
     @property
     def file(self) -> SourceFile:
@@ -207,7 +209,7 @@ class DecodedInput(Input):
     @property
     def decoded(self) -> DecodedSize | None:
         """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        tokens = self.reader.token_count
+        tokens = self.reader.token_count if self.documents_per_record == 1 else None  # of pairs, of one side
         return None if tokens is None else DecodedSize.of(tokens, self.rows or 0, has_labels=bool(self.has_labels))
 
     @property
@@ -228,21 +230,25 @@ class DecodedInput(Input):
         """Cut into the pieces of the reader."""
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
+    def decoder(self, reader: Reader) -> ListDecoder:
+        """Return a function that decodes a block of a reader and passes it through the steps, in one pass."""
+        decode = self.start(reader)
+
+        def documents_of(block: tuple[Block, int]) -> Batch:
+            batch = decode(block)
+            for step in self.steps:
+                batch = step(batch)
+            return batch
+
+        return documents_of
+
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order, one `Batch` of one chunk per block; blocks are parsed in parallel.
 
         Raises:
             DocumentError: a document is invalid.
         """
-        decode = self.start(self.reader)
-
-        def documents_of(block: tuple[object, int]) -> Batch:
-            batch = decode(block)
-            for step in self.steps:
-                batch = step(batch)
-            return batch
-
-        blocks = self.reader.blocks(self.needed)
+        documents_of, blocks = self.decoder(self.reader), self.reader.blocks(self.needed)
         if not self.is_slow:
             yield from self._numbered(map(documents_of, blocks))
             return

@@ -20,7 +20,7 @@ from packer.inputs.document_errors import reading
 from packer.inputs.documents import SourceFile
 from packer.inputs.file_access import require_regular
 from packer.inputs.format_reader import rows_per_block
-from packer.inputs.record_batches import DatasetsTable
+from packer.inputs.token_tables import DatasetsTable
 from packer.stores import AnyPath, any_path
 from packer.stores.listing import pinned
 from packer.stores.mirror import map_whole
@@ -212,7 +212,7 @@ def _read_indices(paths: list[AnyPath]) -> list[pa.Array]:
                     f"{path.name}: an indices mapping of {', '.join(map(str, types)) or 'no column'}, where one column "
                     "of whole numbers, the same in every file, is expected; save the dataset again"
                 )
-            for batch, _ in stream_batches(buffer, path.name):
+            for batch, _, _ in stream_batches(buffer, path.name):
                 batch.validate()
                 chunks.append(batch.column(0))
                 if chunks[-1].null_count:

@@ -301,7 +301,7 @@ def checked(
     """Yield the batches of an input, each with the lengths of its documents, shape (documents,).
 
     Raises:
-        DocumentError: a document is invalid. The error has its place, and the documents before it have been yielded.
+        DocumentError: a document is invalid. The error has its place.
         SourceError: the file is truncated or corrupt.
     """
     row = 0
@@ -313,13 +313,10 @@ def checked(
                 if batch is None:
                     return
                 lengths = document_lengths(batch, columns)
-            wrong = np.flatnonzero(lengths < 0)
-            if len(wrong):
-                good = int(wrong[0])
-                if good:
-                    yield batch.slice(0, good), lengths[:good]
-                fault = document_error(batch, good, columns)
-                raise fault.at(row + good)
+            for wrong in np.flatnonzero(lengths < 0)[:1].tolist():
+                if wrong:
+                    yield batch.before(wrong), lengths[:wrong]  # which may have other faults
+                raise document_error(batch, wrong, columns).at(row + wrong)
             yield batch, lengths
             row += len(lengths)
     except DocumentError as fault:

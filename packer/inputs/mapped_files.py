@@ -1,4 +1,9 @@
-"""Map Arrow files into memory; of an object in storage, fetch the headers of the messages first, without their bodies.
+"""Map Arrow files into memory, and decode their record batches each time they are needed.
+
+A decoded batch takes about a kilobyte per column, so none is held: `MappedFile` holds where the batches of a file begin
+and the addresses of its token columns, about 70 bytes per batch. It is pickled by path, and mapped again.
+
+Of an object in storage, the headers of the messages are fetched first, without their bodies.
 
 pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
 of compressed record batches immediately, so these must be known first. For that, a few fields of the headers are parsed
@@ -11,7 +16,9 @@ after the other.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,8 +26,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.errors import SourceError
+from packer.gather import TokenColumn
+from packer.gather.token_column import Addresses
+from packer.inputs.document_errors import reading
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import fetch, fetch_later, map_whole, mirror
+from packer.stores.mirror import fetch, fetch_later, fetched_parts, map_whole, mirror
 
 MAGIC = b"ARROW1"
 """First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
@@ -78,6 +89,134 @@ def is_ipc_file(buffer: pa.Buffer) -> bool:
 def schema_of(buffer: pa.Buffer) -> pa.Schema:
     """Return the schema of a mapped stream or file."""
     return pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """Path and size of a file when it was opened."""
+
+    path: AnyPath
+    name: str
+    """Name of the file in messages."""
+
+    bytes: int
+
+    def check(self) -> None:
+        """Raise a `SourceError` if the file is missing or has another size."""
+        try:
+            found = self.path.stat().st_size
+        except OSError as error:
+            raise SourceError(
+                f"{self.name}: cannot be read again ({error.strerror}); it was opened as {self.path}: put it back there"
+            ) from error
+        if found != self.bytes:
+            raise SourceError(
+                f"{self.name}: changed from {self.bytes:,} to {found:,} bytes since it was opened; "
+                "open the source again"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedFile:
+    """The record batches of an uncompressed IPC stream or file."""
+
+    state: FileState
+    """Path, name and size of the file."""
+
+    owner: pa.Buffer
+    """Memory of the mapped file."""
+
+    ends: NDArray[np.int64]
+    """Shape (batches,): cumulative lengths of the batches."""
+
+    places: NDArray[np.int64]
+    """Shape (batches,): byte offset of each batch in a stream, or its number in a file; empty batches are left out."""
+
+    in_sequence: bool
+    """Whether batches must be decoded in sequence because their dictionaries change."""
+
+    tokens: Mapping[str, TokenColumn]
+    """Addresses of the token and label columns, by name."""
+
+    def type_of(self, name: str) -> pa.DataType:
+        """Return the type of a column."""
+        return schema_of(self.owner).field(name).type
+
+    def whole(self) -> MappedFile:
+        """Return the same record batches with all of their values in memory, also if the file is in a store."""
+        if not isinstance(self.state.path, RemotePath):
+            return self
+        with reading(self.state.name):
+            return self._moved_to(map_whole(self.state.path))
+
+    def _moved_to(self, owner: pa.Buffer) -> MappedFile:
+        by = owner.address - self.owner.address
+        tokens = {
+            name: TokenColumn(addresses=_moved(column.addresses, by), owners=(owner,))
+            for name, column in self.tokens.items()
+        }
+        return replace(self, owner=owner, tokens=tokens)
+
+    def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """Decode batches and yield the named columns of each."""
+        with reading(self.state.name):
+            for batch in self._decode(numbers):
+                yield [batch.column(name) for name in names]
+
+    def _decode(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        if is_ipc_file(self.owner):
+            file = pa.ipc.open_file(self.owner)
+            for number in numbers:
+                yield file.get_batch(int(self.places[number]))
+            return
+        source = pa.BufferReader(self.owner)
+        stream = pa.ipc.open_stream(source)
+        start, head = source.tell(), None
+        for number in numbers:
+            place = int(self.places[number])
+            if head is None:
+                head = stream.read_next_batch()  # also reads the dictionaries before it, which later batches need
+            if place == start:
+                yield head
+                continue
+            if self.in_sequence:
+                while source.tell() < place:
+                    stream.read_next_batch()
+            else:
+                source.seek(place)
+            yield stream.read_next_batch()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        base = self.owner.address
+        columns = {name: _moved(column.addresses, -base) for name, column in self.tokens.items()}
+        fetched = fetched_parts(base, self.owner.size) if isinstance(self.state.path, RemotePath) else None
+        return _map_again, (self.state, self.ends, self.places, self.in_sequence, columns, fetched)
+
+
+def _map_again(
+    state: FileState,
+    ends: NDArray[np.int64],
+    places: NDArray[np.int64],
+    in_sequence: bool,
+    columns: Mapping[str, Addresses],
+    fetched: NDArray[np.int64] | None,
+) -> MappedFile:
+    """Unpickle a `MappedFile`: map its file again. What is in memory of an object is fetched on first use."""
+    state.check()
+    with reading(state.name):
+        owner = map_file(state.path) if fetched is None else map_parts(state.path, fetched)  # type: ignore[arg-type]
+    tokens = {
+        name: TokenColumn(addresses=_moved(addresses, owner.address), owners=(owner,))
+        for name, addresses in columns.items()
+    }
+    return MappedFile(state=state, owner=owner, ends=ends, places=places, in_sequence=in_sequence, tokens=tokens)
+
+
+def _moved(addresses: Addresses, distance: int) -> Addresses:
+    """Add a distance to all addresses, modulo 2**64. Fixed-size lists have no offsets and keep 0 for them."""
+    by = np.uint64(distance % 2**64)
+    offsets = np.where(addresses.offset_bytes > 0, addresses.offsets + by, addresses.offsets)
+    return addresses._replace(offsets=offsets, values=addresses.values + by)
 
 
 class Headers(NamedTuple):

@@ -14,7 +14,8 @@ from packer.inputs.document_errors import reading, reading_copy
 from packer.inputs.documents import Batch, Columns, DecodedSize, Input, Places, RowPlaces, SourceFile
 from packer.inputs.format_reader import DecodedInput, Step, TableReader, decoded_lists
 from packer.inputs.list_checks import runs
-from packer.inputs.record_batches import BatchStore, MappedFile
+from packer.inputs.mapped_files import MappedFile
+from packer.inputs.token_tables import BatchStore
 from packer.stores import AnyPath
 
 _DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths

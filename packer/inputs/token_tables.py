@@ -1,11 +1,12 @@
-"""Tables of checked documents: addresses of their tokens, and columns with a value per list."""
+"""Tables in memory, and tables of checked documents: addresses of their tokens, and columns with a value per list."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,51 +14,123 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.gather import TokenColumn
+from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import Batch
-from packer.inputs.record_batches import BatchStore, ends_of
+from packer.inputs.mapped_files import FileState, MappedFile
 
 
-@dataclass(frozen=True, slots=True)
-class HeldChunks:
-    """A column as chunks in memory, such as one of a table read as a stream; satisfies `BatchStore`."""
+class DatasetsTable(Protocol):
+    """Table of `datasets`, which maps its files again when it is unpickled."""
 
-    chunks: Sequence[pa.Array]
-    """Chunks of the column, none of them empty."""
+    @property
+    def table(self) -> pa.Table:
+        """The same table."""
 
-    kind: pa.DataType
-    """Type of the chunks."""
+    def select(self, columns: Sequence[str], /) -> DatasetsTable:
+        """Return some columns of the table."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableInMemory:
+    """Record batches of a table, each of them a slice of one chunk per column; pickled by value."""
+
+    owner: pa.Table | DatasetsTable
+
+    files: tuple[FileState, ...]
+    """Files that a table of `datasets` maps, and maps again when it is unpickled."""
 
     ends: NDArray[np.int64]
-    """Shape (chunks,): cumulative lengths of the chunks."""
+    """Shape (batches,): cumulative lengths of the batches."""
+
+    chunk_ends: Mapping[str, NDArray[np.int64]]
+    """Cumulative lengths of the chunks of each column, each of shape (chunks,)."""
+
+    tokens: Mapping[str, TokenColumn]
+    """Addresses of the token and label columns, by name."""
 
     @classmethod
-    def of(cls, chunks: Sequence[pa.Array], kind: pa.DataType) -> HeldChunks:
-        """Hold the chunks that are not empty."""
-        filled = [chunk for chunk in chunks if len(chunk)]
-        return cls(filled, kind, ends_of(map(len, filled)))
+    def of(cls, owner: pa.Table | DatasetsTable, names: Sequence[str], tokens: Sequence[str] = ()) -> TableInMemory:
+        """Describe columns of a table, of which some hold tokens or labels."""
+        columns = {name: _table(owner).column(name).iterchunks() for name in names}
+        chunk_ends = {name: np.cumsum([*map(len, chunks)], dtype=np.int64) for name, chunks in columns.items()}
+        ends = np.unique(np.concatenate([np.zeros(0, np.int64), *chunk_ends.values()]))
+        ends = ends[ends > 0]
+        bare = cls(owner=owner, files=_files_of(owner), ends=ends, chunk_ends=chunk_ends, tokens={})
 
-    @property
-    def tokens(self) -> Mapping[str, TokenColumn]:
-        """Empty: no addresses are held."""
-        return {}
+        def addressed(name: str) -> TokenColumn:
+            return TokenColumn.from_arrow((column for (column,) in bare.read(range(len(ends)), [name])), (owner,))
 
-    @property
-    def owner(self) -> object:
-        """The chunks, which own their memory."""
-        return self.chunks
+        return replace(bare, tokens={name: addressed(name) for name in tokens})
 
     def type_of(self, name: str) -> pa.DataType:
-        """Return the type of the chunks."""
-        return self.kind
+        """Return the type of a column."""
+        return plain_type(_table(self.owner).schema.field(name).type)
 
-    def whole(self) -> HeldChunks:
+    def whole(self) -> TableInMemory:
         """Return itself: all values are in memory."""
         return self
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Yield the chunks with these numbers."""
+        """Slice the chunks and yield the named columns of each batch."""
+        table = _table(self.owner)
+        columns = [(table.column(name), self.chunk_ends[name]) for name in names]
+        all_plain = all(column.type.equals(plain_type(column.type)) for column, _ in columns)
         for number in numbers:
-            yield [self.chunks[number]]
+            first = int(self.ends[number - 1]) if number else 0
+            rows = int(self.ends[number]) - first
+            slices = [_slice(column, ends, first, rows) for column, ends in columns]
+            yield slices if all_plain else [as_plain(values) for values in slices]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        names, token_names = list(self.chunk_ends), list(self.tokens)
+        owner = self.owner.select(names)
+        return _describe_again, (_Unchanged(self.files), owner, names, token_names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchanged:
+    """Files that unpickling checks; placed before the table in the pickle, so that it runs before they are mapped."""
+
+    files: tuple[FileState, ...]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _check_again, (self.files,)
+
+
+def _check_again(files: tuple[FileState, ...]) -> _Unchanged:
+    for file in files:
+        file.check()
+    return _Unchanged(files)
+
+
+def _describe_again(
+    _: _Unchanged, owner: pa.Table | DatasetsTable, names: Sequence[str], token_names: Sequence[str]
+) -> TableInMemory:
+    return TableInMemory.of(owner, names, token_names)
+
+
+def _slice(column: pa.ChunkedArray, ends: NDArray[np.int64], first: int, rows: int) -> pa.Array:
+    number = int(np.searchsorted(ends, first, side="right"))
+    chunk = column.chunk(number)
+    return chunk.slice(first - int(ends[number]) + len(chunk), rows)
+
+
+def _table(owner: pa.Table | DatasetsTable) -> pa.Table:
+    return owner if isinstance(owner, pa.Table) else owner.table
+
+
+def _files_of(owner: pa.Table | DatasetsTable) -> tuple[FileState, ...]:
+    """Return the files that a table of `datasets` maps."""
+    if isinstance(owner, pa.Table):
+        return ()
+    from datasets.table import list_table_cache_files
+
+    paths = dict.fromkeys(Path(file).absolute() for file in list_table_cache_files(owner))
+    return tuple(FileState(path, path.name, path.stat().st_size) for path in paths)
+
+
+BatchStore: TypeAlias = MappedFile | TableInMemory
+"""Record batches in order, none of them empty; several threads may read them at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +154,8 @@ class ValueColumn:
             chunks: arrays of one type.
             kind: type of the arrays; None for the type of the first, which must exist then.
         """
-        kind = chunks[0].type if kind is None else kind
-        return cls(name, kind, (HeldChunks.of(chunks, kind),))
+        table = pa.table({name: pa.chunked_array(chunks, kind)})
+        return cls(name, table.column(name).type, (TableInMemory.of(table, (name,)),))
 
     @property
     def chunks(self) -> Iterator[pa.Array]:

@@ -248,16 +248,16 @@ def _write(
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(
-            TokenizedShard(file=name, bytes=piece.stream.stat().st_size, xxh3_128=piece.digest())
+            TokenizedShard(file=name, bytes=piece.path.stat().st_size, xxh3_128=piece.note()["xxh3_128"])
             for piece, name in zip(pieces, names, strict=True)
         ),
     )
     for piece, name in zip(pieces, names, strict=True):
-        assert isinstance(piece.stream, Path)
+        assert isinstance(piece.path, Path)
         if folder.store.sync:
-            with piece.stream.open("rb") as file:
+            with piece.path.open("rb") as file:
                 os.fsync(file.fileno())
-        piece.stream.rename(folder.building / name)
+        piece.path.rename(folder.building / name)
     folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
     return report
 
@@ -266,7 +266,7 @@ def _take_back(building: Path, spill: Path, pieces: list[Piece], names: list[str
     """Undo the last step of a killed run: move streams back to `spill`, and delete files of another source."""
     for piece, name in zip(pieces, names, strict=True):
         if piece.note_path.exists() and (building / name).is_file():
-            (building / name).replace(str(piece.stream))
+            (building / name).replace(str(piece.path))
     ours = {path for piece in pieces for path in piece.files}
     for left in {path for path in building.iterdir() if path.is_file()} | (set(spill.iterdir()) - ours):
         left.unlink()

@@ -27,7 +27,7 @@ How they are opened, from a path or object to a source:
     recorded_source.py   opens the source that the manifest of a packed dataset names
     find_source.py       finds the files or the table of a source
     tokenized_source.py  opens tokenized and packed ones, and pairs of them
-    text_source.py       opens text, which `text_decoder.py` tokenizes while it is read
+    text_source.py       opens text, which is tokenized while it is read
     lengths_alone.py     lengths instead of documents
     number_columns.py    columns of whole numbers
 

@@ -20,6 +20,7 @@ from packer.plan.mixture_shares import Take
 from packer.progress import Progress, documents_of
 from packer.sources.rejections import Order
 from packer.sources.source import Source
+from packer.stores import AnyPath
 from packer.stores.mirror import fetch_queued
 
 
@@ -80,6 +81,10 @@ class Corpus:
         """Whether all documents can be addressed in memory."""
         return all(part.mapped for part in self.parts)
 
+    def spill_folders(self, folder: AnyPath) -> list[AnyPath]:
+        """Return the folder in which each source is decoded: a subfolder each if they are mixed."""
+        return [folder] if self.recipe is None else [folder / f"{number:05d}" for number in range(len(self.parts))]
+
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """Number equal names by their position: data, code, data -> data (1), code, data (3)."""
@@ -106,11 +111,11 @@ def count_rejected(sources: Sequence[Source], takes: Sequence[Take] | None = Non
 
 @contextmanager
 def prefix_errors(name: str) -> Iterator[None]:
-    """Put the name of a source before the message of every `SourceError`, once."""
+    """Put the name of a source of a mixture before the message of every `SourceError`, once."""
     try:
         yield
     except SourceError as error:
-        if str(error).startswith(f"{name}: "):
+        if not name or str(error).startswith(f"{name}: "):
             raise
         raise SourceError(f"{name}: {error}") from error
 
@@ -178,9 +183,6 @@ class Origins:
 
     def of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return source_ids, doc_ids and copy of documents in any order: each int64, shape (documents,)."""
-        if not self.is_mixture:
-            zeros = np.zeros_like(documents)
-            return zeros, documents, zeros
         numbers = documents if self.order is None else self.order[documents].astype(np.int64)
         sources = np.searchsorted(self.firsts, numbers, side="right") - 1
         ids, copies = np.empty_like(numbers), np.empty_like(numbers)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TypedDict, TypeVar, cast
-
-import pyarrow as pa
+from typing import TypedDict, cast
 
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.inputs.arrow_files import open_lists
 from packer.inputs.decode_pool import DecodePool
-from packer.inputs.decoded_streams import COLUMNS, atomic_write, stream_types
+from packer.inputs.decoded_streams import COLUMNS, atomic_write
 from packer.inputs.document_errors import DocumentError, reading, reading_copy
 from packer.inputs.documents import Columns, DecodedSize, Input
 from packer.inputs.mapped_lists import MappedLists
@@ -27,8 +25,6 @@ from packer.sources.pairs import CHOSEN, tokens_of_rejected
 from packer.sources.rejections import RejectedNote
 from packer.sources.source import Source
 from packer.stores import AnyPath, each_opened_at
-
-Result = TypeVar("Result")
 
 _NO_NOTE = (
     FileNotFoundError,
@@ -48,17 +44,98 @@ _SAMPLED = 4  # files per ending whose first block is decoded
 
 
 class PieceNote(TypedDict, total=False):
-    """Note of a piece, which marks its stream as complete."""
+    """Note of a file, which marks it as complete."""
 
     made_from: Mapping[str, object]
+
     counts: dict[str, int]
+    """What was counted while it was written: the sums of `Batch.counts`."""
+
     bytes: int
+
     xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
     rejected: RejectedNote
+    """Note of the list of rejected documents; missing if none is ever rejected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class NotedFile:
+    """A file that is written once, with a note of what it was made from; the note marks it as complete."""
+
+    path: AnyPath
+    """Path of the file."""
+
+    made_from: Mapping[str, object]
+    """Facts about what it is made from. A file is used again only if its note has the same."""
+
+    def is_written(self) -> bool:
+        """Whether the file exists, made from the same input and with the size in its note; no hash is compared."""
+        try:
+            note = self.note()
+            return bool(note["made_from"] == self.made_from and note["bytes"] == self.path.stat().st_size)
+        except _NO_NOTE:
+            return False
+
+    def has_note(self) -> bool:
+        """Whether the file exists with a note for the same input, even while its types are being changed."""
+        try:
+            return bool(self.note()["made_from"] == self.made_from) and self.path.is_file()
+        except _NO_NOTE:
+            return False
+
+    def has_tokens(self, *, by_library: bool) -> bool:
+        """Whether the file exists, as by `has_note`, and if `by_library`, no other way made any of its tokens."""
+        return self.has_note() and not (by_library and self.note()["counts"].get("fast"))
+
+    def is_intact(self) -> bool:
+        """Whether the stream, and the list of rejected documents if there is one, exist and match their hashes."""
+        if not (self.is_written() and matches(self.path, self.note()["xxh3_128"])):
+            return False
+        rejected = self.note().get("rejected")
+        return rejected is None or matches(self.rejected_path, rejected["xxh3_128"])
+
+    def write_note(self, counts: dict[str, int], digest: str, rejected: RejectedNote | None) -> None:
+        """Mark the file as complete, with its hash and what was counted while it was written.
+
+        Args:
+            counts: sums of `Batch.counts`.
+            digest: hash of the file.
+            rejected: note of the list of rejected documents; None if none is ever rejected.
+        """
+        size = self.path.stat().st_size
+        note: PieceNote = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
+        if rejected is not None:
+            note["rejected"] = rejected
+        with atomic_write(self.note_path) as temporary:
+            temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
+
+    @property
+    def rejected_path(self) -> AnyPath:
+        """Path of the list of rejected documents."""
+        return self.path.with_suffix(".rejected")
+
+    @property
+    def files(self) -> tuple[AnyPath, ...]:
+        """Paths of all files that belong together."""
+        return self.path, self.note_path, self.rejected_path
+
+    @property
+    def note_path(self) -> AnyPath:
+        """Path of the note."""
+        return self.path.with_suffix(".json")
+
+    def note(self) -> PieceNote:
+        """Return the note."""
+        note: dict[str, object] = json.loads(self.note_path.read_bytes())
+        if note.pop("checksum") != checksum(note):
+            raise ValueError(f"{self.note_path} was changed")
+        return cast(PieceNote, note)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece(NotedFile):
     """A piece of an input, and the stream that it is decoded into."""
 
     number: int
@@ -67,100 +144,15 @@ class Piece:
     input: Input
     """The piece, which can be read like any input."""
 
-    stream: AnyPath
-    """Path of the stream."""
-
     columns: Columns
     """Columns of the stream."""
 
-    made_from: Mapping[str, object]
-    """Facts about the input and the columns. A stream is used again only if its note has the same."""
-
-    def is_written(self) -> bool:
-        """Whether the stream exists, made from the same input and with the size in its note; no hash is compared."""
-        try:
-            note = self._read_note()
-            return bool(note["made_from"] == self.made_from and note["bytes"] == self.stream.stat().st_size)
-        except _NO_NOTE:
-            return False
-
-    def has_note(self) -> bool:
-        """Whether the stream exists with a note for the same input, even while its types are being changed."""
-        try:
-            return bool(self._read_note()["made_from"] == self.made_from) and self.stream.is_file()
-        except _NO_NOTE:
-            return False
-
-    def has_tokens(self, *, by_library: bool) -> bool:
-        """Whether the stream exists, as by `has_note`, and if `by_library`, no other way made any of its tokens."""
-        return self.has_note() and not (by_library and self.counts().get("fast"))
-
-    def is_intact(self) -> bool:
-        """Whether the stream, and the list of rejected documents if there is one, exist and match their hashes."""
-        if not (self.is_written() and matches(self.stream, self.digest())):
-            return False
-        rejected = self.rejected()
-        return rejected is None or matches(self.rejected_path, rejected["xxh3_128"])
-
-    def write_note(self, counts: dict[str, int], digest: str, rejected: RejectedNote | None) -> None:
-        """Mark the stream as complete, with its hash and what was counted while it was written.
-
-        Args:
-            counts: sums of `Batch.counts`.
-            digest: hash of the stream.
-            rejected: note of the list of rejected documents; None if none is ever rejected.
-        """
-        size = self.stream.stat().st_size
-        note: PieceNote = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
-        if rejected is not None:
-            note["rejected"] = rejected
-        with atomic_write(self.note_path) as temporary:
-            temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
-
-    def counts(self) -> dict[str, int]:
-        """Return what was counted while the stream was written: the sums of `Batch.counts`."""
-        return self._read_note()["counts"]
-
-    def digest(self) -> str:
-        """Return the hash of the stream: xxh3-128, hexadecimal."""
-        return self._read_note()["xxh3_128"]
-
-    def rejected(self) -> RejectedNote | None:
-        """Return the note of the list of rejected documents; None if none is ever rejected."""
-        return self._read_note().get("rejected")
-
     def open(self, columns: Columns | None = None) -> MappedLists:
         """Map the stream, with all of its columns or some of them."""
-        with reading_copy(self.stream.parent, self.input.file.name):
-            opened = open_lists(self.stream, str(self.stream), columns or self.columns)
+        with reading_copy(self.path.parent, self.input.file.name):
+            opened = open_lists(self.path, str(self.path), columns or self.columns)
             assert isinstance(opened, MappedLists)
             return opened
-
-    def types(self) -> dict[str, pa.DataType]:
-        """Return the types of the columns of the stream, by name."""
-        with reading_copy(self.stream.parent, self.input.file.name):
-            return stream_types(self.stream)
-
-    @property
-    def rejected_path(self) -> AnyPath:
-        """Path of the list of rejected documents."""
-        return self.stream.with_suffix(".rejected")
-
-    @property
-    def files(self) -> tuple[AnyPath, ...]:
-        """Paths of all files of the piece."""
-        return self.stream, self.note_path, self.rejected_path
-
-    @property
-    def note_path(self) -> AnyPath:
-        """Path of the note."""
-        return self.stream.with_suffix(".json")
-
-    def _read_note(self) -> PieceNote:
-        note: dict[str, object] = json.loads(self.note_path.read_bytes())
-        if note.pop("checksum") != checksum(note):
-            raise ValueError(f"{self.note_path} was changed")
-        return cast(PieceNote, note)
 
 
 def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
@@ -188,23 +180,14 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
         if source.skips:
             made_from["skips"] = True
         for part, piece in enumerate(input_.cut(size)):
-            stream = folder / f"{number:05d}-{part:05d}.arrow"
-            pieces.append(Piece(number=number, input=piece, stream=stream, columns=stored, made_from=made_from))
+            path = folder / f"{number:05d}-{part:05d}.arrow"
+            pieces.append(Piece(path=path, made_from=made_from, number=number, input=piece, columns=stored))
     return pieces
 
 
 def open_all(pieces: Sequence[Piece], columns: Columns | None = None) -> list[MappedLists]:
     """Map the streams of all pieces, in object storage several at a time; see `Piece.open`."""
-    return _of_all(lambda piece: piece.open(columns), pieces)
-
-
-def types_of_all(pieces: Sequence[Piece]) -> list[dict[str, pa.DataType]]:
-    """Return the types of the columns of the stream of each piece, by name."""
-    return _of_all(Piece.types, pieces)
-
-
-def _of_all(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
-    return each_opened_at(pieces[0].stream, read, pieces) if pieces else []
+    return each_opened_at(pieces[0].path, lambda piece: piece.open(columns), pieces) if pieces else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,16 +204,10 @@ class SpillSize:
     """Whether the estimate rests on the first blocks of some files; if not, it is an upper bound."""
 
 
-def folder_of_part(folder: AnyPath, number: int) -> AnyPath:
-    """Return the folder of the streams of a source of a mixture."""
-    return folder / f"{number:05d}"
-
-
 def spill_size(corpus: Corpus, folder: AnyPath) -> SpillSize:
     """Estimate what `spill_corpus` is going to write into `folder`."""
-    if corpus.recipe is None:
-        return _spill_size(corpus.parts[0], folder)
-    sizes = [_spill_size(part, folder_of_part(folder, number)) for number, part in enumerate(corpus.parts)]
+    parts = zip(corpus.parts, corpus.spill_folders(folder), strict=True)
+    sizes = [_spill_size(part, of_part) for part, of_part in parts]
     return SpillSize(
         bytes=sum(size.bytes for size in sizes),
         tokens=sum(size.tokens for size in sizes),

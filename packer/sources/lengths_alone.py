@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +28,11 @@ from packer.inputs.file_access import require_regular
 from packer.inputs.format_reader import Reader
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.mapped_lists import MappedLists
-from packer.inputs.record_batches import TableInMemory
+from packer.inputs.token_tables import TableInMemory
 from packer.sources.find_source import for_each_file, refuse_packed
 from packer.sources.number_columns import whole_numbers
 from packer.sources.source import Source
 from packer.stores import AnyPath
-
-if TYPE_CHECKING:
-    pass
 
 ARRAY = ".npy"
 """Ending of files of NumPy that hold an array."""

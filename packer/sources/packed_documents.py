@@ -109,7 +109,7 @@ class PackedDocuments(Input):
             PackerError: the folder cannot be written.
         """
         index = self._index(folder)
-        write_runs(index, self, engine, progress)
+        write_runs(index, engine, progress)
         return replace(self, index=index)
 
     def _index(self, folder: AnyPath) -> SegmentIndex:

@@ -17,8 +17,7 @@ from packer.inputs.arrow_files import open_lists
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import Columns, DecodedSize, SourceFile
 from packer.inputs.mapped_lists import MappedLists
-from packer.inputs.record_batches import BatchStore
-from packer.inputs.token_tables import ValueColumn
+from packer.inputs.token_tables import BatchStore, ValueColumn
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.shards.shard_table import column_of

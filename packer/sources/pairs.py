@@ -10,8 +10,9 @@ files of pairs do. The lists of a mapped source are therefore all chosen answers
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -19,23 +20,12 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, strings
 from packer.column_names import ROLE, ROLES
-from packer.errors import SourceError
-from packer.inputs.decode_pool import DecodePool
 from packer.inputs.decoded_streams import int32_lists
 from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import (
-    Batch,
-    Columns,
-    DecodedSize,
-    Input,
-    Places,
-    RecordPlaces,
-    SourceFile,
-    columns_of_side,
-)
-from packer.inputs.list_checks import checked, runs
+from packer.inputs.documents import Batch, Columns, columns_of_side
+from packer.inputs.format_reader import Block, DecodedInput, ListDecoder, Reader
+from packer.inputs.list_checks import check_lists
 from packer.inputs.token_tables import ValueColumn
-from packer.stores import AnyPath
 
 CHOSEN, REJECTED = (columns_of_side(role) for role in ROLES)
 
@@ -50,97 +40,40 @@ def tokens_of_rejected(*, has_labels: bool) -> tuple[str, ...]:
     return REJECTED[:2] if has_labels else REJECTED[:1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairedInput(Input):
-    """The answers of a file of tokenized pairs in turn, from an input of each side; both are read in step."""
-
-    chosen: Input
-    rejected: Input
-    extra: tuple[str, ...]
-    """Further columns, with one value per pair."""
-
-    @property
-    def file(self) -> SourceFile:
-        """Name and size of the file."""
-        return self.chosen.file
-
-    @property
-    def path(self) -> AnyPath | None:
-        """Path of the file; None for data in memory."""
-        return self.chosen.path
-
-    @property
-    def rows(self) -> int | None:
-        """Number of answers; None if it is known only after reading."""
-        return None if self.chosen.rows is None else 2 * self.chosen.rows
-
-    @property
-    def has_labels(self) -> bool | None:
-        """Whether both sides have labels; None if there are no pairs."""
-        return self.chosen.has_labels
-
-    @property
-    def decoded(self) -> DecodedSize | None:
-        """Size of both sides once decoded; None if it is known only after reading."""
-        one, other = self.chosen.decoded, self.rejected.decoded
-        return None if one is None or other is None else DecodedSize(*map(sum, zip(one, other, strict=True)))
-
-    @property
-    def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Declared types of the extra columns."""
-        return self.chosen.declared_types
-
-    @property
-    def places(self) -> Places:
-        """Locations of the pairs."""
-        return RecordPlaces(self.chosen.places, len(ROLES))
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Cut both sides at the same pairs."""
-        sides = zip(self.chosen.cut(size), self.rejected.cut(size), strict=True)
-        return [PairedInput(chosen=one, rejected=other, extra=self.extra) for one, other in sides]
-
-    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the answers of pairs in turn, checked and as lists of int32.
-
-        Raises:
-            DocumentError: an answer is invalid.
-        """
-        sides = [self._checked(side, pool) for side in range(len(ROLES))]
-        held = [next(side, None) for side in sides]
-        while (chosen := held[0]) is not None and (rejected := held[1]) is not None:
-            count = min(map(_documents_in, (chosen, rejected)))
-            yield _joined(chosen.slice(0, count), rejected.slice(0, count))
-            rest = [each.slice(count, _documents_in(each)) for each in (chosen, rejected)]
-            held = [each if _documents_in(each) else next(side, None) for each, side in zip(rest, sides, strict=True)]
-        if held != [None, None]:
-            raise SourceError(f"{self.file.name}: changed while it was read; repeat the same command")
-
-    def _checked(self, side: int, pool: DecodePool | None) -> Iterator[Batch]:
-        """Yield the batches of a side that hold answers, as lists of int32; errors count the answers of both sides."""
-        columns, row = (CHOSEN, REJECTED)[side]._replace(extra=self.extra), 0
-        try:
-            for batch, lengths in checked((self.chosen, self.rejected)[side], columns, pool):
-                whole = batch.lines is not None  # a block of lines, which is small
-                for run in [slice(0, len(lengths))] if whole else runs(batch.input_ids[0]):
-                    yield _as_int32(batch.slice(run.start, run.stop), columns, row + run.start)
-                row += len(lengths)
-        except DocumentError as fault:
-            raise fault.at(2 * fault.row + side) from None
-
-
-def _documents_in(batch: Batch) -> int:
-    return sum(map(len, batch.input_ids))
-
-
-def _as_int32(batch: Batch, columns: Columns, first_row: int) -> Batch:
-    """Return a batch of one chunk with lists of int32, of whatever width they were."""
-    tokens = [int32_lists(batch.input_ids[0], columns.input_ids, first_row, label=False)]
-    if batch.labels is None:
-        return batch._replace(input_ids=tokens)
-    return batch._replace(
-        input_ids=tokens, labels=[int32_lists(batch.labels[0], columns.labels, first_row, label=True)]
+def paired(chosen: DecodedInput, rejected: DecodedInput) -> DecodedInput:
+    """Return the answers of a file of tokenized pairs in turn, checked, from an input of each side of the file."""
+    return replace(
+        chosen,
+        needed=tuple(dict.fromkeys((*chosen.needed, *rejected.needed))),
+        start=partial(_pair_decoder, chosen, rejected),
+        steps=(),
+        documents_per_record=len(ROLES),
     )
+
+
+def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, reader: Reader) -> ListDecoder:
+    """Return a function that decodes both sides of a block of pairs; errors are about the first invalid answer."""
+    decoders = [input_.decoder(reader) for input_ in (chosen, rejected)]
+
+    def decode(block: tuple[Block, int]) -> Batch:
+        sides, faults = [], []
+        for side, (decoder, columns) in enumerate(zip(decoders, (CHOSEN, REJECTED), strict=True)):
+            try:
+                sides.append(_as_int32(check_lists(decoder(block), columns=columns, skips=False), columns))
+            except DocumentError as fault:
+                faults.append(fault.at(len(ROLES) * fault.row + side))
+        if faults:
+            raise min(faults, key=attrgetter("row"))
+        return _joined(*sides)
+
+    return decode
+
+
+def _as_int32(batch: Batch, columns: Columns) -> Batch:
+    """Return a batch of one chunk with lists of int32, of whatever width they were."""
+    tokens = [int32_lists(batch.input_ids[0], columns.input_ids, 0, label=False)]
+    labels = None if batch.labels is None else [int32_lists(batch.labels[0], columns.labels, 0, label=True)]
+    return batch._replace(input_ids=tokens, labels=labels)
 
 
 def _joined(chosen: Batch, rejected: Batch) -> Batch:
@@ -148,14 +81,12 @@ def _joined(chosen: Batch, rejected: Batch) -> Batch:
     labels = None
     if chosen.labels is not None and rejected.labels is not None:
         labels = [_in_turn(chosen.labels[0], rejected.labels[0])]
-    both = zip((chosen, rejected), range(len(ROLES)), strict=True)
+    both = enumerate((chosen, rejected))
     return chosen._replace(
         input_ids=[_in_turn(chosen.input_ids[0], rejected.input_ids[0])],
         labels=labels,
-        extra={
-            name: [values.take(as_arrow(np.arange(2 * len(values)) // 2))] for name, (values,) in chosen.extra.items()
-        },
-        rejected=tuple(sorted(one._replace(row=2 * one.row + side) for batch, side in both for one in batch.rejected)),
+        extra={name: [each_twice(values)] for name, (values,) in chosen.extra.items()},
+        rejected=tuple(sorted(one._replace(row=2 * one.row + side) for side, batch in both for one in batch.rejected)),
     )
 
 
@@ -174,8 +105,8 @@ def by_side(batch: Batch) -> Batch:
 
     An odd answer at the end, after which the next one is an error, is left out.
     """
-    count = _documents_in(batch) // 2
-    numbers = [as_arrow(np.arange(side, 2 * count, 2)) for side in range(len(ROLES))]
+    count = sum(map(len, batch.input_ids)) // len(ROLES) * len(ROLES)
+    numbers = [as_arrow(np.arange(side, count, len(ROLES))) for side in range(len(ROLES))]
     chosen, rejected = [], {}
     for name, chunks in zip(REJECTED[:2], (batch.input_ids, batch.labels), strict=True):
         if chunks is not None:

@@ -6,7 +6,7 @@ dataset again and comparing it with its source both read segments here.
 
 segments-run-00007.arrow     an Arrow IPC file of document, start, length, place and number; its metadata hold the first
                              document of every record batch
-segments-run-00007.json      note of what it was made from, and of its hash; see `decoded_pieces.Piece`
+segments-run-00007.json      note of what it was made from, and of its hash; see `decoded_pieces.NotedFile`
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.inputs.decoded_streams import atomic_write
 from packer.inputs.document_errors import reading
-from packer.inputs.documents import Columns, Input
 from packer.progress import Progress
 from packer.shards.files import HashingFile
 from packer.shards.generations import documents_of_shard
@@ -35,7 +34,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.shard_table import column_of
 from packer.shards.structure import RowSegments, documents_fault
-from packer.sources.decoded_pieces import Piece
+from packer.sources.decoded_pieces import NotedFile
 from packer.stores import AnyPath
 from packer.stores.temporary_files import temporary_folder
 
@@ -168,13 +167,11 @@ class _SortTask:
     """Writes single runs. Can be pickled."""
 
     index: SegmentIndex
-    like: Input
     sync: bool
 
-    def run(self, number: int) -> Piece:
-        """Return a run as a piece of the input that it belongs to."""
-        facts, path = self.index.made_from, self.index.path(number)
-        return Piece(number=number, input=self.like, stream=path, columns=Columns("", ""), made_from=facts)
+    def run(self, number: int) -> NotedFile:
+        """Return a run and its note."""
+        return NotedFile(path=self.index.path(number), made_from=self.index.made_from)
 
     def __call__(self, number: int) -> int:
         """Write a run; return its number."""
@@ -184,12 +181,11 @@ class _SortTask:
         return number
 
 
-def write_runs(index: SegmentIndex, like: Input, engine: Engine, progress: Progress) -> None:
+def write_runs(index: SegmentIndex, engine: Engine, progress: Progress) -> None:
     """Write the runs that are missing.
 
     Args:
         index: the runs.
-        like: input that they belong to.
         engine: decides which runs this process writes.
         progress: callback, called as `progress("sort", done, total)`, in segments.
 
@@ -198,7 +194,7 @@ def write_runs(index: SegmentIndex, like: Input, engine: Engine, progress: Progr
         PackerError: a run cannot be written.
     """
     is_shared = engine.is_shared
-    task = _SortTask(index, like, is_shared or not engine.is_local)
+    task = _SortTask(index, is_shared or not engine.is_local)
 
     def written(numbers: Sequence[int]) -> list[int]:
         runs = ((number, task.run(number)) for number in numbers)

@@ -42,7 +42,7 @@ from packer.inputs.mapped_lists import MappedLists
 from packer.processes import Processes
 from packer.progress import Progress, documents_of, silent
 from packer.sources.corpus import Corpus, overall_progress, prefix_errors
-from packer.sources.decoded_pieces import Piece, cut_source, folder_of_part, open_all, types_of_all
+from packer.sources.decoded_pieces import Piece, cut_source, open_all
 from packer.sources.packed_documents import PackedDocuments
 from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
 from packer.sources.rejections import RejectedPart, RejectionCollector, Rejections, rejected_file
@@ -62,17 +62,14 @@ def spill_corpus(
     engine: Engine = Engine(),  # noqa: B008 (immutable)
 ) -> Corpus:
     """Decode inputs that cannot be mapped; see `spill_source`. Each source of a mixture has its own subfolder."""
-    if corpus.recipe is None:
-        return replace(corpus, parts=(spill_source(corpus.parts[0], folder, progress, engine=engine),))
 
     def decoded(progress: Progress, kinds: Mapping[str, pa.DataType]) -> Corpus:
         parts = list(corpus.parts)
         in_turn = overall_progress(progress, [part for part in parts if not part.mapped])
-        for number, part in enumerate(corpus.parts):
+        for number, (part, of_part) in enumerate(zip(corpus.parts, corpus.spill_folders(folder), strict=True)):
             if not part.mapped:
                 with prefix_errors(corpus.names[number]):
-                    where = folder_of_part(folder, number)
-                    parts[number] = spill_source(part, where, next(in_turn), engine=engine, kinds=kinds)
+                    parts[number] = spill_source(part, of_part, next(in_turn), engine=engine, kinds=kinds)
         return replace(corpus, parts=tuple(parts))
 
     spilled = decoded(progress, {})
@@ -183,7 +180,7 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int 
     for number, of_input in groupby(pieces, key=lambda piece: piece.number):
         first_list, lines = int(first_lists[number]), 0
         for piece in of_input:
-            note = piece.rejected()
+            note = piece.note().get("rejected")
             in_piece = None if note is None else note["lines"]
             parts.append(
                 RejectedPart(
@@ -203,8 +200,8 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int 
 def _sum_counts(pieces: list[Piece]) -> Counter[str]:
     """Return the sums of `Batch.counts` over a source."""
     total: Counter[str] = Counter()
-    for counts in _of_each(Piece.counts, pieces):
-        total.update(counts)
+    for note in _of_each(Piece.note, pieces):
+        total.update(note["counts"])
     return total
 
 
@@ -215,7 +212,7 @@ def _mark(folder: AnyPath, kinds: Mapping[str, pa.DataType]) -> AnyPath:
 
 
 def _digests(pieces: Sequence[Piece]) -> str:
-    return "\n".join(_of_each(Piece.digest, pieces))
+    return "\n".join(note["xxh3_128"] for note in _of_each(Piece.note, pieces))
 
 
 def _decoded(pieces: Sequence[Piece], by_library: bool, numbers: Sequence[int]) -> list[int]:
@@ -226,7 +223,7 @@ def _decoded(pieces: Sequence[Piece], by_library: bool, numbers: Sequence[int]) 
 
 def _of_each(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
     """Read the note of each piece."""
-    return each_at(pieces[0].stream, read, pieces) if pieces else []
+    return each_at(pieces[0].path, read, pieces) if pieces else []
 
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
@@ -370,12 +367,15 @@ class _Decoding:
                     with self._naming(number):
                         joined[name] = join_with(kind, chunk, name, first_row=row)
                     row += len(chunk)
-        for number, (piece, types) in enumerate(zip(self._pieces, types_of_all(self._pieces), strict=True)):
+        for number, (piece, part) in enumerate(zip(self._pieces, opened, strict=True)):
+            types = {name: part.stores[0].type_of(name) for name in part.extra}  # a stream is one store
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
-                counts, rejected = piece.counts(), piece.rejected()
-                with self._naming(number), atomic_write(piece.stream) as temporary:
-                    digest = rewrite([piece.stream], temporary, joined)
-                piece.write_note(counts, digest, rejected)  # until then, the stream does not match its note
+                note = piece.note()
+                with self._naming(number), atomic_write(piece.path) as temporary:
+                    digest = rewrite([piece.path], temporary, joined)
+                piece.write_note(
+                    note["counts"], digest, note.get("rejected")
+                )  # until then, the stream does not match its note
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:
@@ -400,11 +400,11 @@ class _Decoding:
             columns, skips = self._source.columns, self._source.skips
             listed = rejected_file(piece.rejected_path, piece.input.places, skips=skips, sync=self._sync)
             with closing(batches), listed as rejected:
-                stream, stored = piece.stream, piece.columns
+                path, stored = piece.path, piece.columns
                 listing = rejected.pass_on(batches)
                 if self._source.pairs:
                     listing, columns = map(by_side, listing), stored
-                digest = write_stream(stream, listing, columns, has_labels=has_labels, stored=stored, sync=self._sync)
+                digest = write_stream(path, listing, columns, has_labels=has_labels, stored=stored, sync=self._sync)
             piece.write_note(counts, digest, rejected.note)
             self._report(number, piece.input.file.bytes, self._documents[number])
         except BaseException as error:

@@ -13,18 +13,18 @@ from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.inputs.column_checks import check_types, find_columns
 from packer.inputs.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile
-from packer.inputs.format_reader import decoded_lists
+from packer.inputs.format_reader import DecodedInput, decoded_lists
 from packer.inputs.hugging_face import Found
 from packer.inputs.mapped_lists import MappedLists
 from packer.inputs.mask_columns import checked_lists, with_masks
-from packer.inputs.record_batches import TableInMemory
+from packer.inputs.token_tables import TableInMemory
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_manifest
 from packer.sources.find_source import column_names, for_each_file
 from packer.sources.packed_documents import PackedDocuments
 from packer.sources.packed_rows import PackedRows
-from packer.sources.pairs import CHOSEN, REJECTED, PairedInput, sides_in_turn
+from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired, sides_in_turn
 from packer.sources.source import Source
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _paired(chosen: Source, rejected: Source) -> Source:
             lists = lists.reshape(-1, len(ROLES))[indices].reshape(-1)
         return replace(chosen, inputs=(*chosen.inputs, *rejected.inputs), indices=lists, pairs=True)
     inputs = tuple(
-        PairedInput(chosen=_decoded(one, chosen), rejected=_decoded(other, rejected), extra=chosen.columns.extra)
+        paired(_decoded(one, chosen), _decoded(other, rejected))
         for one, other in zip(chosen.inputs, rejected.inputs, strict=True)
     )
     if indices is not None:
@@ -130,22 +130,28 @@ def _paired(chosen: Source, rejected: Source) -> Source:
     return replace(chosen, inputs=inputs, indices=indices, pairs=True)
 
 
-def _decoded(input_: Input, source: Source) -> Input:
-    """Return an input of a source that yields batches of one chunk, as the other side of its pairs does."""
+def _decoded(input_: Input, source: Source) -> DecodedInput:
+    """Return an input of a source that is decoded, as the other side of its pairs is."""
     if isinstance(input_, MappedLists):
         return decoded_lists(input_, source.columns, has_labels=input_.has_labels)
+    assert isinstance(input_, DecodedInput), input_
     return input_
 
 
 def _open_table(found: Found, columns: Columns) -> MappedLists:
     name, table = found.name, found.table
     assert table is not None
-    has_labels = find_columns(table.table.schema, name, columns)
+    schema = table.table.schema
+    has_labels = find_columns(schema, name, columns)
     wanted = columns.wanted(has_labels=has_labels)
+    both = [
+        side for side in COLUMNS_OF_PAIRS if columns.input_ids in COLUMNS_OF_PAIRS and side in table.table.schema.names
+    ]
+    together = tuple(dict.fromkeys((*wanted, *both)))  # both sides of pairs may be read at once
     return MappedLists(
         file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes),
         path=None,
-        stores=(TableInMemory.of(table, wanted, wanted[: 1 + has_labels]),),
+        stores=(TableInMemory.of(table, [*together], wanted[: 1 + has_labels]),),
         input_ids=columns.input_ids,
         labels=columns.labels if has_labels else None,
         extra=columns.extra,
