@@ -117,18 +117,7 @@ class ArrowReader(TableReader):
 
 
 def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists | DecodedInput:
-    """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped.
-
-    Args:
-        path: the file.
-        name: its name in messages and in the manifest.
-        columns: the columns to read.
-        skips: not needed: every record of an undamaged file can be parsed.
-
-    Raises:
-        PackerError: a column is missing, or the file cannot be read.
-        SourceError: the file is truncated or corrupt, or the type of a column is not supported.
-    """
+    """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped."""
     with reading(name):
         file = _file(path, name)
         fields = schema_of(map_file(path))
@@ -143,15 +132,7 @@ def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = Fals
 
 
 def open_records(path: AnyPath, name: str) -> ArrowReader:
-    """Map a stream or file and count its records.
-
-    Args:
-        path: the file.
-        name: its name in messages and in the manifest.
-
-    Raises:
-        SourceError: the file is truncated or corrupt.
-    """
+    """Map a stream or file and count its records."""
     with reading(name):
         file = _file(path, name)
         buffer = map_file(path)

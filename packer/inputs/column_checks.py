@@ -21,9 +21,7 @@ TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, u
 def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     """Check the columns of a file, and return whether it has labels.
 
-    Raises:
-        PackerError: a column is missing.
-        SourceError: a column has the wrong type, occurs twice, or is a mask that the first file lacks.
+    Raises an error if a column is missing, has the wrong type, occurs twice, or is a mask that the first file lacks.
     """
     require_column(schema.names, name, columns)
     has_labels = columns.labels in schema.names
@@ -78,12 +76,7 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
 
 
 def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:
-    """Check that a file has each column to keep exactly once.
-
-    Raises:
-        PackerError: a column is missing.
-        SourceError: several columns have the same name, or the type of a column cannot be kept.
-    """
+    """Raise an error unless a file has each column to keep exactly once, in a type that can be kept."""
     for column in columns:
         _require_one(schema, column, name)
         check_kept(schema.field(column).type, column, name)
@@ -103,16 +96,7 @@ def refuse_twins(schema: pa.Schema, column: str, name: str) -> None:
 
 
 def check_indices(name: str, indices: NDArray[Any], lists: int) -> None:
-    """Check that an indices mapping stays within the data.
-
-    Args:
-        name: name of the dataset.
-        indices: (documents,) list of each document.
-        lists: number of lists in the data.
-
-    Raises:
-        SourceError: an index is negative, or not less than `lists`.
-    """
+    """Raise a SourceError unless an indices mapping, of the list of each document, stays within the data."""
     if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
         raise SourceError(
             f"{name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
@@ -121,16 +105,7 @@ def check_indices(name: str, indices: NDArray[Any], lists: int) -> None:
 
 
 def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, Mapping[str, pa.DataType]]]) -> None:
-    """Check before reading that the types that files declare for a column have a common type.
-
-    Args:
-        owner: name of the source.
-        columns: names of the columns.
-        files: name of each file, and the types that it declares by column.
-
-    Raises:
-        SourceError: a column has no common type.
-    """
+    """Raise a SourceError if the types that files, given by name, declare for a column have no common type."""
     for column in columns:
         there, kind = "", pa.null()
         for file, types in files:
@@ -146,13 +121,7 @@ def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, M
 def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
     """Return the type that all parts (files, or sources of a mixture) have for a column; null if there are no parts.
 
-    Args:
-        owner: name of the source.
-        name: name of the column.
-        types: (name, type) of each part.
-
-    Raises:
-        SourceError: two parts have different types.
+    Types are given as (name, type) of each part. A SourceError is raised if two differ.
     """
     found = {kind: part for part, kind in types}
     if len(found) > 1:
@@ -162,10 +131,6 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
 
 
 def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:
-    """Join the chunks of a column, given as (name, chunks) of each part.
-
-    Raises:
-        SourceError: two parts have different types.
-    """
+    """Join the chunks of a column, given as (name, chunks) of each part; a SourceError is raised if types differ."""
     kind = one_type(owner, name, [(part, chunk.type) for part, chunks in parts for chunk in chunks])
     return pa.chunked_array([chunk for _, chunks in parts for chunk in chunks], kind)

@@ -58,11 +58,7 @@ def join_by_name(tables: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.Da
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast values to a type that `join` returned for their type and another.
-
-    Raises:
-        ArrowInvalid: the type does not hold a value exactly.
-    """
+    """Cast values to a type that `join` returned for their type and another; raise ArrowInvalid if one does not fit."""
     if array.type.equals(kind):
         return array
     try:
@@ -139,8 +135,7 @@ def holds_numbers(kind: pa.DataType) -> bool:
 def infer(values: Sequence[object], column: str) -> pa.Array:
     """Return values from JSON as an array of the narrowest type that holds all of them exactly.
 
-    Raises:
-        DocumentError: there is no such type; the error has the index of the first value that does not fit.
+    If there is none, a DocumentError is raised with the index of the first value that does not fit.
     """
     plain = of_one_type(values)
     if plain is not None:
@@ -172,8 +167,7 @@ def infer(values: Sequence[object], column: str) -> pa.Array:
 def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0) -> pa.Array:
     """Cast values to a type that was joined from their type and others.
 
-    Raises:
-        DocumentError: the type does not hold a value exactly; its index counts from `first_row`.
+    If it does not hold a value exactly, a DocumentError is raised, whose index counts from `first_row`.
     """
     try:
         return cast(array, kind)
@@ -186,8 +180,7 @@ def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0
 def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int = 0) -> pa.DataType:
     """Return the type that holds the values of a type and those of an array.
 
-    Raises:
-        DocumentError: there is none; the index of the first value that does not fit counts from `first_row`.
+    If there is none, a DocumentError is raised; the index of the first value that does not fit counts from `first_row`.
     """
     joined = join(kind, array.type)
     if joined is not None:
@@ -200,11 +193,7 @@ def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int
 
 
 def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
-    """Cast arrays to the type that holds the values of all of them.
-
-    Raises:
-        DocumentError: there is none; the index counts from the first array.
-    """
+    """Cast arrays to the type that holds the values of all of them; a DocumentError counts from the first array."""
     kind, rows = pa.null(), [0, *accumulate(map(len, arrays))]
     for array, row in zip(arrays, rows, strict=False):
         kind = join_with(kind, array, column, first_row=row)
@@ -212,11 +201,7 @@ def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Arra
 
 
 def require_lists(array: pa.Array, column: str) -> pa.Array:
-    """Check that values from JSON are lists of numbers; if all are null, return null lists.
-
-    Raises:
-        DocumentError: a value is something else.
-    """
+    """Return values from JSON, null lists if all are null; a DocumentError if one is no list of numbers."""
     if pa.types.is_null(array.type):
         return array.cast(pa.list_(pa.null()))
     if holds_numbers(array.type):

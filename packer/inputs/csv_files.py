@@ -35,8 +35,7 @@ class CsvFile(Reader):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[_Record], int]]:
         """Yield records, about `BLOCK` characters at a time, with the bytes of the file read so far.
 
-        Raises:
-            DocumentError: the quotes are wrong, or the file is not UTF-8; with the index of the record in its block.
+        A DocumentError for wrong quotes or bytes that are not UTF-8 has the index of the record in its block.
         """
         block: list[_Record] = []
         size = done = 0
@@ -83,16 +82,7 @@ class CsvFile(Reader):
 
 
 def open_records(path: AnyPath, name: str) -> CsvFile:
-    """Open a CSV file: read its header and its first record.
-
-    Args:
-        path: the file.
-        name: its name in messages and in the manifest.
-
-    Raises:
-        SourceError: the header is missing or names a column twice, or the file does not parse up to the first record.
-        PackerError: the file cannot be read.
-    """
+    """Open a CSV file: read its header and its first record."""
     with reading(name):
         reader = CsvFile(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
     try:

@@ -35,17 +35,11 @@ def write_stream(
     stored: Columns = COLUMNS,
     sync: bool = False,
 ) -> str:
-    """Write the checked batches of an input as a stream, which gets its final name when it is complete.
+    """Write the checked batches of an input as a stream, which gets its name when it is complete; return its hash.
 
     Extra columns get types that hold all of their values. `columns` has the names for messages, `stored` those of the
-    stream. Unless `sync`, the stream need not survive a crash of the system.
-
-    Returns:
-        Hash of the stream: xxh3-128, hexadecimal.
-
-    Raises:
-        DocumentError: a value does not fit int32, or no type holds all values of an extra column.
-        PackerError: the file cannot be written.
+    stream. Unless `sync`, the stream need not survive a crash of the system. A DocumentError is raised for a value that
+    does not fit int32, or that no type of its column holds.
     """
     with atomic_write(path, sync=sync) as temporary:
         parts = _Parts(temporary, columns, stored.wanted(has_labels=has_labels)[: 1 + has_labels])
@@ -107,11 +101,7 @@ class _Parts:
         self._writer = pa.ipc.new_stream(self._file, self._schema(kinds))
 
     def join(self) -> str:
-        """Join all files into one stream and return its hash.
-
-        Raises:
-            DocumentError: the common type of a column does not hold a value exactly.
-        """
+        """Join all files into one stream and return its hash; a DocumentError if a value does not fit its column."""
         if not self._files:  # no documents, so that no column has a type
             self._kinds = dict.fromkeys(self._columns.extra, pa.null())
             self._begin(self._kinds)
@@ -143,13 +133,9 @@ class _Parts:
 
 
 def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
-    """Write the documents of several streams as one, with the extra columns converted to these types.
+    """Write the documents of several streams as one, with the extra columns converted to these types; return its hash.
 
-    Returns:
-        Hash of the stream: xxh3-128, hexadecimal.
-
-    Raises:
-        DocumentError: a type does not hold a value exactly.
+    A DocumentError is raised if a type does not hold a value exactly.
     """
     row = 0
     with closing(HashingFile(path)) as file, ExitStack() as stack:
@@ -182,12 +168,7 @@ def int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) ->
 
 @contextmanager
 def atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
-    """Yield a temporary path to write to, which is renamed to `path` at the end, or uploaded to it.
-
-    Args:
-        path: file to write.
-        sync: fsync a local file.
-    """
+    """Yield a temporary path to write to; at the end, it is renamed to `path` (synced before if `sync`) or uploaded."""
     if isinstance(path, RemotePath):
         with temporary_file(path.name) as temporary:
             yield temporary

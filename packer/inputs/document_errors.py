@@ -81,13 +81,9 @@ def reading(name: str) -> Iterator[None]:
 
 @contextmanager
 def reading_copy(folder: AnyPath, name: str) -> Iterator[None]:
-    """Convert errors of a decoded copy of a file, whose documents were checked when it was written.
+    """Convert errors of a decoded copy of a file, whose documents were checked when it was written into a folder.
 
     Not a `SourceError`: the source is not at fault, and the unfinished output is kept.
-
-    Args:
-        folder: folder of the copy.
-        name: name of the file.
     """
     try:
         with reading(name):

@@ -220,13 +220,9 @@ class Input(InputFile, Protocol):
         return (self,)
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, using bounded memory.
+        """Yield the documents in order, using bounded memory; a DocumentError if one is invalid.
 
-        Args:
-            pool: pool that decodes; None for a small one of its own.
-
-        Raises:
-            DocumentError: a document is invalid.
+        Blocks are decoded by a pool; None for a small one of its own.
         """
 
     def reading(self) -> AbstractContextManager[None]:

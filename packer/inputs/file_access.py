@@ -37,15 +37,9 @@ def decompressed(path: AnyPath, file: pa.NativeFile) -> pa.NativeFile:
 
 
 def require_regular(path: AnyPath, name: str) -> None:
-    """Raise unless this is a regular file, which can be read more than once; links are followed.
+    """Raise a PackerError unless this is a regular file, which can be read more than once; links are followed.
 
-    Args:
-        path: the file.
-        name: its name in messages.
-
-    Raises:
-        PackerError: the path leads to a pipe, a device, a socket, a folder or nothing, or is not UTF-8, which neither
-            Arrow nor a manifest can hold.
+    Its path must be UTF-8, since neither Arrow nor a manifest can hold another.
     """
     try:
         str(path).encode()

@@ -37,12 +37,7 @@ log = logging.getLogger(__name__)
 def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
     """Return the files with a known ending in folders and their subfolders, except hidden ones, in bytewise order.
 
-    Args:
-        name: name of the source in messages.
-        folders: folders to search.
-
-    Raises:
-        PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
+    A PackerError is raised if a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
     roots = list(folders)
     found, saved = [], []
@@ -82,9 +77,6 @@ def matches_of(pattern: AnyPath) -> tuple[AnyPath, list[AnyPath]]:
     """Return the folder before the first wildcard of a glob, and the files that match, in bytewise order.
 
     A matching folder stands for the files in it, and `**` for any subfolders.
-
-    Raises:
-        PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
     before = list(_before_wildcards(pattern))
     fixed: AnyPath = Path(*before)
@@ -160,17 +152,10 @@ def _name_bytes(path: AnyPath) -> bytes:
 
 
 def join_files(name: str, found: Sequence[Found]) -> Found:
-    """Join the files that were found at several paths, in the order of the paths.
+    """Join the files that were found at several paths, in the order of the paths; refuse a file that is at two of them.
 
     Files are named relative to the deepest folder that holds all of them, so that their names do not change when all of
     them are moved together.
-
-    Args:
-        name: name of the source in messages.
-        found: files of each path.
-
-    Raises:
-        PackerError: a file is at two paths, or a saved dataset has an indices mapping.
     """
     origins: dict[str, str] = {}
     for each in found:
@@ -202,7 +187,7 @@ def _place(path: AnyPath) -> str:
 
 
 def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """Sort files into splits by their names.
+    """Sort files, named relative to the source with "/" between folders, into splits by their names.
 
     The first of three rules that matches any file is applied to all of them; files that it does not match are in no
     split:
@@ -211,12 +196,8 @@ def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
     2. folders named after a split, such as `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
     3. files named after a split, such as `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
 
-    Args:
-        names: file names relative to the source, with "/" between folders.
-
-    Returns:
-        Files of each split, in the order of `names`. The splits train, validation and test come first, the others are
-        sorted. A file that is named after two splits is in both. Empty if no file is named after a split.
+    The splits train, validation and test come first, the others are sorted; their files keep the order of `names`. A
+    file that is named after two splits is in both. Without a match, there are no splits.
     """
     names = list(names)
     shards = {name: match[1] for name in names if (match := _SHARD.fullmatch(name))}
@@ -233,16 +214,9 @@ def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]], split: str | None) -> Sequence[str]:
-    """Return the files of the requested split, or of the only one.
+    """Return the files of the requested split, or of the only one; `files` counts all, including those in no split.
 
-    Args:
-        folder: name of the source in messages.
-        files: number of files, including those in no split.
-        splits: files of each split, from `splits_of`.
-        split: name of the split; may be None if all files are in one split.
-
-    Raises:
-        OtherSourceError: the split does not exist, or must be chosen.
+    An OtherSourceError is raised if the split does not exist, or must be chosen.
     """
     outside = files - len({name for names in splits.values() for name in names})
     if split is None and len(splits) > 1:

@@ -243,11 +243,7 @@ class DecodedInput(Input):
         return documents_of
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, one `Batch` of one chunk per block; blocks are parsed in parallel.
-
-        Raises:
-            DocumentError: a document is invalid.
-        """
+        """Yield the documents in order, one `Batch` of one chunk per block; blocks are parsed in parallel."""
         documents_of, blocks = self.decoder(self.reader), self.reader.blocks(self.needed)
         if not self.is_slow:
             yield from self._numbered(map(documents_of, blocks))
@@ -272,14 +268,7 @@ class DecodedInput(Input):
 
 
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:
-    """Return the token lists of a reader as an input.
-
-    Args:
-        reader: the reader; one of a format with a schema has decoded its blocks when they are read.
-        columns: the columns to read.
-        has_labels: whether the file has labels; None if it has no documents.
-        skips: reject records that cannot be parsed, with an empty document in the place of each.
-    """
+    """Return the token lists of a reader as an input; `has_labels` is None if the file has no documents."""
     wanted = columns.wanted(has_labels=bool(has_labels))
     return DecodedInput(
         reader=reader,

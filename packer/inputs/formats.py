@@ -138,14 +138,7 @@ def format_of(path: AnyPath, name: str) -> InputFormat:
     """Return the format of a file.
 
     The first bytes decide. The name decides for formats without characteristic first bytes, and for files that begin
-    like no format.
-
-    Args:
-        path: the file.
-        name: its name in messages.
-
-    Raises:
-        PackerError: the format is unknown, or the file cannot be read.
+    like no format. A PackerError is raised if the format is unknown, or the file cannot be read.
     """
     by_name = format_by_name(path.name)
     if by_name is not None and not by_name.magic:

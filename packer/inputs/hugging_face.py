@@ -67,15 +67,8 @@ class Found(NamedTuple):
 def find_saved(folder: AnyPath, split: str | None) -> Found:
     """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
 
-    Old versions of `datasets` saved an indices mapping next to the data; it is read, too.
-
-    Args:
-        folder: folder with `dataset_dict.json` or `state.json`.
-        split: name of a dataset in the `DatasetDict`; may be None if there is only one.
-
-    Raises:
-        PackerError: the split does not exist, or must be chosen.
-        SourceError: a file is missing, truncated or corrupt.
+    Old versions of `datasets` saved an indices mapping next to the data; it is read, too. The split names a dataset in
+    a `DatasetDict`, and may be None if there is only one.
     """
     inside = ""
     if (folder / SPLITS).exists():
@@ -103,11 +96,7 @@ def is_dataset(source: object) -> bool:
 
 
 def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
-    """Find the Arrow table of a `datasets` object, and the indices mapping that `shuffle` or `filter` gave it.
-
-    Raises:
-        PackerError: the split does not exist, or must be chosen; or the dataset has a transform.
-    """
+    """Find the Arrow table of a `datasets` object, and the indices mapping that `shuffle` or `filter` gave it."""
     if isinstance(dataset, dict):
         chosen = choose_split(name, list(dataset), split)
         return find_table(dataset[chosen], None, f"{name}/{chosen}")
@@ -123,11 +112,7 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
 
 
 def find_on_hub(hub_id: str, split: str | None) -> Found:
-    """Download a dataset of the Hugging Face Hub through `datasets`, or find it in its cache.
-
-    Raises:
-        PackerError: the Hub cannot be reached, or has no such dataset or split.
-    """
+    """Download a dataset of the Hugging Face Hub through `datasets`, or find it in its cache."""
     import datasets
     from huggingface_hub import HfApi, constants
 
@@ -169,15 +154,7 @@ def no_splits(what: str, split: str) -> OtherSourceError:
 
 
 def select_records(found: Found, files: Sequence[ArrowReader] = ()) -> ArrowReader:
-    """Read a table in memory, or the files of a saved dataset, through its indices mapping if it has one.
-
-    Args:
-        found: the dataset.
-        files: its files; empty for a table in memory.
-
-    Raises:
-        SourceError: an index is out of range.
-    """
+    """Read a table in memory, or the files of a saved dataset, through its indices mapping if it has one."""
     path, parts = None, tuple(files)
     if found.table is not None:
         table: pa.Table = found.table.table

@@ -159,14 +159,7 @@ class JsonFile(Reader):
 def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
     """Open a file of token lists: read its first record.
 
-    Args:
-        path: the file.
-        name: its name in messages and in the manifest.
-        columns: the columns to read.
-        skips: reject records that cannot be used; the first usable one then takes the place of the first.
-
-    Raises:
-        PackerError: a column is missing, or the file cannot be read.
+    With `skips`, records that cannot be used are rejected, and the first usable one takes the place of the first.
     """
     reader = _open(path, name, _BLOCK)
     record = (_usable_record(reader, columns.input_ids, columns.labels) if skips else reader.fields) or {}
@@ -186,16 +179,7 @@ def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = Fals
 
 
 def open_records(path: AnyPath, name: str) -> JsonFile:
-    """Open a file of records: read the first one.
-
-    Args:
-        path: the file.
-        name: its name in messages and in the manifest.
-
-    Raises:
-        SourceError: an array is not valid up to the end of its first element.
-        PackerError: the file cannot be read.
-    """
+    """Open a file of records: read the first one."""
     return _open(path, name, format_reader.BLOCK)
 
 

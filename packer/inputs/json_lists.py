@@ -31,17 +31,11 @@ _LIST = pa.list_(pa.int32())
 def parse_lines(
     block: bytes, columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool, skips: bool
 ) -> Batch:
-    """Parse a block of whole lines.
+    """Parse a block of whole lines; columns that a line lacks are null there.
 
-    Args:
-        block: the lines.
-        columns: the columns to read; those that a line lacks are null there.
-        types: types to try first for the extra columns, which may differ from block to block.
-        has_labels: whether the first (usable) line of the file has labels.
-        skips: reject lines that cannot be used, with an empty document in the place of each.
-
-    Raises:
-        DocumentError: a line is invalid, unless `skips`; or no type holds all values of an extra column.
+    Types are tried first for the extra columns, and may differ from block to block. The first (usable) line of the file
+    says whether there are labels. With `skips`, lines that cannot be used are rejected, with an empty document in the
+    place of each; without, a DocumentError is raised for the first of them.
     """
     try:
         _refuse_masks(block, columns)

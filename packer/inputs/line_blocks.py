@@ -37,14 +37,8 @@ _IS_MARK[[_QUOTE, _COMMA]] = True
 def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole lines, about `size` bytes each, with the bytes of the file read since `start`.
 
-    Args:
-        path: the file.
-        size: approximate size of a block, in bytes.
-        start: byte offset of the first line; 0 for compressed files.
-        stop: byte offset of the end of the last line; None for the end of the file, as for compressed files.
-
-    Raises:
-        SourceError: a line has more than `MOST_RECORD` bytes.
+    The first line begins at byte `start`, which is 0 for compressed files, and the last one ends before byte `stop`,
+    None for the end of the file. A SourceError is raised if a line has more than `MOST_RECORD` bytes.
     """
     with open_stream(path) as file:
         stream = decompressed(path, file)
@@ -85,9 +79,8 @@ def begins_with_array(path: AnyPath) -> bool:
 def array_blocks(path: AnyPath, size: int) -> Iterator[tuple[bytes, int]]:
     """Yield the elements of a JSON array as blocks of lines, about `size` bytes each, with the bytes of the file read.
 
-    Raises:
-        DocumentError: the file does not hold one whole array, or an element has more than `MOST_RECORD` bytes; all
-            elements before it have been yielded.
+    A DocumentError is raised after all elements before it if the file does not hold one whole array, or an element has
+    more than `MOST_RECORD` bytes.
     """
     block: list[bytes] = []
     held, fault = 0, None
@@ -167,9 +160,7 @@ def lines_before(path: AnyPath, end: int) -> int:
 def first_line(path: AnyPath, name: str) -> tuple[int, bytes]:
     """Return (number, content) of the first line that is not blank, counted from 1; (0, b"") if there is none.
 
-    Raises:
-        SourceError: the file begins with more than `MOST_BLANK` bytes of blank lines.
-        PackerError: the file cannot be read.
+    A SourceError is raised if the file begins with more than `MOST_BLANK` bytes of blank lines.
     """
     number, blank = 1, 0
     with reading(name):
@@ -214,11 +205,7 @@ def spellings(column: str) -> tuple[bytes, bytes]:
 
 
 def read_record(line: bytes) -> dict[str, object]:
-    """Parse the object on a line.
-
-    Raises:
-        ValueError: the line holds no valid object; the message says why.
-    """
+    """Parse the object on a line; the message of a ValueError says why there is none."""
     try:
         record = json.loads(line.decode(), object_pairs_hook=_unique_fields)
     except UnicodeDecodeError as error:

@@ -39,8 +39,7 @@ _INVALID = -1  # instead of the length of a document
 def document_lengths(batch: Batch, columns: Columns) -> NDArray[np.int32]:
     """Return the lengths of the documents of a batch, shape (documents,), and -1 for each invalid one.
 
-    Raises:
-        ValueError: the offsets or buffers of an array are corrupt.
+    A ValueError is raised if the offsets or buffers of an array are corrupt.
     """
     lengths = np.empty(sum(map(len, batch.input_ids)), np.int32)
     beside = [*([batch.labels] if batch.labels is not None else []), *batch.per_token(columns).values()]
@@ -92,16 +91,10 @@ def document_error(batch: Batch, row: int, columns: Columns) -> DocumentError:
 
 
 def check_lists(batch: Batch, *, columns: Columns, skips: bool) -> Batch:
-    """Check a batch of one chunk.
+    """Check a batch of one chunk; raise a DocumentError for the first document that cannot be used.
 
-    Args:
-        batch: the documents.
-        columns: their columns.
-        skips: empty the documents that cannot be used, and add their rejections; only then are tokens and labels
-            checked, too, which are otherwise checked when they are copied.
-
-    Raises:
-        DocumentError: the first document that cannot be used, unless `skips`.
+    With `skips`, these documents are emptied and rejected instead. Only then are tokens and labels checked, too, which
+    are otherwise checked when they are copied.
     """
     whole, found = batch, Faults()
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
@@ -172,13 +165,7 @@ def _value_faults(batch: Batch, columns: Columns) -> Faults:
 
 
 def value_faults(lists: pa.Array, column: str, *, label: bool) -> Faults:
-    """Find documents with values that are not token ids, or not labels.
-
-    Args:
-        lists: tokens or labels.
-        column: their column.
-        label: whether they are labels.
-    """
+    """Find documents with values that are not token ids, or not labels."""
     values = values_of(lists)
     limits = pc.min_max(values)
     least, most = limits["min"].as_py(), limits["max"].as_py()
@@ -300,9 +287,7 @@ def checked(
 ) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
     """Yield the batches of an input, each with the lengths of its documents, shape (documents,).
 
-    Raises:
-        DocumentError: a document is invalid. The error has its place.
-        SourceError: the file is truncated or corrupt.
+    A DocumentError for an invalid document has its place, and the documents before it have been yielded.
     """
     row = 0
     batches = input_.batches(pool)

@@ -53,11 +53,9 @@ def map_file(path: AnyPath) -> pa.Buffer:
 
 
 def map_parts(path: RemotePath, parts: NDArray[np.int64]) -> pa.Buffer:
-    """Map an object of which these parts will be needed first; they are fetched by `packer.stores.mirror.settle`.
+    """Map an object of which some parts will be needed first; they are fetched by `packer.stores.mirror.fetch_queued`.
 
-    Args:
-        path: the object.
-        parts: (parts, 2) first byte and number of bytes.
+    The parts have shape (parts, 2): first byte and number of bytes.
     """
     buffer = _mirrored(path, path.stat().etag)
     fetch_later(buffer.address + parts[:, 0], parts[:, 1])
@@ -230,12 +228,9 @@ class Headers(NamedTuple):
 
 
 def fetch_headers(buffer: pa.Buffer) -> Headers:
-    """Fetch the headers of all messages, the dictionaries and the footer.
+    """Fetch the headers of all messages, the dictionaries and the footer of an object, given its mirror.
 
     If the object is damaged, this stops there; pyarrow finds the fault at the same place.
-
-    Args:
-        buffer: a mirror of the object.
     """
     base, size, view = buffer.address, buffer.size, memoryview(buffer)
     tail = min(size, _TAIL)

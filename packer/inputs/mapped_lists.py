@@ -143,11 +143,7 @@ class MappedLists(Input, TableReader):
 def with_step(input_: Input, step: Step, columns: Columns, *, has_labels: bool | None) -> DecodedInput:
     """Return an input whose batches also pass through a step; a mapped one is decoded for it.
 
-    Args:
-        input_: the input.
-        step: the last step.
-        columns: columns to read of a mapped input.
-        has_labels: whether there are labels after the step.
+    Of a mapped input, `columns` are read. `has_labels` says whether there are labels after the step.
     """
     if isinstance(input_, MappedLists):
         input_ = decoded_lists(input_, columns, has_labels=input_.has_labels)

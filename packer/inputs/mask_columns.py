@@ -35,14 +35,8 @@ def with_masks(columns: Columns, names: Sequence[str]) -> Columns:
 def checked_lists(inputs: Sequence[Input], columns: Columns, read: Columns, *, skips: bool) -> tuple[Input, ...]:
     """Return inputs whose masks are applied while they are read, and that reject documents which cannot be used.
 
-    Mapped inputs stay mapped if no mask changes any of them, and no document is rejected. To find the latter, they are
-    read once.
-
-    Args:
-        inputs: inputs that were opened to read `read`.
-        columns: columns to yield.
-        read: the same columns with the masks, as returned by `with_masks`.
-        skips: whether documents that cannot be used are rejected.
+    Inputs were opened to read `read`, which is `columns` with the masks. Mapped ones stay mapped if no mask changes any
+    of them, and no document is rejected. To find the latter, they are read once.
     """
     to_empty = [skips and not (isinstance(each, MappedLists) and _is_usable(each, read)) for each in inputs]
     masks = tuple(name for name in read.extra if name not in columns.extra)
@@ -107,11 +101,7 @@ def _equal_lengths(mask: pa.Array, tokens: pa.Array) -> bool:
 def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_labels: bool) -> Batch:
     """Strip padding, and set labels to -100 where a mask is 0, in a batch of one chunk without faults.
 
-    Args:
-        batch: the documents.
-        columns: columns of the batch, with the masks.
-        masks: names of the masks, which are removed.
-        has_labels: whether to make labels of the tokens if there are none.
+    The masks are removed. With `has_labels`, labels are made of the tokens if there are none.
     """
     tokens = batch.input_ids[0]
     values, lengths, labels = values_of(tokens), list_lengths(tokens), None

@@ -87,11 +87,7 @@ class ParquetReader(TableReader):
         ] or [self]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield record batches in order, each with the bytes of the file up to its end.
-
-        Raises:
-            SourceError: the file is corrupt.
-        """
+        """Yield record batches in order, each with the bytes of the file up to its end."""
         with reading(self.file.name):
             parquet = _open_pages(self.path)
         present = [column for column in columns if column in self.fields.names]
@@ -123,18 +119,7 @@ class ParquetReader(TableReader):
 
 
 def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
-    """Open a file of token lists: read its footer.
-
-    Args:
-        path: the file.
-        name: its name in messages and in the manifest.
-        columns: the columns to read.
-        skips: not needed: every record of an undamaged file can be parsed.
-
-    Raises:
-        PackerError: a column is missing, or the file cannot be read.
-        SourceError: the file is truncated or corrupt, or the type of a column is not supported.
-    """
+    """Open a file of token lists: read its footer."""
     with reading(name), _open_footer(path) as parquet:
         has_labels = find_columns(parquet.schema_arrow, name, columns)
         reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
@@ -142,11 +127,7 @@ def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = Fals
 
 
 def open_records(path: AnyPath, name: str) -> ParquetReader:
-    """Open a file of records: read its footer.
-
-    Raises:
-        SourceError: the file is truncated or corrupt.
-    """
+    """Open a file of records: read its footer."""
     with reading(name), _open_footer(path) as parquet:
         return _reader(parquet, path, name)
 

@@ -147,13 +147,7 @@ class ValueColumn:
 
     @classmethod
     def of_chunks(cls, name: str, chunks: Sequence[pa.Array], kind: pa.DataType | None = None) -> ValueColumn:
-        """Make a column of arrays in memory.
-
-        Args:
-            name: name of the column.
-            chunks: arrays of one type.
-            kind: type of the arrays; None for the type of the first, which must exist then.
-        """
+        """Make a column of arrays in memory; without a type, there must be an array."""
         table = pa.table({name: pa.chunked_array(chunks, kind)})
         return cls(name, table.column(name).type, (TableInMemory.of(table, (name,)),))
 
@@ -226,13 +220,7 @@ class TokenTable:
 
 
 def table_of(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
-    """Return checked documents as a table.
-
-    Args:
-        batch: the documents.
-        lengths: (documents,) tokens of each.
-        first_document: index of the first one in the source.
-    """
+    """Return checked documents of these lengths as a table, given the index of the first one in the source."""
     return TokenTable(
         input_ids=TokenColumn.from_arrow(batch.input_ids),
         labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,

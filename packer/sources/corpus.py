@@ -92,11 +92,9 @@ def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def count_rejected(sources: Sequence[Source], takes: Sequence[Take] | None = None) -> dict[str, int]:
-    """Count the rejected documents by reason.
+    """Count the rejected documents of a source, or of those of a mixture, by reason.
 
-    Args:
-        sources: a source that has been read or decoded, or those of a mixture.
-        takes: documents that a mixture takes of each source, so that a document counts once per copy.
+    With the documents that a mixture takes of each source, a document counts once per copy.
     """
     counts = np.zeros(len(REASONS), np.int64)
     for number, source in enumerate(sources):

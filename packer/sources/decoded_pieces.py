@@ -97,13 +97,7 @@ class NotedFile:
         return rejected is None or matches(self.rejected_path, rejected["xxh3_128"])
 
     def write_note(self, counts: dict[str, int], digest: str, rejected: RejectedNote | None) -> None:
-        """Mark the file as complete, with its hash and what was counted while it was written.
-
-        Args:
-            counts: sums of `Batch.counts`.
-            digest: hash of the file.
-            rejected: note of the list of rejected documents; None if none is ever rejected.
-        """
+        """Mark the file as complete, with its hash and what was counted while it was written: see `PieceNote`."""
         size = self.path.stat().st_size
         note: PieceNote = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
         if rejected is not None:

@@ -34,14 +34,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> Found:
     """Find the files or the table of a source, or the folder of a local packed dataset.
 
-    Args:
-        source: a file, folder, glob, folder of `save_to_disk`, several of these, a `datasets` object, or a Hub id
-            ("org/name").
-        split: name of the split; may be None if there is only one.
-
-    Raises:
-        PackerError: the path or split does not exist.
-        SourceError: a folder of `save_to_disk` is damaged.
+    The split may be None if there is only one. A PackerError is raised if the path or split does not exist, a
+    SourceError if a folder of `save_to_disk` is damaged.
     """
     packed = packed_folder(source)
     if packed is not None:
@@ -200,9 +194,7 @@ def for_each_file(task: Callable[[InputFormat, AnyPath, str], Result], found: Fo
 def column_names(found: Found, usable: str | None = None) -> list[str]:
     """Return the column names of the first file that has any.
 
-    Args:
-        found: the source.
-        usable: column that a record must have for its names to count, if unusable records are rejected.
+    If unusable records are rejected, `usable` is a column that a record must have for its names to count.
     """
     if found.packed is not None:
         options = read_manifest(found.packed).options

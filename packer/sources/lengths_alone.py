@@ -53,18 +53,9 @@ def is_array_file(source: object) -> bool:
 
 
 def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
-    """Open a source of lengths: documents that have lengths and kept columns, but no tokens.
+    """Open a source of lengths: documents that have kept columns and, in `column`, lengths, but no tokens.
 
     It holds 8 bytes for each document, and its kept columns.
-
-    Args:
-        found: the source; see `find_source`.
-        column: column with the number of tokens of each document.
-        keep: other columns to keep, with a value for each document.
-
-    Raises:
-        PackerError: a column does not exist.
-        SourceError: a file is damaged, or a length is missing, negative or not a whole number.
     """
     refuse_packed(found)
     columns = Columns(_LISTS, "", tuple(keep))
@@ -81,12 +72,7 @@ def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
 
 
 def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
-    """Open a .npy file that holds the lengths of documents as an array of one dimension.
-
-    Raises:
-        PackerError: the file does not exist, or columns are to be kept.
-        SourceError: it is damaged, or a length is negative or not a whole number.
-    """
+    """Open a .npy file that holds the lengths of documents as an array of one dimension."""
     if keep:
         raise PackerError(f"{path.name} holds lengths and no columns: leave out {', '.join(keep)}")
     if not path.is_file():
@@ -184,12 +170,7 @@ def _input(
 
 
 def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return distinct lengths in ascending order and the number of documents of each: int64, shape (lengths,).
-
-    Raises:
-        PackerError: the file does not exist or cannot be read.
-        SourceError: a line does not hold two whole numbers, a length is repeated, or the tokens are none or too many.
-    """
+    """Return distinct lengths in ascending order and the number of documents of each: int64, shape (lengths,)."""
     if path.exists():
         require_regular(path, str(path))
     counts: dict[int, int] = {}

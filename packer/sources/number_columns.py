@@ -22,16 +22,9 @@ from packer.sources.source import Source
 
 
 def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
-    """Return a source whose columns are checked for whole numbers.
+    """Return a source some of whose extra columns are checked for whole numbers.
 
     A mapped input stays mapped, unless documents that cannot be used are rejected, and it has one.
-
-    Args:
-        source: the source.
-        numbers: names of the columns, from its extra columns.
-
-    Raises:
-        SourceError: a file declares another type for a column.
     """
     for input_ in source.inputs:
         for name in numbers:
@@ -56,16 +49,10 @@ def _is_usable(input_: MappedLists, numbers: tuple[str, ...]) -> bool:
 
 
 def check_numbers(batch: Batch, *, columns: Columns, numbers: tuple[str, ...], skips: bool) -> Batch:
-    """Check columns of whole numbers in a batch of one chunk.
+    """Check columns of whole numbers in a batch of one chunk; rejected documents get a 0.
 
-    Args:
-        batch: the documents.
-        columns: their columns.
-        numbers: columns that must hold whole numbers. Rejected documents get a 0.
-        skips: reject documents that cannot be used.
-
-    Raises:
-        DocumentError: a column holds no numbers; or one is missing or wrong, and such documents are not rejected.
+    A DocumentError is raised if a column holds no numbers, or if one is missing or wrong and such documents are not
+    rejected.
     """
     kept = np.ones(len(batch.input_ids[0]), np.bool_)
     kept[[one.row for one in batch.rejected]] = False
@@ -93,15 +80,9 @@ def _numbers(values: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
 
 
 def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
-    """Return values of a column as numbers, shape (values,).
+    """Return values of a column as numbers, shape (values,); `in_text` if strings of digits are numbers, as in CSV.
 
-    Args:
-        values: the values.
-        column: name of the column, for messages.
-        in_text: whether strings of digits are numbers, as in CSV.
-
-    Raises:
-        DocumentError: a value is missing, negative, too large or not a whole number; with its index.
+    A DocumentError for a value that is missing, negative, too large or no whole number has its index.
     """
     if in_text and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         is_number = pc.match_substring_regex(values, r"^\d{1,18}$")

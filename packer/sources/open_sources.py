@@ -29,11 +29,7 @@ SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
 def split_weights(
     source: SourceLike | Sequence[str | Path] | Sequence[tuple[SourceLike, float]],
 ) -> tuple[SourceLike | list[SourceLike], tuple[float, ...]]:
-    """Split a list of (source, weight) into (sources, weights); return a single source or paths without weights.
-
-    Raises:
-        PackerError: the list is empty, or its elements are neither paths nor pairs.
-    """
+    """Split a list of (source, weight) into (sources, weights); return a single source or paths without weights."""
     if not isinstance(source, (list, tuple)):
         return source, ()
     paths = [each for each in source if isinstance(each, (str, Path))]
@@ -55,14 +51,9 @@ def one_source(paths: Sequence[str | Path]) -> str | Path | PathList:
 
 
 def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> Corpus:
-    """Open a source, or the sources of a mixture.
+    """Open a source, or the sources of a mixture, which the options have as many weights for.
 
-    Args:
-        source: a source, or a list of as many sources as the options have weights.
-        options: options of the pack; those for reading and mixing are used.
-
-    Raises:
-        PackerError: a source is missing, unreadable or lacks a column; or the number of sources is wrong.
+    A PackerError is raised if a source is missing, unreadable or lacks a column, or the number of sources is wrong.
     """
     if not isinstance(source, (list, tuple)):
         if options.weights:
@@ -91,16 +82,9 @@ def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions
 def open_with(source: SourceLike, options: PackOptions, *, turns_of_chats: bool = False, mixed: bool = False) -> Source:
     """Open a source without reading its documents.
 
-    Args:
-        source: a path, several of them, a glob, a Hub id, or a `datasets` object.
-        options: options of the pack; those for reading are used.
-        turns_of_chats: read where the turns of chats begin, even if the options do not split there.
-        mixed: whether the source is part of a mixture. Then a source that has tokens is read as tokens even with a
-            tokenizer, and options for text apply to the sources that they fit.
-
-    Raises:
-        PackerError: as `find_source`, `open_tokens` and `open_text`; or the options split texts at turns.
-        SourceError: the source declares that the column of a limit does not hold whole numbers.
+    With `turns_of_chats`, read where the turns of chats begin, even if the options do not split there. In a mixture
+    (`mixed`), a source that has tokens is read as tokens even with a tokenizer, and options for text apply to the
+    sources that they fit.
     """
     opened = _opened(source, options, turns_of_chats=turns_of_chats, mixed=mixed)
     if not options.limit:

@@ -97,17 +97,7 @@ class PackedDocuments(Input):
         return [replace(self, documents=range(begin, end)) for begin, end in borders if begin < end] or [self]
 
     def sorted(self, folder: AnyPath, engine: Engine, progress: Progress) -> PackedDocuments:
-        """Sort the segments of the rows, which any piece needs before it is read; return the same documents.
-
-        Args:
-            folder: folder for the sorted segments.
-            engine: decides what this process sorts.
-            progress: callback, called with "sort", in segments.
-
-        Raises:
-            SourceError: a shard is damaged.
-            PackerError: the folder cannot be written.
-        """
+        """Sort the segments of the rows, which any piece needs before it is read; return the same documents."""
         index = self._index(folder)
         write_runs(index, engine, progress)
         return replace(self, index=index)
@@ -120,8 +110,7 @@ class PackedDocuments(Input):
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order; without an index, segments are sorted in a temporary folder first.
 
-        Raises:
-            DocumentError: a document is not in the rows as a whole, or holds a value that is no token.
+        A DocumentError is raised if a document is not in the rows as a whole, or holds a value that is no token.
         """
         if self.index is not None:
             yield from self._indexed(self.index)
@@ -232,16 +221,10 @@ class JoinedSegments(NamedTuple):
 
 
 def join_segments(segments: SortedSegments, documents: range, options: PackOptions) -> JoinedSegments:
-    """Join segments to documents.
+    """Join all segments of some documents.
 
-    Args:
-        segments: all segments of the documents.
-        documents: numbers of the documents.
-        options: options of the packed dataset.
-
-    Raises:
-        DocumentError: tokens between two segments of a document, or before the first, are in no row; or more tokens
-            are in two of them than pieces overlap.
+    A DocumentError is raised if tokens between two segments of a document, or before the first, are in no row, or if
+    more tokens are in two of them than pieces overlap.
     """
     of, starts, lengths = segments.documents, segments.starts, segments.lengths
     ends = starts + lengths

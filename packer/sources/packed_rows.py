@@ -47,14 +47,8 @@ class PackedRows:
     def of(cls, folder: AnyPath, manifest: Manifest, kept: Sequence[str], kept_tokens: Sequence[str]) -> PackedRows:
         """Map all shards; those in object storage are read as a whole.
 
-        Args:
-            folder: the packed dataset.
-            manifest: its manifest, or that of one of its generations.
-            kept: kept columns to read that have a value per segment.
-            kept_tokens: kept columns to read that have a value per token.
-
-        Raises:
-            PackerError: a shard is damaged, or contradicts the manifest.
+        The manifest may be that of one generation. Kept columns have a value per segment or, in `kept_tokens`, per
+        token. A PackerError is raised if a shard is damaged, or contradicts the manifest.
         """
         first = open_shard(folder, manifest.shards[0], manifest).schema
         for name in (*kept, *kept_tokens):
@@ -107,8 +101,7 @@ class PackedRows:
     def borders(self, size: int) -> tuple[int, ...]:
         """Divide the documents into ranges of about `size` bytes once decoded, which begin at even documents.
 
-        Returns:
-            First document of each range, and the number of all documents.
+        Return the first document of each range, and the number of all documents.
         """
         ranges = max(1, -(-self.decoded.bytes // size))
         step = max(2, -(-self.documents // ranges))

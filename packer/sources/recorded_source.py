@@ -32,14 +32,9 @@ def open_packed_source(
 ) -> Corpus:
     """Open the source that a dataset was packed from, with the options of the pack.
 
-    Args:
-        folder: the dataset, for messages.
-        manifest: its manifest.
-        source: its source, or a list: of all sources of a mixture, or else of the paths of one source, in order.
-        tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
-
-    Raises:
-        PackerError: the source cannot be opened, or is obviously not the one that was packed.
+    A list of sources has all sources of a mixture, or the paths of one source, in order. The tokenizer, a path or Hub
+    id, is needed if the name in the manifest is not enough to find it. A PackerError is raised if the source cannot be
+    opened, or is obviously not the one that was packed.
     """
     names = [part.name for part in manifest.source.mixture]
     sources = _listed_sources(folder, manifest, source)
@@ -65,14 +60,6 @@ def with_sources(
 
     Several paths of a generation may be a list of their own. In a plain list of all paths, the number of files that the
     manifest has for each generation says where the next one begins.
-
-    Args:
-        folder: the dataset, for messages.
-        manifest: its manifest.
-        source: a source, or a list of sources.
-
-    Raises:
-        PackerError: the number of sources is wrong, or a path does not exist.
     """
     parts = parts_of(manifest)
     if len(parts) == 1:
@@ -128,17 +115,7 @@ def open_index_source(
 ) -> tuple[Corpus, Watch]:
     """Open the source of an index, and check that its files have the names and sizes of those that were packed.
 
-    Args:
-        folder: the index, for messages.
-        manifest: its manifest.
-        source: as for `open_packed_source`.
-
-    Returns:
-        The source, and a watch of its files.
-
-    Raises:
-        PackerError: it is another source, or must be decoded.
-        SourceError: a file is damaged.
+    Return it with a watch of its files. A PackerError is raised if it is another source, or must be decoded.
     """
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens: leave source out")
@@ -150,18 +127,7 @@ def open_index_source(
 
 
 def read_index_source(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress = silent) -> Documents:
-    """Check that all documents of the source of an index have the lengths that were packed, and return them.
-
-    Args:
-        folder: the index, for messages.
-        manifest: its manifest.
-        opened: its source; see `open_index_source`.
-        progress: callback, called with "lengths" in documents.
-
-    Raises:
-        PackerError: it is another source, or was changed.
-        SourceError: a file is damaged.
-    """
+    """Check that all documents of the source of an index have the lengths that were packed, and return them."""
     documents = read_documents(opened, progress)
     _refuse_other_source(_named(folder, manifest), manifest.source, documents.identity)
     return documents
@@ -234,11 +200,7 @@ def _named(folder: AnyPath, manifest: Manifest) -> str:
 
 
 def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
-    """Return the options of the pack, with the path or Hub id of the tokenizer.
-
-    Raises:
-        PackerError: the tokenizer is not known, or the source was not text.
-    """
+    """Return the options of the pack, with the path or Hub id of the tokenizer; a PackerError if it is not known."""
     options = manifest.options
     if tokenizer is None:
         name = options.tokenizer

@@ -89,8 +89,7 @@ class Rejections:
     def documents(self, order: Order | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return (documents, reasons): the rejected documents in ascending order, and the reason of each.
 
-        Args:
-            order: (documents,) list of each document; None if document i is list i.
+        The order has the list of each document, or is None if document i is list i.
         """
         if order is None or not len(self.lists):
             return self.lists, self.reasons
@@ -108,8 +107,7 @@ class Rejections:
     def records(self, order: Order | None) -> Iterator[RejectedRecord]:
         """Yield the records of the rejected documents in ascending order, from the files that list them.
 
-        Args:
-            order: as in `documents`; with one, all records are held in memory.
+        With an order, as for `documents`, all records are held in memory.
         """
         listed = (one for part in self.parts for one in part.records())
         if order is None:
@@ -147,9 +145,7 @@ class RejectionCollector:
 class RejectedFile:
     """File that lists the rejected documents of a piece, written while its batches pass.
 
-    Args:
-        file: file to write; None to list nothing.
-        places: locations of the documents of the piece.
+    Without a file, nothing is listed; `places` has the locations of the documents.
     """
 
     def __init__(self, file: HashingFile | None, places: Places) -> None:
@@ -191,11 +187,7 @@ class RejectedFile:
 def rejected_file(path: AnyPath, places: Places, *, skips: bool, sync: bool) -> Iterator[RejectedFile]:
     """Yield the file of the rejected documents of a piece, which gets its final name when it is complete.
 
-    Args:
-        path: path of the file.
-        places: locations of the documents of the piece.
-        skips: whether documents are ever rejected; if not, there is no file.
-        sync: fsync the file.
+    There is no file unless documents may be rejected (`skips`). With `sync`, it is synced.
     """
     if not skips:
         yield RejectedFile(None, places)

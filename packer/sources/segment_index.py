@@ -101,11 +101,7 @@ class SegmentIndex:
         return self.folder / f"segments-run-{number:05d}.arrow"
 
     def write(self, number: int, path: Path) -> str:
-        """Sort the segments of some shards, and write them as a run; return its hash.
-
-        Raises:
-            PackerError: a shard is damaged, or contradicts the manifest.
-        """
+        """Sort the segments of some shards, and write them as a run; return its hash."""
         try:
             segments = _sorted([*self._segments(number)], list(_FIELDS.values()))
         except PackerError as error:
@@ -182,17 +178,7 @@ class _SortTask:
 
 
 def write_runs(index: SegmentIndex, engine: Engine, progress: Progress) -> None:
-    """Write the runs that are missing.
-
-    Args:
-        index: the runs.
-        engine: decides which runs this process writes.
-        progress: callback, called as `progress("sort", done, total)`, in segments.
-
-    Raises:
-        SourceError: a shard is damaged.
-        PackerError: a run cannot be written.
-    """
+    """Write the runs that are missing, and report progress in segments."""
     is_shared = engine.is_shared
     task = _SortTask(index, is_shared or not engine.is_local)
 
@@ -209,11 +195,7 @@ def write_runs(index: SegmentIndex, engine: Engine, progress: Progress) -> None:
 
 @contextmanager
 def sorted_for_now(index: SegmentIndex) -> Iterator[SegmentIndex]:
-    """Yield the index with all of its runs in a temporary folder, which is removed at the end of the block.
-
-    Raises:
-        PackerError: a shard is damaged, or the runs cannot be written.
-    """
+    """Yield the index with all of its runs in a temporary folder, which is removed at the end of the block."""
     try:
         folder = TemporaryDirectory(prefix="segments-", dir=temporary_folder())
     except OSError as error:

@@ -99,15 +99,10 @@ class Source:
         return any(input_.has_labels for input_ in self.inputs)
 
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
-        """Yield all documents in order, checked, in tables of bounded memory.
+        """Yield all documents in order, checked, in tables of bounded memory; a SourceError if one is invalid.
 
         A pass over a source that must be decoded updates `rejections`, and one over text the counts in `tokenized`.
-
-        Args:
-            progress: callback, called with "lengths", "decode" or "tokenize", in documents.
-
-        Raises:
-            SourceError: a document is invalid, or a file is truncated or corrupt.
+        Progress is reported in documents, as "lengths", "decode" or "tokenize".
         """
         if self.indices is not None:
             yield from self._mapped_tables(self.indices, progress)
@@ -149,11 +144,7 @@ class Source:
         return replace(table, extra={**table.extra, ROLE: roles_in_turn(first_document, len(lengths))})
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
-        """Return all documents by address; the source must be mapped and checked.
-
-        Args:
-            lengths: (documents,) tokens of each document, as its survey returns them.
-        """
+        """Return all documents of a mapped, checked source by address, given the length of each."""
         assert self.mapped, "spill first"
         mapped = self._mapped_inputs()
         labels = [input_.tokens(input_.labels) for input_ in mapped if input_.labels]
@@ -176,11 +167,7 @@ class Source:
         return f"document {document}"
 
     def extra(self) -> dict[str, pa.ChunkedArray]:
-        """Return the extra columns of a mapped source, one value per list, with all chunks decoded.
-
-        Raises:
-            SourceError: a column has different types in different files.
-        """
+        """Return the extra columns of a mapped source, one value per list, with all chunks decoded."""
         columns = self.value_columns()
         return {name: pa.chunked_array(list(column.chunks), column.type) for name, column in columns.items()}
 
@@ -192,8 +179,7 @@ class Source:
     def value_columns(self) -> dict[str, ValueColumn]:
         """Return the extra columns of a mapped source and the roles of pairs, one value per list, decoded on demand.
 
-        Raises:
-            SourceError: a column has different types in different files.
+        A SourceError is raised if a column has different types in different files.
         """
         stores = [(input_.file.name, store) for input_ in self._mapped_inputs() for store in input_.stores]
         stores = [(file, store) for file, store in stores if len(store.ends)]

@@ -98,11 +98,7 @@ class MixtureOrder:
                     done += int(times.sum())
 
     def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
-        """Return the number of the document of each segment; one past the last for documents that are not taken.
-
-        Args:
-            segments: (segments,) columns "source_ids", "doc_ids" and "copy".
-        """
+        """Return the number of the document of each segment; one past the last for documents that are not taken."""
         source_ids, doc_ids, copies = (segments[name] for name in ("source_ids", "doc_ids", "copy"))
         numbers = np.full(len(doc_ids), self._firsts[-1])
         for source, take in enumerate(self._takes):

@@ -91,18 +91,11 @@ def spill_source(
     """Decode inputs that cannot be mapped to Arrow streams in `folder`, reusing complete ones from earlier.
 
     The returned source is mapped. It keeps the names and sizes of the original files, and the names of documents.
+    Neither the streams nor the errors of one process depend on the engine. Progress is reported as "decode" or
+    "tokenize", in documents.
 
-    Args:
-        source: the source.
-        folder: folder for the streams, created if missing.
-        progress: callback, called with "decode" or "tokenize", in bytes of the original files.
-        engine: decides what this process decodes; neither the streams nor the errors of one process depend on it.
-        kinds: types that the extra columns must be able to hold, because other sources of a mixture have them.
-
-    Raises:
-        SourceError: a document is invalid or has a value outside int32; a file is truncated or corrupt; or no type
-            holds all values of an extra column.
-        PackerError: the folder cannot be written.
+    The types in `kinds` are those that other sources of a mixture have for extra columns, which must be able to hold
+    them. A SourceError is raised if a document is invalid, or no type holds all values of an extra column.
     """
     pairs = source.pairs and not source.mapped
     if pairs:  # a stream without documents has no types of its own
@@ -345,13 +338,8 @@ class _Decoding:
     def unify_types(self, kinds: Mapping[str, pa.DataType]) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
 
-        Types are joined in the order of the source, so that they depend on its values alone.
-
-        Args:
-            kinds: types of these columns in other sources, which are joined, too.
-
-        Raises:
-            SourceError: no type holds all values of a column; with the first document that does not fit.
+        Types are joined in the order of the source, so that they depend on its values alone, beginning with those in
+        other sources. A SourceError names the first document that does not fit.
         """
         opened = open_all(self._pieces)
         streams = [
@@ -373,9 +361,8 @@ class _Decoding:
                 note = piece.note()
                 with self._naming(number), atomic_write(piece.path) as temporary:
                     digest = rewrite([piece.path], temporary, joined)
-                piece.write_note(
-                    note["counts"], digest, note.get("rejected")
-                )  # until then, the stream does not match its note
+                # Until then, the stream does not match its note.
+                piece.write_note(note["counts"], digest, note.get("rejected"))
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:

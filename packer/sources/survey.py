@@ -69,20 +69,11 @@ def survey_source(
     with_extra: bool = False,
     on_table: Callable[[TokenTable], None] = lambda table: None,
 ) -> SourceSurvey:
-    """Check every document of a source in one pass.
+    """Check every document of a source in one pass, and call `on_table` with every table, in order.
 
     Nothing is held per document of a mapped source, unless its documents are not in the order of its files. Lengths of
-    a source that must be decoded are held.
-
-    Args:
-        source: the source to read.
-        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
-        with_extra: keep the extra columns; those of a source that must be decoded are held in memory.
-        on_table: callback, called with every table, in order.
-
-    Raises:
-        SourceError: the source has no documents, a document or file is invalid, or no type holds all values of an extra
-            column.
+    a source that must be decoded are held, and so are its extra columns, if they are requested. A SourceError is raised
+    if the source has no documents, a document or file is invalid, or no type holds all values of an extra column.
     """
     seen = IdentityCounter(source)
     held: list[NDArray[np.int32]] = []
@@ -118,12 +109,9 @@ def _mapped_lengths(source: Source) -> LengthsOf:
 
 
 class IdentityCounter:
-    """Collects the identity of a source while its tables are read.
+    """Collects the identity of a source while its tables are read, to its end before `identity` is called.
 
     Lengths are held only if the documents are not in the order of the files as manifests list them.
-
-    Args:
-        source: the source, which must be read to its end before `identity` is called.
     """
 
     def __init__(self, source: Source) -> None:
@@ -231,19 +219,11 @@ class CorpusSurvey:
         return Source(name=", ".join(self.corpus.names), inputs=inputs, columns=parts[0].columns)
 
     def origins(self, order: Order | None = None) -> Origins:
-        """Return the source, document and copy behind each document.
-
-        Args:
-            order: (documents,) another order of the documents, as returned by `order`; None for their own.
-        """
+        """Return the source, document and copy behind each document, in their own order or that of `order`."""
         return Origins.of_takes(self.corpus.parts, self.corpus.names, self.takes, order)
 
     def lengths(self) -> NDArray[np.int32]:
-        """Return the lengths of all documents, shape (documents,).
-
-        Raises:
-            PackerError: a mixture has more documents than fit into memory.
-        """
+        """Return the lengths of all documents, shape (documents,)."""
         if self.corpus.recipe is None:
             return self.surveys[0].lengths()
         refuse_too_many(self.takes, self.corpus.names, self.corpus.recipe.unit, in_order=True)
@@ -257,11 +237,8 @@ class CorpusSurvey:
     def order(self, lengths: NDArray[np.int32] | None = None) -> Order | None:
         """Interleave the sources of a mixture so that every stretch has the shares of the whole; see `interleave`.
 
-        Args:
-            lengths: (documents,) the result of `lengths`, if already computed.
-
-        Returns:
-            (documents,) another order of the documents; None for one source.
+        Return another order of the documents, shape (documents,), or None for one source. The lengths, if they are
+        known, are those of `lengths`.
         """
         if self.corpus.recipe is None:
             return None
@@ -275,11 +252,7 @@ class CorpusSurvey:
         return self.origins(order)[np.arange(self.identity.documents)]
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return an extra column, one value per list, counted across all sources.
-
-        Raises:
-            SourceError: no type holds the values of all sources.
-        """
+        """Return an extra column, one value per list of all sources; a SourceError if they have no common type."""
         lists = [survey.extra[name].chunks for survey in self.surveys]
         try:
             return pa.chunked_array(cast_to_common_type([chunk for chunks in lists for chunk in chunks], name))
@@ -291,14 +264,8 @@ class CorpusSurvey:
 def survey_corpus(corpus: Corpus, progress: Progress = silent, *, with_extra: bool = False) -> CorpusSurvey:
     """Check all sources, and decide how often each document of a mixture is taken.
 
-    Args:
-        corpus: the sources.
-        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files of all sources.
-        with_extra: keep the extra columns for `CorpusSurvey.column`.
-
-    Raises:
-        SourceError: a source has no documents, or no tokens to take, or a document or file is invalid.
-        PackerError: the mixture has more documents than can be numbered.
+    Extra columns are kept for `CorpusSurvey.column` if they are requested. A SourceError is raised if a source has no
+    documents, or no tokens to take, and a PackerError if the mixture has more documents than can be numbered.
     """
     if corpus.recipe is None:
         survey = survey_source(corpus.parts[0], progress, with_extra=with_extra)
@@ -312,15 +279,8 @@ def read_documents(
 ) -> Documents:
     """Check every document, and decide which documents of a mixture are taken how often.
 
-    Args:
-        opened: source or mixture.
-        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
-        hold_lengths: hold the length of every document in memory.
-        interleaved: interleave the sources of a mixture evenly; the order is held in memory.
-
-    Raises:
-        SourceError: a source holds no document, or a document or file is wrong.
-        PackerError: a mixture has more documents than can be numbered, or held.
+    The length of every document is held if that is requested, and so is the order that interleaves the sources of a
+    mixture evenly. Errors are those of `survey_corpus`.
     """
     survey = survey_corpus(opened, progress)
     lengths = survey.lengths() if hold_lengths else None

@@ -49,21 +49,14 @@ def open_text(
 ) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
 
-    Args:
-        found: the dataset; see `find_source`.
-        options: tokenizer, chat template and other options that shape the tokens.
-        text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
-            `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`,
-            whichever exists.
-        keep: further columns to keep, with a value for each document.
-        turns: also keep the column "turn_starts", with the tokens at which turns of chats begin; plain text has none.
-        pairs: read preference pairs from `chosen`, `rejected` and, if it exists, `prompt`; `text_column` names others.
-            Each pair makes two documents.
-        skips: reject records that cannot be used, with an empty document in the place of each.
+    The text is in `text_column`, or prompt and completion in two joined by a comma; by default in `text`, `prompt` and
+    `completion`, `instruction`, `input` and `output`, `messages` or `conversations`, whichever exists. Preference
+    pairs, of which each makes two documents, are read from `chosen`, `rejected` and, if it exists, `prompt`, or those
+    it names.
 
-    Raises:
-        PackerError: a column does not exist, the format is unknown, or the tokenizer does not fit.
-        SourceError: a file is truncated or corrupt, or does not hold text.
+    Columns to keep have a value for each document. With `turns`, so has the column "turn_starts", with the tokens at
+    which turns of chats begin. With `skips`, records that cannot be used are rejected, with an empty document in the
+    place of each.
     """
     refuse_masks(keep)
     written = next((name for name in keep if name == TURN_STARTS or (pairs and name in COLUMNS_OF_PAIRS)), None)
@@ -200,11 +193,7 @@ def _shown(records: Records) -> str:
 def decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, skips: bool) -> DecodedInput:
     """Return the texts of a reader as an input, which tokenizes them each time it is read.
 
-    Args:
-        reader: the reader.
-        encoder: tokenizes records.
-        kept: further columns to keep.
-        skips: reject records that cannot be used, with an empty document in the place of each.
+    With `skips`, records that cannot be used are rejected, with an empty document in the place of each.
     """
     return DecodedInput(
         reader=reader,
@@ -300,11 +289,7 @@ def document_error(error: DocumentError | TextError | UnicodeDecodeError) -> Doc
 
 
 def values_of_column(records: BlockRecords, column: str) -> pa.Array:
-    """Return the values of a kept column.
-
-    Raises:
-        DocumentError: no type holds all values.
-    """
+    """Return the values of a kept column; a DocumentError if no type holds all of them."""
     if isinstance(records, pa.RecordBatch):
         return as_plain(records.column(column))
     return infer([record.get(column) for record in records], column)

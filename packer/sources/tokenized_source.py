@@ -43,20 +43,14 @@ def open_tokens(
 ) -> Source:
     """Open a tokenized or packed dataset: find its columns, without reading the documents.
 
-    Args:
-        found: the dataset; see `find_source`.
-        input_column: the column with the token ids.
-        labels_column: the column with the labels; only "labels" may be missing.
-        keep: further columns to keep, with a value for each document.
-        keep_tokens: further columns to keep, with a value for each token.
-        turns: also keep the column "turn_starts", with the tokens at which turns of chats begin.
-        pairs: read preference pairs from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
-            `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart.
-        skips: reject documents that cannot be used, with an empty one in the place of each. Mapped files are read once.
+    Only a labels column named "labels" may be missing. Columns to keep have a value for each document or, in
+    `keep_tokens`, for each token. With `turns`, the column "turn_starts", with the tokens at which turns of chats
+    begin, is kept, too.
 
-    Raises:
-        PackerError: a column does not exist, or the format is unknown.
-        SourceError: a file is truncated or corrupt, or the type of a column is not supported.
+    Preference pairs are read from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
+    `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart. With
+    `skips`, documents that cannot be used are rejected, with an empty one in the place of each; mapped files are then
+    read once to find them.
     """
     refuse_masks((*keep, *keep_tokens))
     if pairs:

@@ -33,11 +33,7 @@ class Watch:
 
     @classmethod
     def of(cls, opened: Corpus) -> Watch:
-        """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version.
-
-        Raises:
-            SourceError: a file is gone.
-        """
+        """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version."""
         named = [file for input_ in opened.inputs for file in files_read(input_)]
         return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
 
