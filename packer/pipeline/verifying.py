@@ -33,7 +33,7 @@ from packer.sources.packed_rows import PackedRows
 from packer.sources.recorded_source import open_packed_source, with_sources
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now
 from packer.sources.source import Source
-from packer.sources.source_order import SourceOrder, in_source_order
+from packer.sources.source_order import SourceOrder
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -90,7 +90,7 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress
     if faults:
         yield from faults
         return
-    order = in_source_order(opened)
+    order = SourceOrder(opened)
     faults = [fault for pair in zip(order.mixture, packed.mixture, strict=True) if (fault := _part_fault(*pair))]
     if faults:
         yield from faults

@@ -4,82 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.facts import MixturePart, SourceIdentity
+from packer.facts import SourceIdentity
 from packer.inputs.token_tables import TokenTable
 from packer.plan.mixture_shares import BLOCK
 from packer.sources.corpus import Corpus, count_rejected
-from packer.sources.source import Source
-from packer.sources.survey import CorpusSurvey, IdentityCounter, survey_corpus
+from packer.sources.segment_index import own_documents
+from packer.sources.survey import IdentityCounter, survey_corpus
 
 _TOGETHER = 1 << 20  # documents of a table, copies included
 
 
-class OwnOrder:
-    """Documents of a single source in its own order, read in one pass."""
+class SourceOrder:
+    """Documents that are packed, numbered in the order of their sources, with the copies of a document together.
 
-    mixture: tuple[MixturePart, ...] = ()
-    """Empty: there is only one source."""
+    Example: source 0 has documents a and b, and b is taken twice; source 1 has c, which is not taken, and d. Then a, b,
+    b, d are documents 0 to 3, and one pass over the sources yields them in this order. Nothing is held per document.
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._seen = IdentityCounter(source)
+    A mixture is read once before, to know what is taken; a single source is taken once, as a whole.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self._survey = None if corpus.recipe is None else survey_corpus(corpus)
+        self.mixture = () if self._survey is None else self._survey.identity.mixture
+        """Sources of a mixture, and counts of what is taken of each; empty for a single source."""
+        self._takes = None if self._survey is None else self._survey.takes
+        self._firsts = np.zeros(1, np.int64) if self._survey is None else self._survey.origins().firsts
+        self._seen = IdentityCounter(corpus.parts[0])  # of a single source
 
     @property
     def documents(self) -> int | None:
         """Number of documents; None if it is known only after reading."""
-        rows = [count for count in self._source.rows if count is not None]
-        if len(rows) < len(self._source.rows):
-            return None
-        return sum(rows) if self._source.indices is None else len(self._source.indices)
-
-    def tables(self) -> Iterator[TokenTable]:
-        """Yield all documents in order, collecting the identity of the source."""
-        self._seen = IdentityCounter(self._source)
-        for table in self._source.tables():
-            yield table
-            self._seen.add(table.lengths)
-
-    def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
-        """Return the number of the document of each segment: its "doc_ids"."""
-        return segments["doc_ids"].astype(np.int64, copy=False)
-
-    def rejected(self) -> dict[str, int]:
-        """Count the rejected documents by reason; call this after reading `tables` to the end."""
-        return count_rejected([self._source])
-
-    def describe(self, document: int) -> str:
-        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
-        return self._source.describe(document)
-
-    def identity(self) -> SourceIdentity:
-        """Return the identity of the source; call this after reading `tables` to the end."""
-        return self._seen.identity()
-
-
-class MixtureOrder:
-    """Documents that a mixture takes, numbered in the order of its sources, with the copies of a document together.
-
-    Example: source 0 has documents a and b, and b is taken twice; source 1 has c, which is not taken, and d. Then a, b,
-    b, d are documents 0 to 3, and one pass over the sources yields them in this order. Nothing is held per document.
-    """
-
-    def __init__(self, survey: CorpusSurvey) -> None:
-        self.mixture = survey.identity.mixture
-        """Sources of the mixture, and counts of what is taken of each."""
-        self.documents = sum(part.taken.documents for part in self.mixture)
-        """Number of documents that are taken."""
-        self._survey = survey
-        self._corpus = survey.corpus
-        self._takes = survey.takes
-        self._firsts = survey.origins().firsts
+        if self._survey is not None:
+            return self._survey.identity.documents
+        [source] = self._corpus.parts
+        if source.indices is not None:
+            return len(source.indices)
+        rows = [count for count in source.rows if count is not None]
+        return sum(rows) if len(rows) == len(source.rows) else None
 
     def tables(self) -> Iterator[TokenTable]:
         """Yield all documents in order, in tables of bounded memory that list a document once per copy."""
+        if self._takes is None:
+            for table in self._corpus.parts[0].tables():
+                yield table
+                self._seen.add(table.lengths)
+            return
         for part, take, first_of_source in zip(self._corpus.parts, self._takes, self._firsts[:-1], strict=True):
             step = max(1, _TOGETHER // (take.copies + 1))
             done = int(first_of_source)
@@ -99,6 +73,8 @@ class MixtureOrder:
 
     def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
         """Return the number of the document of each segment; one past the last for documents that are not taken."""
+        if self._takes is None:
+            return own_documents(segments)
         source_ids, doc_ids, copies = (segments[name] for name in ("source_ids", "doc_ids", "copy"))
         numbers = np.full(len(doc_ids), self._firsts[-1])
         for source, take in enumerate(self._takes):
@@ -116,7 +92,9 @@ class MixtureOrder:
         return count_rejected(self._corpus.parts, self._takes)
 
     def describe(self, document: int) -> str:
-        """Return the name of a document for messages: "document 17 (rows.jsonl line 18) of code, copy 0"."""
+        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)", and " of code, copy 0"."""
+        if self._takes is None:
+            return self._corpus.parts[0].describe(document)
         source = int(np.searchsorted(self._firsts, document, side="right")) - 1
         take, number = self._takes[source], document - int(self._firsts[source])
         before = take.sample.before[:-1] + np.arange(len(take.sample.before) - 1) * BLOCK * take.copies
@@ -129,14 +107,5 @@ class MixtureOrder:
         return f"{where} of {self._corpus.names[source]}, copy {copy}"
 
     def identity(self) -> SourceIdentity:
-        """Return the identity of the mixture."""
-        return self._survey.identity
-
-
-SourceOrder: TypeAlias = OwnOrder | MixtureOrder
-"""Documents numbered in the order in which one pass over the files yields them."""
-
-
-def in_source_order(corpus: Corpus) -> SourceOrder:
-    """Return the documents in the order of the files; for a mixture, those that are taken, which reads it once."""
-    return OwnOrder(corpus.parts[0]) if corpus.recipe is None else MixtureOrder(survey_corpus(corpus))
+        """Return the identity of the source; call this after reading `tables` to the end."""
+        return self._seen.identity() if self._survey is None else self._survey.identity
