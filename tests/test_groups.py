@@ -6,6 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import assume, given, settings
@@ -394,6 +395,16 @@ def test_pairs_need_no_policy_for_long_ones_if_there_are_none(tmp_path):
         assert not list(packer.verify(tmp_path / str(number), source))
         rows.append([shard.xxh3_128 for shard in manifest.shards])
     assert rows[0] == rows[1]
+
+
+def test_pairs_of_a_file_in_pieces_may_have_sides_of_different_sizes(tmp_path, monkeypatch):
+    shrink(monkeypatch, piece=2000)
+    source = tmp_path / "pairs.parquet"
+    sides = {"chosen_input_ids": [[1, 2]] * 200, "rejected_input_ids": [[*range(3, 33)]] * 200}
+    pq.write_table(pa.table(sides), source, row_group_size=20)
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, pairs=True)
+    assert manifest.totals.documents == 400
+    assert not list(packer.verify(tmp_path / "out", source))
 
 
 def paired_source(pairs=150, seed=0):
