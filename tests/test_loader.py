@@ -330,3 +330,8 @@ def test_a_source_that_is_cut_under_an_open_index_is_an_error(tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2
     assert all("rows.arrow: the file changed from" in line for line in done.stdout.splitlines())
+
+
+def test_the_class_of_a_dataset_names_the_function_that_opens_one(tmp_path):
+    with pytest.raises(TypeError, match=r"packer\.load\(path\) opens"):
+        packer.PackedDataset(str(tmp_path))

@@ -93,6 +93,8 @@ class PackedDataset:
     """
 
     def __init__(self, opening: Opening, source: SourceLike | Sequence[SourceLike] | None = None) -> None:
+        if not isinstance(opening, Opening):
+            raise TypeError("packer.load(path) opens a packed dataset")
         # Read the manifest and open the shards, on a disk or in the cache of the node.
         path, key, tokens = opening.path, None, opening.tokens
         self._cached: CachedDataset | None = None
