@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,8 @@ def children(pid: int) -> list[int]:
     """Processes that a process has started."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since it was listed
+            found += map(int, (task / "children").read_text().split())
     return found
 
 
