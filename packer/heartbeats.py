@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from packer.errors import SourceError
@@ -49,13 +49,13 @@ class Heartbeats:
     is_alone: bool = False
     """Whether this process does not know of any others."""
 
-    _looked: dict[int, tuple[str, float]] = field(default_factory=dict)
-    _seen: dict[int, tuple[str, float]] = field(default_factory=dict)
+    _signs: dict[int, tuple[str, float, float]] = field(default_factory=dict)
+    """What was last read of each rank, when that had changed, and when it was read."""
+
     _begun: float = field(default_factory=time.monotonic)
     _who: str = field(default_factory=lambda: uuid.uuid4().hex)
     _rank: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
     @property
     def interval(self) -> float:
@@ -73,7 +73,13 @@ class Heartbeats:
 
         Once the output is complete, no heartbeat may stay.
         """
-        self.begin(rank)
+        self._rank = rank
+        for other, content in self._read_all().items():
+            if other != rank:
+                self._signs[other] = content, self._begun, self._begun  # what earlier runs have left behind
+        self._write("0")
+        thread = threading.Thread(target=self._repeat, daemon=True, name="heartbeat")
+        thread.start()
         word = _LEFT
         try:
             yield
@@ -81,77 +87,58 @@ class Heartbeats:
             word = f"{_FAILED}{error}"
             raise
         finally:
-            self.end(word)
+            self._ended.set()
+            thread.join()
+            self._write(word)
             with contextlib.suppress(OSError):
                 if is_complete():
                     self.store.delete(_name(rank))
 
-    def begin(self, rank: int) -> None:
-        """Show the heartbeat of a rank, from a thread, until `end`."""
-        self._rank = rank
-        for other, content in self._read_all().items():
-            if other != rank:
-                self._seen[other] = (content, self._begun)  # what earlier runs have left behind
-        self._write("0")
-        self._thread = threading.Thread(target=self._repeat, daemon=True, name="heartbeat")
-        self._thread.start()
+    def alive(self, ranks: Collection[int]) -> set[int]:
+        """Return the ranks with a recent heartbeat; one that never had any may take `patience` to appear.
 
-    def end(self, word: str) -> None:
-        """Leave a last word instead."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._write(word)
-
-    def is_alive(self, rank: int) -> bool:
-        """Whether a rank has had a heartbeat recently; one that never had any may take `patience` to appear.
-
-        Raises the rank's SourceError if it has found a fault in the source since this rank began.
+        Heartbeats are read again; in object storage at the same time, unless they were read a moment ago. Raises a
+        rank's SourceError if it has found a fault in the source since this rank began.
         """
-        self.look([rank])
-        now = time.monotonic()
-        content = self._looked[rank][0]
-        known, since = self._seen.get(rank, ("", self._begun))
-        if content != known:
-            self._seen[rank] = known, since = content, now
-            word = content.partition(" ")[2]
-            if word.startswith(_FAILED):
-                raise SourceError(f"rank {rank}: {word.removeprefix(_FAILED)}")
-        has_left = bool(content) and _has_left(content)
-        return not has_left and now - since < self.patience
-
-    def look(self, ranks: Sequence[int]) -> None:
-        """Read the heartbeats of ranks; in object storage at the same time, unless they were read a moment ago."""
-        now, pause = time.monotonic(), self.interval if self.store.is_remote else 0
-        due = [rank for rank in ranks if rank not in self._looked or now - self._looked[rank][1] >= pause]
+        now, pause, found = time.monotonic(), self.interval if self.store.is_remote else 0.0, set()
+        due = [rank for rank in ranks if rank not in self._signs or now - self._signs[rank][2] >= pause]
         for rank, content in zip(due, self.store.each(self._read, due), strict=True):
-            self._looked[rank] = content, now
+            before, since, _ = self._signs.get(rank, ("", self._begun, now))
+            self._signs[rank] = content, since if content == before else now, now
+            word = content.partition(" ")[2]
+            if content != before and word.startswith(_FAILED):
+                raise SourceError(f"rank {rank}: {word.removeprefix(_FAILED)}")
+        for rank in ranks:
+            content, since, _ = self._signs[rank]
+            if now - since < self.patience and not (content and _has_left(content)):
+                found.add(rank)
+        return found
 
     def any_changes(self) -> bool:
         """Wait for `patience`; return True as soon as any heartbeat changes, False if all ranks have left."""
         first = self._read_all()
-        while True:
-            working = [rank for rank, sign in first.items() if not _has_left(sign)]
-            now = self._read_all() if working else {}
+        while any(not _has_left(sign) for sign in first.values()):
+            now = self._read_all()
             if any(first.get(rank) != sign and not _has_left(sign) for rank, sign in now.items()):
                 return True
-            if not working or time.monotonic() - self._begun > self.patience:
+            if time.monotonic() - self._begun > self.patience:
                 return False
             first |= now
             time.sleep(min(self.interval, self.patience) / 2)
+        return False
 
     def _read_all(self) -> dict[int, str]:
         ranks = [int(name) for name in self.store.sizes(FOLDER) if name.isdecimal()]
         return dict(zip(ranks, self.store.each(self._read, ranks), strict=True))
 
     def _read(self, rank: int) -> str:
-        """Return the last heartbeat of a rank, "" if there is none, and the one seen before if it cannot be read."""
+        """Return the last heartbeat of a rank, "" if there is none, and the one read before if it cannot be read."""
         try:
             return bytes(self.store.get(_name(rank))).decode()
         except (FileNotFoundError, UnicodeDecodeError):
             return ""
         except OSError:
-            return self._seen.get(rank, ("", 0.0))[0]
+            return self._signs[rank][0] if rank in self._signs else ""
 
     def _repeat(self) -> None:
         count, warned = 0, False

@@ -7,7 +7,6 @@ heartbeat.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,7 +78,7 @@ def _checked(rank: str, ranks: str, rank_name: str, ranks_name: str) -> RankOf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks(Engine):
-    """An engine for one of several ranks; `present` must be active while it is used."""
+    """An engine for one of several ranks, whose heartbeat must be shown while it is used."""
 
     rank: int
     """Number of this rank."""
@@ -97,10 +96,6 @@ class Ranks(Engine):
     def is_shared(self) -> bool:
         """Always True."""
         return True
-
-    def present(self) -> contextlib.AbstractContextManager[None]:
-        """Show the heartbeat of this rank; see `Heartbeats.shown`."""
-        return self.heartbeats.shown(self.rank, self.is_complete)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield this rank's own tasks and then, while it waits for the others, tasks of ranks that have died.
@@ -130,13 +125,11 @@ class Ranks(Engine):
     def _adopted(self, pending: Sequence[int]) -> list[int]:
         """Return this rank's share of the tasks of ranks that have died."""
         owners = {task % self.ranks for task in pending} - {self.rank}
-        self.heartbeats.look(sorted(owners))
-        gone = {rank for rank in owners if not self.heartbeats.is_alive(rank)}
+        gone = owners - self.heartbeats.alive(owners)
         if not gone:
             # Its own tasks are done, unless a file was removed since.
             return [task for task in pending if task % self.ranks == self.rank]
-        self.heartbeats.look(range(self.ranks))
-        left = [rank for rank in range(self.ranks) if rank == self.rank or self.heartbeats.is_alive(rank)]
+        left = sorted({self.rank} | self.heartbeats.alive(range(self.ranks)))
         mine = [
             task
             for task in pending

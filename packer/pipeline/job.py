@@ -126,17 +126,16 @@ def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) 
     """Yield the engine that runs the tasks, while other processes see its heartbeat."""
     options = job.engine
     heartbeats = Heartbeats(store=claimed.store, patience=options.rank_timeout, is_alone=options.ranks is None)
-    if job.rank is None:
-        showing = heartbeats.shown(0, is_complete) if claimed.is_shared else nullcontext()
-        with showing, job.alone() as engine:
-            yield engine
-    else:
-        ranked = Ranks(
-            rank=job.rank.rank,
-            ranks=job.rank.ranks,
-            workers=job.workers or available_workers(),
-            heartbeats=heartbeats,
-            is_complete=is_complete,
-        )
-        with ranked.present():
-            yield ranked
+    rank = job.rank
+    with heartbeats.shown(rank.rank if rank else 0, is_complete) if claimed.is_shared else nullcontext():
+        if rank is None:
+            with job.alone() as engine:
+                yield engine
+        else:
+            yield Ranks(
+                rank=rank.rank,
+                ranks=rank.ranks,
+                workers=job.workers or available_workers(),
+                heartbeats=heartbeats,
+                is_complete=is_complete,
+            )
