@@ -17,7 +17,6 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from packer.engine import Engine, result_of, run_once
+from packer.engine import Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_by_name, join_with
 from packer.inputs.decode_pool import DecodePool
@@ -133,14 +132,15 @@ def _decode(
     if isinstance(folder, Path) and not engine.is_shared:
         for path in folder.glob(".*"):  # temporary files of a process that died
             path.unlink(missing_ok=True)
-    decoding = _Decoding(pieces, source, progress, sync=engine.is_shared or not engine.is_local)
-    decoding.run_all(engine)
+    sync = engine.is_shared or not engine.is_local
+    decoding = _Decoding(pieces=pieces, source=source, by_library=False, sync=sync)
+    decoding.run(engine, progress)
     if source.tokenized is not None:
-        counts = _sum_counts(pieces)
-        differs = counts["differing"] or (source.tokenized.encoder.differs and not engine.is_shared)
+        counts, encoder = _sum_counts(pieces), source.tokenized.encoder
+        differs = counts["differing"] or (encoder.differs and not engine.is_shared)
         if differs and counts["fast"]:  # what was tokenized until then may be wrong, too
-            decoding.stop_fast()
-            decoding.run_all(engine)
+            encoder.stop_fast()
+            replace(decoding, by_library=True).run(engine, progress)
     if engine.is_shared:
         mark = _mark(folder, kinds)
 
@@ -208,12 +208,6 @@ def _digests(pieces: Sequence[Piece]) -> str:
     return "\n".join(note["xxh3_128"] for note in _of_each(Piece.note, pieces))
 
 
-def _decoded(pieces: Sequence[Piece], by_library: bool, numbers: Sequence[int]) -> list[int]:
-    """Return which of these pieces have been decoded; see `Piece.has_tokens`."""
-    found = _of_each(partial(Piece.has_tokens, by_library=by_library), [pieces[number] for number in numbers])
-    return [number for number, has_note in zip(numbers, found, strict=True) if has_note]
-
-
 def _of_each(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
     """Read the note of each piece."""
     return each_at(pieces[0].path, read, pieces) if pieces else []
@@ -233,13 +227,9 @@ def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
     )
 
 
-class _Abandoned(Exception):  # noqa: N818 (never reaches a caller)
-    """Raised to give up a piece because an earlier one is invalid."""
-
-
-@dataclass(frozen=True, slots=True)
-class _DecodeTask:
-    """Decodes single pieces. Can be pickled."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Decoding:
+    """Decodes the pieces of a source. Can be pickled."""
 
     pieces: list[Piece]
     """All pieces of the source."""
@@ -248,92 +238,57 @@ class _DecodeTask:
     """The source."""
 
     by_library: bool
-    """Whether the library alone tokenizes."""
+    """Whether the library alone tokenizes, again what was not tokenized by it."""
 
     sync: bool
     """Whether streams are synced."""
 
     def __call__(self, number: int) -> int:
-        """Decode a piece; return its number."""
-        decoding = _Decoding(self.pieces, self.source, silent, sync=self.sync)
-        if self.by_library:
-            decoding.stop_fast()
-        decoding.run([number], 1)
-        return number
+        """Decode a piece in another process; return its number."""
+        if self.by_library and self.source.tokenized is not None:
+            self.source.tokenized.encoder.stop_fast()
+        with closing(DecodePool(1)) as pool:
+            return self.decode(number, pool)
 
+    def run(self, engine: Engine, progress: Progress) -> None:
+        """Decode all pieces that are not decoded.
 
-class _Decoding:
-    """Decodes pieces in parallel; raises the first error in the order of the source, as decoding one by one would."""
+        Raises the first error in the order of the source, as decoding one by one would; if processes share the work,
+        the first that this one finds.
+        """
+        numbers = range(len(self.pieces))
+        runner = Processes(workers=engine.workers) if self._is_worth_processes(engine) else engine
+        report = _Report(self, progress)
+        with closing(DecodePool(engine.workers)) as pool:
 
-    def __init__(self, pieces: list[Piece], source: Source, progress: Progress, *, sync: bool) -> None:
-        self._pieces = pieces
-        self._sync = sync
-        self._source = source
-        self._each = 2 if source.pairs else 1  # documents for each list of a stream
-        self._by_library = False
-        self._stage = "tokenize" if source.tokenized is not None else "decode"
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._first_fault = len(pieces)
-        self._read = [0] * len(pieces)  # bytes of the files
-        self._documents = [0] * len(pieces)
-        self._total = sum(piece.input.file.bytes for piece in pieces)
+            def watched(number: int, raise_if_cancelled: Callable[[], None]) -> int:
+                return self.decode(number, pool, report, raise_if_cancelled)
 
-    def stop_fast(self) -> None:
-        """Tokenize by the library alone from now on, again what was not tokenized by it."""
-        assert self._source.tokenized is not None
-        self._source.tokenized.encoder.stop_fast()
-        self._by_library = True
-
-    def run_all(self, engine: Engine) -> None:
-        """Decode all pieces that are not decoded."""
-        numbers = range(len(self._pieces))
-        if engine.is_shared:
-            for assigned in engine.assigned(numbers, partial(_decoded, self._pieces, self._by_library)):
-                self.run(assigned, engine.workers)
-        elif not engine.is_local:
-            self._run_elsewhere(engine)
-        elif engine.workers > 1 and self._is_worth_processes():
-            self._run_elsewhere(Processes(workers=engine.workers))
-        else:
-            self.run(numbers, engine.workers)
-
-    def _is_worth_processes(self) -> bool:
-        """Whether so many chats are left that processes are done earlier: templates hold the interpreter's lock."""
-        is_rendered = self._source.tokenized is not None and self._source.holds_chats
-        if not is_rendered or any(piece.input.path is None for piece in self._pieces):
-            return False
-        return sum(piece.input.file.bytes for piece in self._pieces if not piece.is_written()) >= WORTH_PROCESSES
-
-    def run(self, numbers: Sequence[int], workers: int) -> None:
-        """Decode the pieces with these numbers."""
-        if not numbers:
-            return
-        with closing(DecodePool(workers)) as pool, ThreadPoolExecutor(min(workers, len(numbers))) as threads:
-            futures = {number: threads.submit(self._decode, number, pool) for number in numbers}
             try:
-                for number, future in futures.items():
-                    try:
-                        result_of(future)
-                    except DocumentError as fault:
-                        raise self._described(fault, number) from None
-            except BaseException:
-                self._stop(-1)
-                for future in futures.values():
-                    future.cancel()
+                for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
+                    for number in runner.run(self, assigned, watched):
+                        if not runner.is_local:
+                            report.whole(number)
+            except SourceError:
+                if not engine.is_shared:
+                    for number in without(numbers, self.decoded(numbers)):
+                        self.decode(number, pool)
                 raise
 
-    def _run_elsewhere(self, engine: Engine) -> None:
-        """Decode all pieces by other processes, which reuse what is intact."""
-        numbers = range(len(self._pieces))
-        task = _DecodeTask(self._pieces, self._source, self._by_library, self._sync)
-        try:
-            for number in engine.run(task, numbers):
-                piece = self._pieces[number]
-                self._report(number, piece.input.file.bytes, self._each * piece.open().rows)
-        except SourceError:
-            self.run(numbers, engine.workers)  # raises the first error in the order of the source
-            raise
+    def _is_worth_processes(self, engine: Engine) -> bool:
+        """Whether so many chats are left that processes are done earlier: templates hold the interpreter's lock."""
+        is_rendered = self.source.tokenized is not None and self.source.holds_chats
+        if not is_rendered or engine.is_shared or not engine.is_local or engine.workers == 1:
+            return False
+        if any(piece.input.path is None for piece in self.pieces):
+            return False
+        return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
+
+    def decoded(self, numbers: Sequence[int]) -> list[int]:
+        """Return which of these pieces have been decoded; see `Piece.has_tokens`."""
+        has_tokens = partial(Piece.has_tokens, by_library=self.by_library)
+        found = _of_each(has_tokens, [self.pieces[number] for number in numbers])
+        return [number for number, is_decoded in zip(numbers, found, strict=True) if is_decoded]
 
     def unify_types(self, kinds: Mapping[str, pa.DataType]) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
@@ -341,11 +296,11 @@ class _Decoding:
         Types are joined in the order of the source, so that they depend on its values alone, beginning with those in
         other sources. A SourceError names the first document that does not fit.
         """
-        opened = open_all(self._pieces)
+        opened = open_all(self.pieces)
         streams = [
-            (piece.number, number, part) for number, (piece, part) in enumerate(zip(self._pieces, opened, strict=True))
+            (piece.number, number, part) for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True))
         ]
-        mapped = [(at, -1, input_) for at, input_ in enumerate(self._source.inputs) if isinstance(input_, MappedLists)]
+        mapped = [(at, -1, input_) for at, input_ in enumerate(self.source.inputs) if isinstance(input_, MappedLists)]
         joined = dict(kinds)
         for _, number, part in sorted([*streams, *mapped], key=itemgetter(0, 1)):
             for name in part.extra:
@@ -355,7 +310,7 @@ class _Decoding:
                     with self._naming(number):
                         joined[name] = join_with(kind, chunk, name, first_row=row)
                     row += len(chunk)
-        for number, (piece, part) in enumerate(zip(self._pieces, opened, strict=True)):
+        for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True)):
             types = {name: part.stores[0].type_of(name) for name in part.extra}  # a stream is one store
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
                 note = piece.note()
@@ -371,66 +326,88 @@ class _Decoding:
             yield
         except DocumentError as fault:
             if number >= 0:
-                fault = fault.at(self._each * fault.row)
-                fault.place = self._pieces[number].input.place(fault.row)
+                fault = fault.at(self.documents_each * fault.row)
+                fault.place = self.pieces[number].input.place(fault.row)
                 raise self._described(fault, number) from None
 
-    def _decode(self, number: int, pool: DecodePool) -> None:
-        piece = self._pieces[number]
+    def decode(
+        self,
+        number: int,
+        pool: DecodePool,
+        report: _Report | None = None,
+        raise_if_cancelled: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid."""
+        piece, source = self.pieces[number], self.source
+        report = report or _Report(self, silent)
+        if piece.is_intact() and piece.has_tokens(by_library=self.by_library):
+            report.whole(number)
+            return number
+        counts = Counter(differing=1) if self.by_library else Counter[str]()  # so that later runs know
+
+        def counted() -> Generator[Batch, None, None]:
+            documents = 0
+            for batch, lengths in checked(piece.input, source.columns, pool):
+                raise_if_cancelled()
+                counts.update(batch.counts)
+                yield batch
+                documents += len(lengths)
+                report(number, batch.done, documents)
+            report(number, piece.input.file.bytes, documents)
+
+        listed = rejected_file(piece.rejected_path, piece.input.places, skips=source.skips, sync=self.sync)
         try:
-            if piece.is_intact() and piece.has_tokens(by_library=self._by_library):
-                self._report(number, piece.input.file.bytes, self._each * piece.open().rows)
-                return
-            counts = Counter(differing=1) if self._by_library else Counter[str]()  # so that later runs know
-            batches = self._counted(number, pool, counts)
-            has_labels = bool(piece.input.has_labels)
-            columns, skips = self._source.columns, self._source.skips
-            listed = rejected_file(piece.rejected_path, piece.input.places, skips=skips, sync=self._sync)
-            with closing(batches), listed as rejected:
-                path, stored = piece.path, piece.columns
-                listing = rejected.pass_on(batches)
-                if self._source.pairs:
-                    listing, columns = map(by_side, listing), stored
-                digest = write_stream(path, listing, columns, has_labels=has_labels, stored=stored, sync=self._sync)
-            piece.write_note(counts, digest, rejected.note)
-            self._report(number, piece.input.file.bytes, self._documents[number])
-        except BaseException as error:
-            if isinstance(error, DocumentError) and error.place is None:  # in a column of the stream
-                error.row *= self._each
-                error.place = piece.input.place(error.row)
-            self._stop(number)
-            raise
+            with closing(counted()) as batches, listed as rejected:
+                listing, columns = rejected.pass_on(batches), source.columns
+                if source.pairs:
+                    listing, columns = map(by_side, listing), piece.columns
+                has_labels = bool(piece.input.has_labels)
+                digest = write_stream(
+                    piece.path, listing, columns, has_labels=has_labels, stored=piece.columns, sync=self.sync
+                )
+        except DocumentError as fault:
+            if fault.place is None:  # in a column of the stream
+                fault.row *= self.documents_each
+                fault.place = piece.input.place(fault.row)
+            raise self._described(fault, number) from None
+        piece.write_note(counts, digest, rejected.note)
+        return number
 
-    def _counted(self, number: int, pool: DecodePool, counts: Counter[str]) -> Generator[Batch, None, None]:
-        """Yield the checked batches of a piece; add to `counts` and report progress."""
-        piece = self._pieces[number]
-        documents = 0
-        for batch, lengths in checked(piece.input, self._source.columns, pool):
-            if number > self._first_fault:
-                raise _Abandoned
-            counts.update(batch.counts)
-            yield batch
-            documents += len(lengths)
-            self._report(number, batch.done, documents)
+    @property
+    def documents_each(self) -> int:
+        """Number of documents for each list of a stream."""
+        return 2 if self.source.pairs else 1
 
-    def _report(self, number: int, read: int, documents: int) -> None:
-        with self._lock:
-            self._read[number], self._documents[number] = read, documents
-            self._progress(self._stage, *documents_of(sum(self._documents), sum(self._read), self._total))
-
-    def _stop(self, number: int) -> None:
-        """Give up all pieces after this one."""
-        with self._lock:
-            self._first_fault = min(self._first_fault, number)
+    def documents_of(self, number: int) -> int:
+        """Return the number of documents of a decoded piece."""
+        return self.documents_each * self.pieces[number].open().rows
 
     def _described(self, fault: DocumentError, number: int) -> SourceError:
         """Return the error for users about a document of a piece."""
-        if all(piece.has_note() for piece in self._pieces[:number]):
-            return fault.in_source(self._document(number, fault.row))
-        return SourceError(f"{fault.place}: {fault.message}")  # another process is still decoding those before
+        if not all(piece.has_note() for piece in self.pieces[:number]):  # another task is still decoding these
+            return SourceError(f"{fault.place}: {fault.message}")
+        before = self.source.inputs[: self.pieces[number].number]
+        mapped = sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists))
+        return fault.in_source(sum(map(self.documents_of, range(number))) + mapped + fault.row)
 
-    def _document(self, number: int, row: int) -> int:
-        """Return the index in the source of a document of a piece; all earlier pieces must be decoded."""
-        decoded = self._each * sum(piece.open().rows for piece in self._pieces[:number])
-        before = self._source.inputs[: self._pieces[number].number]
-        return decoded + sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists)) + row
+
+class _Report:
+    """Reports the progress of all pieces, which several threads decode."""
+
+    def __init__(self, decoding: _Decoding, progress: Progress) -> None:
+        self._decoding = decoding
+        self._progress = partial(progress, "decode" if decoding.source.tokenized is None else "tokenize")
+        self._lock = threading.Lock()
+        self._read = [0] * len(decoding.pieces)  # bytes of the files
+        self._documents = [0] * len(decoding.pieces)
+        self._total = sum(piece.input.file.bytes for piece in decoding.pieces)
+
+    def __call__(self, number: int, read: int, documents: int) -> None:
+        """Report what has been read of a piece."""
+        with self._lock:
+            self._read[number], self._documents[number] = read, documents
+            self._progress(*documents_of(sum(self._documents), sum(self._read), self._total))
+
+    def whole(self, number: int) -> None:
+        """Report that a piece has been decoded."""
+        self(number, self._decoding.pieces[number].input.file.bytes, self._decoding.documents_of(number))
