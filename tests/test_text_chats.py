@@ -15,10 +15,12 @@ from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
+    BODY,
     END,
     EXACT,
     LOOP,
     MARKED,
+    PROMPT,
     REWRITING,
     TOOLS,
     WORDS,
@@ -88,6 +90,47 @@ def test_what_is_trained_is_what_the_twin_finds_message_by_message(encoders, tok
     )
     assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
     assert encoded.untrained == (not trained_at(labels))
+
+
+READS = (
+    *("{{ messages }}", "{{ messages | tojson }}", "{{ messages == [] }}", "{{ messages ~ '' }}", "{{ messages[5] }}"),
+    *("{{ messages[-1].role }}", "{{ messages[2].role }}", "{{ (messages + [1]) | length }}", "{{ messages | last }}"),
+    *("{{ messages[1:] | length }}", "{{ messages[1:][1:][0].role }}", "{{ messages[:2] | length }}", "{{ self }}"),
+    *("{% for other in messages %}{{ other.role }}{% endfor %}", "{% set messages = messages[1:] %}"),
+    "{% if add_generation_prompt %}?{% endif %}",
+)
+READS_OF_LOOPS = (
+    *(
+        "{{ loop.last }}",
+        "{{ loop.length }}",
+        "{{ loop.nextitem is defined }}",
+        "{{ loop.revindex }}",
+        "{{ loop.first }}",
+    ),
+    *("{% if loop.index == 2 %}{% break %}{% endif %}", "{% if loop.first %}{% continue %}{% endif %}"),
+    "{% if message.role == 'user' and loop.last %}?{% endif %}",
+)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *(read + LOOP + BODY + END + PROMPT for read in READS),
+        *(LOOP + read + BODY + END + PROMPT for read in READS + READS_OF_LOOPS),
+        "{% for message in messages if message.role != 'system' %}" + BODY + END + PROMPT,
+    ],
+)
+@pytest.mark.parametrize("conversation", [DIALOGUE, [{"role": "system", "content": "s"}, *DIALOGUE]], ids=len)
+def test_whatever_a_template_reads_of_messages_the_twin_finds_the_same(encoders, tokenizer, template, conversation):
+    render = naive_chats.renderer(tokenizer, template)
+    wanted = naive_chats.assistant_characters(render, conversation)
+    if wanted is None:
+        with pytest.raises(TextError):
+            encode(encoders(template), conversation)
+        return
+    ids, labels, _ = encode(encoders(template), conversation)
+    text = render(conversation, prompt=False)
+    assert (ids, trained_at(labels)) == naive_chats.tokens_of_characters(tokenizer, text, wanted)
 
 
 @pytest.mark.parametrize("template", MARKED.values(), ids=MARKED)

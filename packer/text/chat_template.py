@@ -37,7 +37,6 @@ class ChatTemplate:
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         self.templates = Templates(tokenizer, source)
         self._prompts = GenerationPrompts(self.templates)
-        self._prompts_behind_ends: dict[str, str] = {}
         self._stops = StopTokens(self.templates, self._prompts)
         self.ends_by_next_role = self._stops.ends_by_next_role
 
@@ -128,14 +127,12 @@ class ChatTemplate:
         A template for which `ends` are known writes the same generation prompt after every message of every chat, and
         nothing after the last message without a request.
         """
-        chat, text, ends = one.chat, one.text, one.ends
+        text, ends = one.text, one.ends
         if ends is None or 0 in turns:
             return None
-        source = self.templates.source_of(chat)
-        if source not in self._prompts_behind_ends:
-            prompted = RenderedChat(chat, self.templates.render(chat, prompt=True))
-            self._prompts_behind_ends[source] = prompted.text[self._end_of(text, prompted, len(chat.messages)) :]
-        prompt = self._prompts_behind_ends[source]
+        prompt = self._prompts.of(one.chat).requested
+        if prompt is None:
+            return None
         spans = [(ends[turn - 1] + len(prompt), ends[turn]) for turn in turns]
         is_exact = all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans)
         return spans if is_exact else None

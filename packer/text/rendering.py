@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from jinja2 import Environment, Template, TemplateError
+from jinja2 import Template, TemplateError
 
 from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, TextError, is_utf8
-from packer.text.template_environment import compiled
+from packer.text.template_environment import compiled, names_in
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
 
@@ -65,7 +66,7 @@ class Templates:
     @property
     def write_date(self) -> bool:
         """Whether a template writes today's date."""
-        return any(("name", "strftime_now") in template_tokens(source) for source in self.sources.values())
+        return any("strftime_now" in names_in(source) for source in self.sources.values())
 
     def source_of(self, chat: Chat) -> str:
         """Choose the template for a chat: `tool_use` for chats with tools, if there is one.
@@ -109,7 +110,7 @@ class Templates:
     def attempt(
         self,
         chat: Chat,
-        messages: list[Message],
+        messages: Sequence[Message],
         *,
         prompt: bool = False,
         template: Template | None = None,
@@ -150,14 +151,6 @@ def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
         return True
     contents = (message.get("content") for message in chat.messages)
     return any(isinstance(content, str) and content.strip() and content.strip() in reason for content in contents)
-
-
-def template_tokens(source: str) -> list[tuple[str, str]]:
-    """The tokens of a template without white space, as (kind, text); none if its syntax is wrong."""
-    try:
-        return [(kind, text) for _, kind, text in Environment().lex(source) if kind != "whitespace"]
-    except TemplateError:
-        return []  # rendering reports the error
 
 
 def _built_in(name: str, tokenizer: Tokenizer, tokenizer_name: str) -> tuple[str, tuple[str, ...]]:

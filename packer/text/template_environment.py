@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
@@ -50,6 +50,14 @@ def parsed(source: str, *, marked: bool = False) -> nodes.Template:
         return _environment(marked).parse(source)
 
 
+def names_in(source: str) -> set[str]:
+    """Return the names in a chat template; none if its syntax is wrong, which rendering reports."""
+    try:
+        return {name.name for name in parsed(source).find_all(nodes.Name)}
+    except (TemplateError, RecursionError):
+        return set()
+
+
 def compiled_tree(tree: nodes.Template, *, marked: bool = False) -> Template:
     """Compile a syntax tree, with the arguments of `parsed`; the tree is changed."""
     with _compiling():
@@ -59,6 +67,16 @@ def compiled_tree(tree: nodes.Template, *, marked: bool = False) -> Template:
 def text_node(text: str) -> nodes.Node:
     """Return a statement that writes a text."""
     return nodes.Output([nodes.TemplateData(text)])
+
+
+def watch_loop(loop: nodes.For, mark: str) -> None:
+    """Let a loop over `WatchedMessages` note its progress, and write a mark after each message."""
+    loop.iter = _filtered(loop.iter, "begin_messages")
+    loop.body.append(nodes.Output([_filtered(nodes.Const(mark), "end_message")]))
+
+
+def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None)
 
 
 @contextmanager
@@ -75,24 +93,84 @@ def _compiling() -> Iterator[None]:
         raise TemplateError(f"{reason} ({error})") from None
 
 
-class _Counted(Context):
-    """Holds the number of rounds of loops and macros in a rendering."""
+class Progress:
+    """How far a template has come with the messages of a chat, which `WatchedMessages` note."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        """Number of messages that the loop over messages leaves out at its beginning."""
+        self.done = 0
+        """Number of messages that it has left out or written."""
+        self.looked_ahead = False
+        """Whether the template has read more than the messages that were done and the next one."""
+
+
+class WatchedMessages(Sequence[Any]):
+    """The messages of a chat, all or without the first ones; names without underscores are open to templates."""
+
+    def __init__(self, messages: list[Any], progress: Progress, left_out: int = 0) -> None:
+        self._messages, self._progress, self._left_out = messages, progress, left_out
+
+    def __getitem__(self, at: Any) -> Any:
+        if at == slice(1, None):
+            return WatchedMessages(self._messages[at], self._progress, self._left_out + 1)
+        if isinstance(at, slice) or at < 0 or self._left_out + at > self._progress.done:
+            self._progress.looked_ahead = True
+        return self._messages[at]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == other
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def _all(self) -> list[Any]:
+        self._progress.looked_ahead = True
+        return self._messages
+
+
+class _Rendering(Context):
+    """Counts the rounds of loops and macros, and holds the progress of the loop over messages."""
 
     rounds = 0
     next_check = _ROUNDS_BETWEEN
+    progress: Progress | None = None
 
 
 @pass_context
-def _count_rounds(context: _Counted, rounds: int) -> None:
+def _count_rounds(context: _Rendering, rounds: int) -> None:
     context.rounds += rounds
     if context.rounds < context.next_check:
         return
     context.next_check += _ROUNDS_BETWEEN
     if INTERRUPTED.is_set():
         raise KeyboardInterrupt
-    most = _MOST_ROUNDS + _ROUNDS_PER_MESSAGE * len(context.get("messages", ()))
+    messages = context.get("messages", ())
+    count = len(messages._messages if isinstance(messages, WatchedMessages) else messages)
+    most = _MOST_ROUNDS + _ROUNDS_PER_MESSAGE * count
     if context.rounds > most:
         raise TemplateError(f"its loops and macros take more than {most:,} rounds")
+
+
+@pass_context
+def _begin_messages(context: _Rendering, messages: Any) -> Any:
+    """Note that a loop over messages begins, and return them."""
+    if isinstance(messages, WatchedMessages):
+        context.progress = messages._progress
+        context.progress.left_out = context.progress.done = messages._left_out
+    return messages
+
+
+@pass_context
+def _end_message(context: _Rendering, mark: str) -> str:
+    """Note that a message has been written; return the mark to write after it."""
+    if context.progress is None:
+        return ""
+    context.progress.done += 1
+    return mark
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -100,7 +178,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     marked = False
     """Whether marks are written around what {% generation %} encloses."""
-    context_class = _Counted
+    context_class = _Rendering
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -117,7 +195,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         """Count rounds where statements may be repeated."""
         for node in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
             rounds = nodes.Const(1 if isinstance(node, nodes.For) else _ROUNDS_OF_MACRO)
-            count = nodes.ExprStmt(nodes.Filter(rounds, "count_rounds", [], [], None, None))
+            count = nodes.ExprStmt(_filtered(rounds, "count_rounds"))
             node.body.insert(0, count)  # type: ignore[attr-defined]
         return super()._generate(source, *args, **kwargs)
 
@@ -197,8 +275,12 @@ def _environment(marked: bool) -> _Sandbox:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.marked = marked
     environment.concat = _join  # type: ignore[method-assign]
-    environment.filters["tojson"] = _to_json
-    environment.filters["count_rounds"] = _count_rounds
+    environment.filters |= {
+        "tojson": _to_json,
+        "count_rounds": _count_rounds,
+        "begin_messages": _begin_messages,
+        "end_message": _end_message,
+    }
     del environment.globals["lipsum"]  # which is random, and takes any time
     environment.globals |= {
         "raise_exception": _raise_exception,

@@ -19,24 +19,19 @@ from __future__ import annotations
 
 import pickle
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from packer.options.choices import TrainOn
-from packer.text.conversations import Chat, Message
-from packer.text.message_marks import (
-    RenderedChat,
-    text_behind_messages,
-    with_end_marks,
-    without_end_marks,
-)
+from packer.text.conversations import Chat, Message, TextError
+from packer.text.message_marks import RenderedChat, render_with_ends
 from packer.text.rendering import Templates
 from packer.text.tokenizer import shared_length
 from packer.text.tokens import Span
 
 _MOST = 256
-_ANSWER, _QUESTION = "\U000f5afa", "\U000f5af9"  # private-use characters, which no template changes
+_ANSWER, _QUESTION = "\U000f0afa", "\U000f0af9"  # private-use characters, which no template changes
 _WORD = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|\w+")
 
 
@@ -44,8 +39,8 @@ _WORD = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|\w+")
 class GenerationPrompt:
     """What a template appends after the last message."""
 
-    requested: str
-    """What it writes after a question only on request; "" if nothing or unknown."""
+    requested: str | None
+    """What it writes after a question only on request; None if unknown."""
     always: bool | None
     """Whether it appends a part of the prompt without a request, too; None if unknown."""
     next_question: str
@@ -57,11 +52,11 @@ class GenerationPrompts:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._found: dict[bytes, GenerationPrompt] = {}
+        self._found: dict[tuple[str, bytes, bool], GenerationPrompt] = {}
 
     def of(self, chat: Chat) -> GenerationPrompt:
         """Return the generation prompt that a chat's template writes with the chat's tools and arguments."""
-        key = pickle.dumps((self._templates.source_of(chat), chat.tools, chat.kwargs, _holds_lists(chat)))
+        key = (self._templates.source_of(chat), pickle.dumps((chat.tools, chat.kwargs)), _holds_lists(chat))
         if key not in self._found:
             if len(self._found) >= _MOST:  # every chat may have tools of its own
                 self._found.clear()
@@ -74,19 +69,19 @@ class GenerationPrompts:
         prompted = self._render(chat, [question], prompt=True)
         answered = self._render(chat, [question, answer])
         followed = self._render(chat, [question, answer, question])
-        plain, whole = without_end_marks(asked), without_end_marks(prompted)
-        two, three = without_end_marks(answered), without_end_marks(followed)
+        two, three = answered.text, followed.text
         return GenerationPrompt(
-            requested=whole[shared_length(plain, whole) :] if plain else "",
-            always=_shares_tail(answered, prompted) or _shares_words(answered, followed, prompted),
+            requested=prompted.text[shared_length(asked.text, prompted.text) :] if asked.text else None,
+            always=_shares_tail(answered, prompted) or _shares_words(two, three, prompted.text),
             next_question=three.removeprefix(two) if three.startswith(two) and two else "",
         )
 
-    def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> str:
-        """Render messages with the tools and arguments of a chat; "" if the template refuses them."""
-        copy = with_end_marks(self._templates.source_of(chat))
-        text = self._templates.attempt(chat, messages, prompt=prompt, template=copy)
-        return text if isinstance(text, str) else ""
+    def _render(self, chat: Chat, messages: list[Message], *, prompt: bool = False) -> RenderedChat:
+        """Render messages with the tools and arguments of a chat, to no text if the template refuses them."""
+        try:
+            return render_with_ends(self._templates, replace(chat, messages=messages), prompt=prompt)
+        except TextError:
+            return RenderedChat(chat, "")
 
 
 class StopTokens:
@@ -162,10 +157,10 @@ def _holds_lists(chat: Chat) -> bool:
     return any(isinstance(message.get("content"), list) for message in chat.messages)
 
 
-def _shares_tail(answered: str, prompted: str) -> bool:
+def _shares_tail(answered: RenderedChat, prompted: RenderedChat) -> bool:
     """Whether what comes after the loop over messages, if that is known, is a part of the prompt."""
-    tail, prompt = (text_behind_messages(text) for text in (answered, prompted))
-    if tail is None or prompt is None or not tail.strip():
+    tail, prompt = answered.behind, prompted.behind
+    if not tail or not tail.strip() or prompt is None:
         return False
     return tail.strip() in prompt or bool(_words(tail) & _words(prompt))
 
