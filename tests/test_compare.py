@@ -19,7 +19,7 @@ from packer.figures.algorithm_comparison import Comparison, Failure, Outcome
 from packer.figures.figure_tables import render_comparison
 from packer.options import PackOptions
 from packer.pipeline import comparing
-from packer.sources.lengths_alone import read_length_counts
+from packer.sources.number_columns import read_length_counts
 from tests import naive
 from tests.histograms import histogram_of
 from tests.made_figures import figures_of, rows_of

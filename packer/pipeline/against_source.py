@@ -28,7 +28,7 @@ from packer.shards.check_totals import differences
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
-from packer.sources.packed_rows import PackedRows
+from packer.sources.packed_documents import PackedRows
 from packer.sources.segment_index import SortedSegments
 from packer.sources.source_order import SourceOrder
 

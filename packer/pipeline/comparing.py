@@ -27,7 +27,7 @@ from packer.pipeline.measure_source import Measured, measure
 from packer.planning.make_plan import needs_documents
 from packer.planning.packable_segments import account_of, cut_by_policy, items_and_groups, least_rows
 from packer.progress import Progress, silent
-from packer.sources.lengths_alone import read_length_counts
+from packer.sources.number_columns import read_length_counts
 from packer.sources.open_sources import SourceLike
 from packer.stores import is_remote
 

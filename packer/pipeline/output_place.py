@@ -18,7 +18,7 @@ from packer.shards.file_names import or_other_output
 from packer.shards.row_format import RowFormat
 from packer.sources.corpus import Corpus
 from packer.sources.decoded_pieces import spill_size
-from packer.sources.lengths_alone import ARRAY, is_array_file
+from packer.sources.number_columns import ARRAY, is_array_file
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 

@@ -49,7 +49,7 @@ from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat, row_format_of
 from packer.shards.shard_table import kept_shards
 from packer.sources.corpus import Corpus, Documents
-from packer.sources.lengths_alone import ARRAY_COLUMN, is_array_file
+from packer.sources.number_columns import ARRAY_COLUMN, is_array_file
 from packer.sources.open_sources import SourceLike, open_sources
 from packer.sources.recorded_source import refuse_decoding
 from packer.sources.source import Source

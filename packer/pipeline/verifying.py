@@ -29,7 +29,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.sources.corpus import Corpus
 from packer.sources.open_sources import SourceLike
-from packer.sources.packed_rows import PackedRows
+from packer.sources.packed_documents import PackedRows
 from packer.sources.recorded_source import open_packed_source, with_sources
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now
 from packer.sources.source import Source

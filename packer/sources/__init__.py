@@ -28,12 +28,10 @@ How they are opened, from a path or object to a source:
     find_source.py       finds the files or the table of a source
     tokenized_source.py  opens tokenized and packed ones, and pairs of them
     text_source.py       opens text, which is tokenized while it is read
-    lengths_alone.py     lengths instead of documents
-    number_columns.py    columns of whole numbers
+    number_columns.py    lengths instead of documents, and other columns of whole numbers
 
 A packed dataset as a source, its documents taken out of the rows in the order of their numbers:
 
-    packed_rows.py       rows of a packed dataset, mapped
     segment_index.py     segments of all rows, sorted by document; verification reads these, too
-    packed_documents.py  the input, which puts the pieces of documents together, and yields these
+    packed_documents.py  the mapped rows, and the input, which puts the pieces of documents together
 """

@@ -1,9 +1,17 @@
-"""Columns of whole numbers: lengths, or those of `--limit`, which are checked while they are read."""
+"""Whole numbers: lengths of documents whose tokens are not known, and columns of `--limit`.
+
+Lengths are in a column, in an array in a .npy file, or in a histogram in a CSV file. Columns and arrays become lists
+whose values take no bytes, so they have everything except tokens: lengths and other columns.
+"""
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +19,206 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, as_scalar
 from packer.arrow import compute as pc
-from packer.errors import SourceError
-from packer.inputs.column_types import plain_type
+from packer.errors import PackerError, SourceError
+from packer.gather.token_column import NO_BYTES
+from packer.inputs.column_checks import check_types
+from packer.inputs.column_types import as_plain, cast_to_common_type, infer, plain_type, shown
+from packer.inputs.csv_files import CsvFile
 from packer.inputs.document_errors import LONGEST, DocumentError, reading
-from packer.inputs.documents import Batch, Columns, Input
-from packer.inputs.format_reader import DecodedInput
+from packer.inputs.documents import Batch, Columns, Input, SourceFile
+from packer.inputs.file_access import require_regular
+from packer.inputs.format_reader import DecodedInput, Reader
+from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import with_rejections, without_lists
 from packer.inputs.mapped_lists import MappedLists, with_step
+from packer.inputs.token_tables import TableInMemory
+from packer.sources.find_source import for_each_file, refuse_packed
 from packer.sources.source import Source
+from packer.stores import AnyPath
+
+ARRAY = ".npy"
+"""Ending of files of NumPy that hold an array."""
+
+ARRAY_COLUMN = "lengths"
+"""Column name that stands for the array of a .npy file."""
+
+_LISTS = "input_ids"
+
+HEADER = ["length", "count"]
+
+_MOST = 2**53  # tokens in all; doubles represent every integer up to it
+
+
+def is_array_file(source: object) -> bool:
+    """Whether a source is a .npy file, which holds lengths."""
+    return isinstance(source, (str, Path)) and str(source).endswith(ARRAY)
+
+
+def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
+    """Open a source of lengths: documents that have kept columns and, in `column`, lengths, but no tokens.
+
+    It holds 8 bytes for each document, and its kept columns.
+    """
+    refuse_packed(found)
+    columns = Columns(_LISTS, "", tuple(keep))
+    if found.table is not None:
+        of_table = _of_reader(select_records(found._replace(indices=None)), column, columns)
+        size = found.table.table.select(list(dict.fromkeys((column, *keep)))).nbytes
+        inputs = [replace(of_table, file=replace(of_table.file, bytes=size))]
+    else:
+        inputs = for_each_file(
+            lambda kind, path, name: _of_reader(kind.open_records(path, name), column, columns), found
+        )
+    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    return Source(name=found.name, inputs=tuple(inputs), columns=columns, indices=found.indices)
+
+
+def open_array(path: AnyPath, keep: Sequence[str]) -> Source:
+    """Open a .npy file that holds the lengths of documents as an array of one dimension."""
+    if keep:
+        raise PackerError(f"{path.name} holds lengths and no columns: leave out {', '.join(keep)}")
+    if not path.is_file():
+        raise PackerError(f"{path}: no such file; check the path")
+    with reading(path.name), path.open("rb") as file:
+        shape, dtype = _header(file)
+        if len(shape) != 1 or dtype.kind not in "iu":
+            raise SourceError(f"{path.name}: {dtype} of shape {list(shape)}; expected whole numbers in one dimension")
+        content = file.read()
+    if len(content) != shape[0] * dtype.itemsize:
+        raise SourceError(
+            f"{path.name}: its header names {shape[0]:,} values of {dtype.itemsize} bytes, and {len(content):,} bytes "
+            "follow; write it again with numpy.save"
+        )
+    native = as_arrow(np.frombuffer(content, dtype).astype(dtype.newbyteorder("=")))
+    try:
+        lengths = whole_numbers(native, ARRAY_COLUMN, in_text=False)
+    except DocumentError as fault:
+        raise SourceError(f"{path.name} row {fault.row}: {fault.message}") from None
+    documents = _input(SourceFile(name=path.name, bytes=path.stat().st_size), path, [lengths], {})
+    return Source(name=path.name, inputs=(documents,), columns=Columns(_LISTS, ""))
+
+
+def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Read the header of a .npy file; return the shape and type of its array. A ValueError says that it is damaged."""
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in read:
+        raise ValueError(f"a .npy file of version {'.'.join(map(str, version))}; expected 1.0 or 2.0")
+    try:
+        shape, _, dtype = read[version](file)
+    except Exception as error:  # NumPy evaluates the header as Python: TokenError, OverflowError, AttributeError ...
+        raise ValueError(f"the header does not describe an array ({type(error).__name__})") from error
+    return shape, dtype
+
+
+def _of_reader(reader: Reader, column: str, columns: Columns) -> MappedLists:
+    """Read the lengths and kept columns of a file."""
+    wanted = tuple(dict.fromkeys((column, *columns.extra)))
+    reader.require(wanted)
+    lengths, row = [], 0
+    kept: dict[str, list[pa.Array]] = {name: [] for name in columns.extra}
+    try:
+        for batch in _batches(reader, wanted):
+            lengths.append(whole_numbers(batch[column], column, in_text=isinstance(reader, CsvFile)))
+            for name, chunks in kept.items():
+                chunks.append(batch[name])
+            row += len(batch[column])
+    except DocumentError as fault:
+        raise SourceError(f"{reader.places.place(row + fault.row)}: {fault.message}") from None
+    joined = {name: pa.chunked_array(cast_to_common_type(chunks, name)) for name, chunks in kept.items() if chunks}
+    extra = {name: joined.get(name, pa.nulls(0)) for name in kept}
+    return _input(reader.file, reader.path, lengths, extra)
+
+
+def _batches(reader: Reader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+    """Yield the wanted columns of the records of a file, block by block."""
+    for block, _ in reader.blocks(wanted):
+        try:
+            records = reader.records(block, wanted)
+            if isinstance(records, pa.RecordBatch):
+                yield {name: as_plain(records.column(name)) for name in wanted}
+                continue
+            if not isinstance(reader, CsvFile):  # whose values are strings
+                _check_lengths([record.get(wanted[0]) for record in records], wanted[0])
+            yield {name: infer([record.get(name) for record in records], name) for name in wanted}
+        except pa.ArrowException as error:
+            raise SourceError(f"{reader.file.name}: {str(error).splitlines()[0]}") from error
+
+
+def _check_lengths(values: Sequence[object], column: str) -> None:
+    """Raise a DocumentError for the first value from JSON that is neither a length nor null."""
+    for row, value in enumerate(values):
+        if value is not None and type(value) is not int:  # a bool is an int to isinstance
+            raise DocumentError(row, f"'{column}' is {shown(value)}; expected a whole number")
+        if value is not None and not 0 <= value <= LONGEST:
+            raise DocumentError(row, f"'{column}' is {shown(value)}; expected 0 to {LONGEST}")
+
+
+def _input(
+    file: SourceFile, path: AnyPath | None, lengths: Sequence[NDArray[np.int32]], extra: Mapping[str, pa.ChunkedArray]
+) -> MappedLists:
+    """Return documents of these lengths, as lists whose values take no bytes."""
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int32), *lengths]), dtype=np.int64)])
+    values = pa.Array.from_buffers(NO_BYTES, int(offsets[-1]), [None, pa.py_buffer(b"")])
+    table = pa.table({_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values), **extra})
+    return MappedLists(
+        file=file,
+        path=path,
+        stores=(TableInMemory.of(table, table.column_names, (_LISTS,)),),
+        input_ids=_LISTS,
+        labels=None,
+        extra=tuple(extra),
+    )
+
+
+def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return distinct lengths in ascending order and the number of documents of each: int64, shape (lengths,)."""
+    if path.exists():
+        require_regular(path, str(path))
+    counts: dict[int, int] = {}
+    lines: dict[int, int] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            _check_header(path, next(reader, []))
+            for cells in reader:
+                if not any(cell.strip() for cell in cells):
+                    continue
+                length, count = _whole_numbers(f"{path} line {reader.line_num}", cells)
+                if length in counts:
+                    raise SourceError(f"{path} line {reader.line_num}: length {length} is in line {lines[length]} too")
+                counts[length], lines[length] = count, reader.line_num
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{path} is not a CSV text file: {error}") from error
+    except OSError as error:
+        raise PackerError(f"{path}: {error.strerror or error}") from error
+    _check_totals(path, counts)
+    lengths = sorted(counts)
+    return np.array(lengths, np.int64), np.array([counts[length] for length in lengths], np.int64)
+
+
+def _check_header(path: Path, cells: list[str]) -> None:
+    if [cell.strip().lower() for cell in cells] != HEADER:
+        found = f"has {','.join(cells)!r}" if cells else "is empty"
+        raise SourceError(f"{path} line 1 {found}; a histogram begins with the header {','.join(HEADER)!r}")
+
+
+def _whole_numbers(place: str, cells: list[str]) -> tuple[int, int]:
+    if len(cells) != len(HEADER):
+        raise SourceError(f"{place} has {len(cells)} values, {','.join(cells)!r}; there must be a length and a count")
+    for name, text, most in (("length", cells[0], LONGEST), ("count", cells[1], _MOST)):
+        digits = text.strip()
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20 and int(digits) <= most):
+            raise SourceError(f"{place}: {name} {digits!r} is not a whole number from 0 to {most:,}")
+    return int(cells[0]), int(cells[1])
+
+
+def _check_totals(path: Path, counts: dict[int, int]) -> None:
+    tokens = sum(length * count for length, count in counts.items())
+    if tokens == 0:
+        raise SourceError(f"{path} counts no document of 1 token or more ({len(counts):,} lengths)")
+    if tokens + sum(counts.values()) > _MOST:
+        raise SourceError(f"{path} counts {tokens:,} tokens; there may be {_MOST:,} at most")
 
 
 def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:

@@ -97,7 +97,7 @@ def open_with(source: SourceLike, options: PackOptions, *, turns_of_chats: bool 
 def _opened(source: SourceLike, options: PackOptions, *, turns_of_chats: bool, mixed: bool) -> Source:
     keep, skips = options.value_columns, options.on_error == "skip"
     if options.lengths_column is not None:
-        from packer.sources.lengths_alone import is_array_file, open_array, open_lengths
+        from packer.sources.number_columns import is_array_file, open_array, open_lengths
 
         if is_array_file(source):
             return open_array(any_path(str(source)), keep)

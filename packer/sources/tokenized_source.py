@@ -22,8 +22,7 @@ from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_manifest
 from packer.sources.find_source import column_names, for_each_file
-from packer.sources.packed_documents import PackedDocuments
-from packer.sources.packed_rows import PackedRows
+from packer.sources.packed_documents import PackedDocuments, PackedRows
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired, sides_in_turn
 from packer.sources.source import Source
 
