@@ -26,7 +26,6 @@ PLACES = {
     "solved_groups": "packer.plan.groups.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
-    "batches_together": "packer.shards.row_format._BLOCK_BATCHES",
     "shards_in_manifest": "packer.shards.shard_table.MOST_IN_MANIFEST",
     "verified_segments": "packer.pipeline.verifying._TOGETHER",
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",

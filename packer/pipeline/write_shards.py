@@ -31,13 +31,13 @@ from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.kept_columns import KeptValues
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
-from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batches, write_shard
+from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
 from packer.sources.corpus import Documents, Origins
 from packer.sources.watch_source import Watch
 from packer.stores.mirror import in_use
 
-Batches: TypeAlias = Iterator[tuple[list[pa.RecordBatch], Counts]]
-"""Record batches of each block of rows, and their counts."""
+Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
+"""Record batches of a shard, and their counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ class ShardMaker:
         return self.documents.origins
 
     def batches(self, shard: int) -> Batches:
-        """Yield (record batches, their counts) of each block of rows of a shard, in order.
+        """Yield the record batches of a shard in order, each with its counts.
 
         A token or label of the source that is out of range is a SourceError.
         """
@@ -82,13 +82,13 @@ class ShardMaker:
         is_collected = self.leftovers is not None and self.leftovers.plan.is_of_pool(shard)
         segments = 0
         with self._read(shard, rows) as columns:
-            for first, last in self.row_format.blocks(len(rows)):
+            for first, last in self.row_format.batches(len(rows)):
                 block = self.block(rows.part(first, last))
                 if is_collected:
                     block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
                 segments += len(block.lists)
                 try:
-                    yield build_batches(block, columns, kept, self.row_format, schema)
+                    yield build_batch(block, columns, kept, self.row_format, schema)
                 except BadTokenError as bad:
                     raise SourceError(self._explain(bad, block)) from bad
 
@@ -277,10 +277,10 @@ class _RowCount:
 
     def of_batches(self, batches: Batches, raise_if_cancelled: Callable[[], None]) -> Batches:
         """Yield record batches, and count their rows once they are written."""
-        for built, counts in batches:
+        for batch, counts in batches:
             raise_if_cancelled()
-            yield built, counts
-            self.add(sum(batch.num_rows for batch in built))
+            yield batch, counts
+            self.add(batch.num_rows)
 
 
 def _intact_shards(

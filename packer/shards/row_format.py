@@ -17,7 +17,6 @@ PADDING = -1
 """doc_id of a padding tail."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
-_BLOCK_BATCHES = 8  # in a block of rows, whose tokens are copied together: more take memory, fewer take time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,24 +104,15 @@ class RowFormat:
         widths = [np.dtype(SEGMENT_COLUMNS[name]).itemsize for name in self.segment_columns]
         return (segments + rows) * sum(widths) + rows * 4 * len(widths)  # a padding tail and offsets in each row
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield the (first, last + 1) row of each block of a shard, which has some whole record batches."""
-        return _ranges(rows, _BLOCK_BATCHES * self.batch_rows)
-
     def batches(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield the (first, last + 1) row of each record batch of a block; those of an index have the same rows."""
-        return _ranges(rows, self.batch_rows)
+        """Yield the (first, last + 1) row of each record batch of a shard; those of an index have the same rows."""
+        for first in range(0, rows, self.batch_rows):
+            yield first, min(first + self.batch_rows, rows)
 
     @property
     def batch_rows(self) -> int:
         """Rows of a record batch; the last one of a shard may have fewer."""
         return max(1, _BATCH_BYTES // self.row_bytes)
-
-
-def _ranges(end: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of `step` numbers, the last of which may be shorter, as (first, last + 1)."""
-    for first in range(0, end, step):
-        yield first, min(first + step, end)
 
 
 def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS, SEGMENT_COLUMNS
@@ -111,90 +111,28 @@ class RowBlock:
         return ends
 
 
-class SegmentColumns(NamedTuple):
-    """Columns with a value per segment of a block of rows, padding tails included."""
-
-    offsets: NDArray[np.int32]
-    """Shape (rows + 1,): row r has the values offsets[r]..offsets[r + 1] - 1."""
-
-    is_padding: NDArray[np.bool_]
-    """Shape (values,): whether a value is that of a padding tail."""
-
-    kept_lists: NDArray[np.int64]
-    """Shape (values,): list of the kept columns that a value comes from; 0 for a padding tail."""
-
-    columns: dict[str, NDArray[Any]]
-    """Shape (values,) each, by name, in the order of the schema."""
-
-    @classmethod
-    def of(cls, block: RowBlock, row_format: RowFormat) -> SegmentColumns:
-        """Return the columns of a block of rows."""
-        max_len, ends = row_format.max_len, block.ends
-        is_short = ends < max_len
-        tails = np.flatnonzero(is_short)
-        offsets = block.row_starts.astype(np.int32)
-        offsets[1:] += np.cumsum(is_short, dtype=np.int32)
-        pads = offsets[tails + 1] - 1  # a padding tail is the last segment of its row
-        is_padding = np.zeros(offsets[-1], bool)
-        is_padding[pads] = True
-        segments = np.flatnonzero(~is_padding)
-        of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
-            "seq_lengths": (block.extents, max_len - ends[tails]),
-            "seq_tokens": (block.lengths, 0),
-            "doc_ids": (block.documents, PADDING),
-            "doc_starts": (block.starts, 0),
-            "source_ids": (block.source_ids, PADDING),
-            "copy": (block.copies, 0),
-        }
-        columns = {}
-        for name in row_format.segment_columns:
-            values, padding = of_segments[name]
-            column = columns[name] = np.empty(len(is_padding), SEGMENT_COLUMNS[name])
-            column[segments], column[pads] = values, padding
-        kept_lists = np.zeros(len(is_padding), np.int64)
-        kept_lists[segments] = block.kept_lists
-        return cls(offsets, is_padding, kept_lists, columns)
-
-    def arrays(self, first: int, last: int, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
-        """Return rows first..last - 1 of every column, in the order of the schema, kept columns last."""
-        begin, end = self.offsets[first], self.offsets[last]
-        offsets = as_arrow(self.offsets[first : last + 1] - begin)
-        arrays = [pa.ListArray.from_arrays(offsets, as_arrow(column[begin:end])) for column in self.columns.values()]
-        if row_format.kept:
-            lists, is_padding = self.kept_lists[begin:end], self.is_padding[begin:end]
-            for name in row_format.kept:
-                arrays.append(pa.ListArray.from_arrays(offsets, kept.column(name, lists, is_padding)))
-        return arrays
-
-
-def build_batches(
+def build_batch(
     block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
-) -> tuple[list[pa.RecordBatch], Counts]:
-    """Build the record batches of a block of rows, and count their tokens and labels.
+) -> tuple[pa.RecordBatch, Counts]:
+    """Build the record batch of some rows, and count their tokens and labels.
 
     If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way. An
     index only counts labels. `schema` is `row_format.schema`, built once per shard. Raises a BadTokenError if a token
     is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
-    tokens: list[pa.Buffer] = []
+    arrays: list[pa.Array] = []
     if row_format.index_only:
         trained = _count_labels(block, source, row_format)
     else:
-        tokens, trained = _token_buffers(block, source, row_format)
-    segments = SegmentColumns.of(block, row_format)
-    batches = []
-    for first, last in row_format.batches(block.rows):
-        # Slices of arrays would be written with what follows them as padding, which slices of buffers are not.
-        arrays = [_rows(values, field.type, first, last) for values, field in zip(tokens, schema, strict=False)]
-        arrays += segments.arrays(first, last, kept, row_format)
-        batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    return batches, Counts(int(block.lengths.sum()), *trained)
+        arrays, trained = _token_arrays(block, source, row_format)
+    arrays += _segment_arrays(block, kept, row_format)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts(int(block.lengths.sum()), *trained)
 
 
-def _token_buffers(
+def _token_arrays(
     block: RowBlock, source: SourceColumns, row_format: RowFormat
-) -> tuple[list[pa.Buffer], tuple[int, int]]:
-    """Copy the values per token of a block of rows; return them by column, and the counts of `_count_labels`."""
+) -> tuple[list[pa.Array], tuple[int, int]]:
+    """Copy the values per token of some rows; return them by column, and the counts of `_count_labels`."""
     max_len = row_format.max_len
     layout, spans = _placed(block, max_len)
     size = len(layout.ends) * max_len
@@ -213,18 +151,41 @@ def _token_buffers(
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = np.empty(size, np.int32)
         restart_positions(layout.places, layout.ends, max_len, columns["position_ids"])
-    buffers = [pa.py_buffer(columns[name]) for name in row_format.token_columns]
+    arrays = [as_arrow(columns[name]) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
-        buffers.append(tokens_at(source.kept_tokens[name], value_type, spans, size).buffers()[1])
-    return buffers, (int(trained[0]), int(trained[1]))
+        arrays.append(tokens_at(source.kept_tokens[name], value_type, spans, size))
+    rows = [pa.FixedSizeListArray.from_arrays(values, max_len) for values in arrays]
+    return rows, (int(trained[0]), int(trained[1]))
 
 
-def _rows(values: pa.Buffer, kind: pa.FixedSizeListType, first: int, last: int) -> pa.Array:
-    """Return rows first..last - 1 of a column with a value per token."""
-    size = kind.list_size * (last - first)
-    width = kind.value_type.bit_width // 8
-    part = values.slice(kind.list_size * first * width, size * width)
-    return pa.FixedSizeListArray.from_arrays(pa.Array.from_buffers(kind.value_type, size, [None, part]), type=kind)
+def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
+    """Return the columns with a value per segment, in the order of the schema, kept columns last."""
+    is_short = block.ends < row_format.max_len
+    offsets = block.row_starts.astype(np.int32)
+    offsets[1:] += np.cumsum(is_short, dtype=np.int32)
+    tails = offsets[1:][is_short] - 1  # a padding tail is the last segment of its row
+    is_padding = np.zeros(offsets[-1], bool)
+    is_padding[tails] = True
+    segments = np.flatnonzero(~is_padding)
+
+    def column(values: NDArray[np.int64], padding: NDArray[np.int64] | int, dtype: DTypeLike) -> NDArray[Any]:
+        out = np.empty(len(is_padding), dtype)
+        out[segments], out[tails] = values, padding
+        return out
+
+    of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
+        "seq_lengths": (block.extents, row_format.max_len - block.ends[is_short]),
+        "seq_tokens": (block.lengths, 0),
+        "doc_ids": (block.documents, PADDING),
+        "doc_starts": (block.starts, 0),
+        "source_ids": (block.source_ids, PADDING),
+        "copy": (block.copies, 0),
+    }
+    values = [as_arrow(column(*of_segments[name], SEGMENT_COLUMNS[name])) for name in row_format.segment_columns]
+    if row_format.kept:
+        lists = column(block.kept_lists, 0, np.int64)
+        values += [kept.column(name, lists, is_padding) for name in row_format.kept]
+    return [pa.ListArray.from_arrays(as_arrow(offsets), each) for each in values]
 
 
 def _placed(block: RowBlock, max_len: int) -> tuple[RowLayout, Spans]:
@@ -266,21 +227,20 @@ def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat)
 
 
 def write_shard(
-    path: Path, *, batches: Iterator[tuple[list[pa.RecordBatch], Counts]], schema: pa.Schema, name: str, sync: bool
+    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str, sync: bool
 ) -> ShardEntry:
     """Write record batches as an Arrow stream, and return the entry of the shard with its final name.
 
-    `path` is a temporary name, which the caller renames or removes. `batches` are those of each block of rows in order,
-    with their counts, built while they are written.
+    `path` is a temporary name, which the caller renames or removes. `batches` are those of the shard in order, with
+    their counts, built while they are written.
     """
     rows, total = 0, Counts()
     sink = HashingFile(path)
     try:
         with pa.ipc.new_stream(sink, schema) as stream:
-            for built, counts in batches:
-                for batch in built:
-                    stream.write_batch(batch)
-                    rows += batch.num_rows
+            for batch, counts in batches:
+                stream.write_batch(batch)
+                rows += batch.num_rows
                 total = Counts(*map(sum, zip(total, counts, strict=True)))
         if sync:
             sink.sync()
