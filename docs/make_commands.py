@@ -15,8 +15,7 @@ import click
 
 from packer.cli import COMMANDS, command_named
 from packer.cli.command import DeclaredOption, heading_of
-from packer.options import Option, choices, options_of
-from packer.options.command_options import EngineOptions, OutputOptions
+from packer.options import Option, RunOptions, choices, options_of
 from packer.options.option import HEADINGS
 from packer.options.pack_fields import PackFields
 
@@ -87,7 +86,7 @@ def _row(option: click.Option) -> str:
     """A row of a table."""
     flags = ", ".join(f"`{flag}`" for flag in option.opts)
     if not isinstance(option, DeclaredOption):
-        return f"| {flags} {option.metavar or ''} | {option.help} | |"
+        return f"| {flags}{f' {option.metavar}' if option.metavar else ''} | {option.help} |  |"
     declared = option.declared
     off = declared.default is True and declared.off is not None
     repeats = " Repeat it for several." if option.multiple and not declared.says_repeats else ""
@@ -155,7 +154,7 @@ class PackArguments(RunArguments, total=False):
 
 def arguments_module() -> str:
     """Return the content of packer/options/arguments.py."""
-    running = {**_types(OutputOptions), **_types(EngineOptions)}
+    running = _types(RunOptions)
     shaping = _types(PackFields)
     del running["output"], shaping["weights"]  # `packer.pack` has them as arguments
     classes = {"running": running, "shaping": shaping}

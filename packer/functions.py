@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.errors import python_names
+from packer.exporting import write_export
+from packer.options import PackOptions, values_of
+from packer.options.arguments import PackArguments, RunArguments
+from packer.pipeline import appending, materializing, packing, verifying
+from packer.pipeline.job import Job
 from packer.progress import Progress, silent
+from packer.sources.open_sources import split_weights
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from typing_extensions import Unpack
 
     from packer.exporting.write_export import Export
-    from packer.options.arguments import PackArguments, RunArguments
     from packer.options.choices import Compression, EngineName
-    from packer.pipeline.job import Job
     from packer.shards.manifest import Manifest
 
 
@@ -55,15 +59,13 @@ def pack(
         PackerError: an error that the user can fix, in one line: the value, the limit and the remedy.
         TypeError: there is no option of that name, or `max_len` is missing.
     """
-    from packer.options import PackOptions
-    from packer.pipeline.packing import pack as run
-    from packer.sources.open_sources import split_weights
-
+    _refuse_unknown("pack", options, ["output", *PackArguments.__annotations__])
+    if "max_len" not in options:
+        raise TypeError("pack() is missing the keyword argument 'max_len'")
     with python_names():
         sources, weights = split_weights(source)
-        shaping, running = _checked("pack", {"output": output, **options}, PackOptions)
-        out, job = running.pop("output"), _job(running)
-        return run(sources, out, options=PackOptions(weights=weights, **shaping), job=job).manifest
+        shaping = PackOptions(weights=weights, **values_of(PackOptions, options))
+        return packing.pack(sources, options=shaping, job=Job(output=output, **values_of(Job, options))).record
 
 
 def append(
@@ -90,10 +92,9 @@ def append(
         PackerError: an error that the user can fix, in one line.
         TypeError: there is no option of that name.
     """
-    from packer.pipeline.appending import append as run
-
+    _refuse_unknown("append", options, RunArguments.__annotations__)
     with python_names():
-        return run(packed, source, tokenizer=tokenizer, job=_job(_checked("append", options)[1])).manifest
+        return appending.append(packed, source, tokenizer=tokenizer, job=Job(**values_of(Job, options))).record
 
 
 def materialize(
@@ -118,11 +119,9 @@ def materialize(
         PackerError: an error that the user can fix, in one line.
         TypeError: there is no option of that name.
     """
-    from packer.pipeline.materializing import materialize as run
-
+    _refuse_unknown("materialize", options, RunArguments.__annotations__)
     with python_names():
-        _, running = _checked("materialize", {"output": output, **options})
-        return run(index, source, running.pop("output"), job=_job(running)).manifest
+        return materializing.materialize(index, source, job=Job(output=output, **values_of(Job, options))).record
 
 
 def verify(
@@ -153,11 +152,9 @@ def verify(
     Raises:
         PackerError: the packed dataset or the source cannot be read.
     """
-    from packer.pipeline.verifying import verify as run
-
     with python_names():
-        running = {"workers": workers, "engine": engine, "ray_address": ray_address, "progress": progress}
-        yield from run(packed, source, tokenizer=tokenizer, job=_job(_checked("verify", running)[1]))
+        job = Job(workers=workers, engine=engine, ray_address=ray_address, progress=progress)
+        yield from verifying.verify(packed, source, tokenizer=tokenizer, job=job)
 
 
 def export(
@@ -189,47 +186,15 @@ def export(
     Raises:
         PackerError: an error that the user can fix, in one line.
     """
-    from packer.exporting.write_export import export as run
-
     with python_names():
-        _, running = _checked("export", {"output": output, "workers": workers, "sync": sync, "overwrite": overwrite})
-        return run(packed, to=to, compression=compression, progress=progress, **running).export
+        job = Job(output=output, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
+        return write_export.export(packed, to=to, compression=compression, job=job).record
 
 
-def _checked(
-    function: str, arguments: Mapping[str, Any], declaration: type | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Check keyword arguments as the command line does, so that overwrite="no" replaces nothing.
-
-    Return the values of the options that `declaration` declares, and those of the others.
-    A TypeError for an unknown name suggests the nearest one.
-    """
-    from packer.options import options_of
-    from packer.options.command_options import EngineOptions, OutputOptions
-
-    shaping = {} if declaration is None else options_of(declaration)
-    shaping = {name: option for name, option in shaping.items() if name != "weights"}
-    running = options_of(OutputOptions) | options_of(EngineOptions)
-    known = shaping | running
+def _refuse_unknown(function: str, arguments: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise a TypeError that suggests the nearest name if an argument is not known."""
     for name in arguments:
-        if name not in known and name != "progress":
-            nearest = get_close_matches(name, [*known, "progress"], 1, 0.5)
+        if name not in known:
+            nearest = get_close_matches(name, known, 1, 0.5)
             meant = f": did you mean {nearest[0]}?" if nearest else ""
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{meant}")
-    missing = [name for name, option in shaping.items() if option.is_required and name not in arguments]
-    if missing:
-        raise TypeError(f"{function}() is missing the keyword argument {missing[0]!r}")
-    values = {name: known[name].converted(value) if name in known else value for name, value in arguments.items()}
-    for name in running.keys() & values.keys():
-        running[name].check(values[name])
-    return {name: values.pop(name) for name in shaping if name in values}, values
-
-
-def _job(values: dict[str, Any]) -> Job:
-    """Return how a dataset is written, given the options of `OutputOptions` and `EngineOptions` and the callback."""
-    from packer.options import options_of
-    from packer.options.command_options import EngineOptions
-    from packer.pipeline.job import Job
-
-    engine = {name: values.pop(name) for name in options_of(EngineOptions) if name in values}
-    return Job(engine=EngineOptions(**engine), **values)

@@ -16,6 +16,7 @@ from packer.errors import SourceError
 from packer.inputs.mapped_files import map_file
 from packer.pipeline import packing, write_shards
 from packer.pipeline import tokenizing as tokenizing_module
+from packer.pipeline.job import Job
 from tests.chat_templates import save_tokenizer
 from tests.test_kept import write
 from tests.test_pack import made_documents
@@ -102,8 +103,9 @@ def test_text_that_changes_while_it_is_tokenized_is_named(tmp_path, monkeypatch)
     source.write_text(json.dumps({"text": "hello"}) + "\n")
     check = tokenizing_module.check_tokenizing
     monkeypatch.setattr(tokenizing_module, "check_tokenizing", lambda *args: appended(source) or check(*args))
+    options = PackOptions(max_len=1, tokenizer=str(tokenizer))
     with pytest.raises(SourceError, match=r"a\.jsonl: the file changed from"):
-        tokenizing_module.tokenize(source, tmp_path / "out", options=PackOptions(max_len=1, tokenizer=str(tokenizer)))
+        tokenizing_module.tokenize(source, options=options, job=Job(output=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.options import PackOptions
+from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text import Encoder, TextError, TextOptions, recognize
 from tests.chat_templates import (
@@ -349,7 +350,8 @@ def test_weights_and_system_prompts_reach_the_rows_from_every_format(tmp_path, t
     outputs = []
     for name in ("rows.jsonl", "rows.parquet", "saved"):
         options = PackOptions(max_len=1, tokenizer=tokenizer_path)
-        kept = tokenize(tmp_path / name, tmp_path / f"{name}-kept", options=options, sync=False).output
+        job = Job(output=tmp_path / f"{name}-kept", sync=False)
+        kept = tokenize(tmp_path / name, options=options, job=job).output
         rows = datasets.load_from_disk(str(kept))
         outputs.append([(row["input_ids"], row["labels"]) for row in rows])
         for row in rows:

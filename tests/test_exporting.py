@@ -395,6 +395,7 @@ def test_the_command_prints_json_and_reports_mistakes_in_one_line(packed, tmp_pa
     found = json.loads(invoke(*arguments, "--to", "torchtune", "--json", "--compression", "snappy").stdout)
     assert found.pop("output") == str(tmp_path / "out")
     assert found.pop("seconds") > 0
+    assert found.pop("compiling") == 0
     assert not found.pop("found_complete")
     assert found == json.loads((tmp_path / "out" / RECORD).read_text())
     assert found["compression"] == "snappy"

@@ -21,6 +21,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
 from packer.sources.text_source import TextDecoder
@@ -278,7 +279,7 @@ def test_only_text_tokenized_in_the_same_way_is_used_again(tmp_path, tokenizer, 
 
     def run(out, **options):
         options = PackOptions(max_len=1, tokenizer=tokenizer, **options)
-        report = tokenize(dataset, out, options=options, workers=1, sync=False).report
+        report = tokenize(dataset, options=options, job=Job(output=out, workers=1, sync=False)).record
         return report, [path.read_bytes() for path in sorted(out.glob("*.arrow"))]
 
     whole, other = run(tmp_path / "whole"), run(tmp_path / "other", eos=False)
@@ -301,7 +302,7 @@ def test_only_text_tokenized_in_the_same_way_is_used_again(tmp_path, tokenizer, 
 def test_a_tokenized_dataset_packs_to_the_same_rows(tmp_path, tokenizer, small):
     for kind, records in KINDS.items():
         source = write_lines(tmp_path / f"{kind}.jsonl", records())
-        result = tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False)
+        result = tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), job=Job(sync=False))
         assert result.output == tmp_path / f"{kind}-tokenized"
         direct = pack(source, tmp_path / f"{kind}-direct", tokenizer)
         assert shards(pack(result.output, tmp_path / f"{kind}-packed", None)) == shards(direct)
@@ -506,10 +507,10 @@ def test_tokens_that_cannot_fit_on_the_disk_are_refused_before_a_text_is_tokeniz
         size = r"\d+\.\d kB"
         message = rf"/rows-tokenized: the tokens need about {size}, 1.0 kB are free: free some space, or choose an"
         with pytest.raises(PackerError, match=message):
-            tokenize(source, options=options, progress=lambda *call: calls.append(call))
+            tokenize(source, options=options, job=Job(progress=lambda *call: calls.append(call)))
         assert not calls
         with_free(patch, 10**6)
-        tokenize(source, options=options, sync=False)
+        tokenize(source, options=options, job=Job(sync=False))
         with_free(patch, 0)  # a complete output needs no space
         assert tokenize(source, options=options).found_complete
 

@@ -17,6 +17,7 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
+from packer.pipeline.job import Job
 from packer.pipeline.packing import pack
 from packer.plan.mixture_shares import WeightCounter, interleave, mixture_targets, take_documents
 from packer.plan.permute import key_of
@@ -452,7 +453,7 @@ def test_the_rows_shown_of_a_mixture_name_sources_and_documents_as_the_packed_ro
     sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
     options = PackOptions(max_len=32, weights=(0.7, 0.3), algorithm=algorithm)
     before = dataset_figures(sources, options=options, for_report=True).shown_rows
-    pack(sources, tmp_path / "out", options=options)
+    pack(sources, options=options, job=Job(output=tmp_path / "out"))
     after = packed_figures(tmp_path / "out", for_report=True).shown_rows
     assert {source for row in after for source in row.sources} == {0, 1}
     for one, other in zip(before, after, strict=True):

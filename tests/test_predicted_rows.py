@@ -29,7 +29,7 @@ GROUPED = [("together", "bfd"), ("apart", "bfd"), ("apart", "ffd")]
 
 def predicted_and_packed(source, out, options):
     found = dataset_figures(source, options=options)
-    made = run_pack(source, out, options=options, job=Job(sync=False)).manifest
+    made = run_pack(source, options=options, job=Job(output=out, sync=False)).record
     return found, made
 
 
@@ -182,6 +182,10 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
 # ---- compare ----
 
 
+def _totals(source, out, options, algorithm):
+    return run_pack(source, options=replace(options, algorithm=algorithm), job=Job(output=out)).record.totals
+
+
 def attention_in(out):
     """Return the sum of squared segment lengths of each row."""
     return [sum(int(n) ** 2 for n, d in zip(row["seq_lengths"], row["doc_ids"], strict=True) if d >= 0)
@@ -208,7 +212,7 @@ def test_compare_predicts_the_rows_of_a_mixture_and_of_groups(tmp_path, options)
         assert "keeps the order of the source" in failure.error
     for outcome in found.outcomes:
         out = tmp_path / outcome.algorithm
-        totals = run_pack(sources, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
+        totals = _totals(sources, out, options, outcome.algorithm)
         rows = attention_in(out)
         assert (outcome.figures.rows, outcome.figures.row_figures.segments) == (totals.rows, totals.segments)
         assert outcome.figures.row_figures.attention == sum(rows)
@@ -226,7 +230,7 @@ def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
     assert {failure.algorithm for failure in found.failures} == {"wrapped", *(["sequential"] if grouped else [])}
     for outcome in found.outcomes:
         out = tmp_path / outcome.algorithm
-        totals = run_pack(source, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
+        totals = _totals(source, out, options, outcome.algorithm)
         assert (outcome.figures.rows, outcome.figures.row_figures.segments) == (totals.rows, totals.segments)
         assert outcome.figures.row_figures.attention == sum(attention_in(out))
         assert outcome.figures.row_figures.segments_per_row.max % 2 == 0

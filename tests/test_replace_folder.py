@@ -14,6 +14,7 @@ from packer.exporting.write_export import EXPORT
 from packer.options import PackOptions
 from packer.output import replace_folder
 from packer.output.unfinished_output import PACKED, Kind
+from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
 from tests.kills import Killed
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
@@ -39,7 +40,7 @@ def command(request, tmp_path, tokenizer) -> Command:  # noqa: F811
 
         def run(out: Path, version: int, overwrite: bool) -> object:
             options = PackOptions(max_len=1, tokenizer=tokenizer, eos=not version)
-            return tokenize(source, out, options=options, workers=1, sync=False, overwrite=overwrite)
+            return tokenize(source, options=options, job=Job(output=out, workers=1, sync=False, overwrite=overwrite))
 
         return Command(kind=TOKENIZED, run=run)
     source = save_arrow(inputs / "source.arrow", made_documents(20))
@@ -254,9 +255,9 @@ def test_a_kill_at_the_very_end_does_not_repeat_tokenizing(tmp_path, tokenizer, 
 
         patch.setattr(Path, "rename", rename)
         with pytest.raises(Killed):
-            tokenize(source, out, options=options, workers=1)
+            tokenize(source, options=options, job=Job(output=out, workers=1))
     (made,) = (path.stat().st_ino for path in (tmp_path / ".out.packer-tokenizing").rglob("*.arrow"))
-    tokenize(source, out, options=options, workers=1)
+    tokenize(source, options=options, job=Job(output=out, workers=1))
     assert (out / "data-00000-of-00001.arrow").stat().st_ino == made
     assert not hidden_in(tmp_path)
 

@@ -10,6 +10,7 @@ import pytest
 from packer.cli.run_summary import render_manifest_summary
 from packer.figures.dataset_figures import Figures
 from packer.figures.figure_tables import render_figures
+from packer.figures.plain_text import duration_and_compiling
 from packer.figures.row_figures import RowFigures
 from packer.shards.manifest import Manifest
 from tests.made_figures import figures_of, rows_of
@@ -58,7 +59,7 @@ def summary_of(
     part = {"source": content["source"], "totals": content["totals"], "shards": len(content["shards"])}
     manifest = Manifest.from_dict({**content, "generations": [part]})
     return render_manifest_summary(
-        manifest, rows=rows, output="OUT", seconds=1.234, compiling=compiling, verbose=verbose
+        manifest, rows=rows, output="OUT", took=duration_and_compiling(1.234, compiling), verbose=verbose
     )
 
 

@@ -220,24 +220,24 @@ def test_a_source_that_cannot_fit_on_the_disk_is_refused_before_decoding(tmp_pat
     path = write(tmp_path / "a", kind, made_documents(2000))
     with_free(monkeypatch, 200_000)
     calls = []
-    job = Job(progress=lambda *call: calls.append(call))
+    job = Job(output=tmp_path / "out", progress=lambda *call: calls.append(call))
     size = r"\d+\.\d kB"
     message = (
         f"/out: the decoded source needs (about|up to) {size} and the rows about {size}, 200.0 kB are free: "
         "free some space, or choose an --output with more$"
     )
     with pytest.raises(PackerError, match=message):
-        pack(path, tmp_path / "out", options=PackOptions(max_len=64), job=job)
+        pack(path, options=PackOptions(max_len=64), job=job)
     assert not calls
     with_free(monkeypatch, 10**9)
-    assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals.documents == 2000
+    assert pack(path, options=PackOptions(max_len=64), job=Job(output=tmp_path / "out")).record.totals.documents == 2000
 
 
 def test_documents_that_may_be_dropped_need_no_free_space(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "parquet", made_documents(2000))
     with_free(monkeypatch, 200_000)
     options = PackOptions(max_len=2, long="drop")
-    assert pack(path, tmp_path / "out", options=options).manifest.totals.documents == 2000
+    assert pack(path, options=options, job=Job(output=tmp_path / "out")).record.totals.documents == 2000
 
 
 def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tmp_path, monkeypatch):
@@ -245,15 +245,15 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
     options = PackOptions(max_len=64, shard_size=10 * 64 * 8)
     with_free(monkeypatch, 51_199)
     with pytest.raises(PackerError, match=r"/out: the rows to be written need 51\.2 kB, 51\.2 kB are free: free some"):
-        pack(path, tmp_path / "out", options=options)
+        pack(path, options=options, job=Job(output=tmp_path / "out"))
     assert not list((tmp_path / "out").glob("data-*"))
     with monkeypatch.context() as patch:  # six shards, then the process dies
         kill(patch, "data-00006-", error=KeyboardInterrupt)
         with_free(patch, 51_200)
         with pytest.raises(KeyboardInterrupt):
-            pack(path, tmp_path / "out", options=options, job=Job(workers=1))
+            pack(path, options=options, job=Job(output=tmp_path / "out", workers=1))
     with_free(monkeypatch, 4 * 10 * 64 * 8)  # rows that are written need no space again
-    assert pack(path, tmp_path / "out", options=options).manifest.totals.rows == 100
+    assert pack(path, options=options, job=Job(output=tmp_path / "out")).record.totals.rows == 100
 
 
 def test_the_command_prints_the_space_that_decoding_needs_unless_that_is_little(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from packer.cli import cli
 from packer.cli.run_summary import render_manifest_summary
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.small import shrink
@@ -50,7 +51,8 @@ def weighed(sources):
 
 def tokenized(source, tokenizer, **options):
     out = source.with_name(f"{source.stem}-tokenized")
-    return tokenize(source, out, options=PackOptions(max_len=1, tokenizer=tokenizer, **options), sync=False).output
+    text = PackOptions(max_len=1, tokenizer=tokenizer, **options)
+    return tokenize(source, options=text, job=Job(output=out, sync=False)).output
 
 
 # ---- rows ----
@@ -107,7 +109,7 @@ def test_loss_covers_all_of_a_token_source_without_labels(tmp_path):
         assert manifest.totals.tokens_trained == 2 + 3 + 1
         assert manifest.source.labels
         assert list(packer.verify(out, order)) == []
-        summary = render_manifest_summary(manifest, output="out", seconds=1)
+        summary = render_manifest_summary(manifest, output="out", took="1 s")
         assert "All tokens of source.jsonl are trained" in summary
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
 else:
     _ParamType = click.ParamType  # generic at run time since click 8.4 only
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 ARGUMENTS = "packer.arguments"
 """Where the context has the words of the command line after `packer`."""
@@ -50,58 +48,45 @@ PackedSources = Annotated[
 ]
 
 
-def command(**settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command of a function: of its arguments, its groups of `options`, and parameters annotated with `Option`.
-
-    The settings are those of `PackerCommand`.
-    """
-    return click.command(cls=PackerCommand, **settings)
-
-
-def options(
-    declaration: type, *names: str, without: tuple[str, ...] = (), of: str | None = None, **changes: Any
-) -> Callable[[Function], Function]:
-    """Add the options that a dataclass declares to a command.
+def command(
+    *declarations: type, changes: Mapping[str, Mapping[str, Any]] | None = None, resumes: bool = False, **settings: Any
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function; its options are those declared for it, and parameters annotated with `Option`.
 
     Args:
-        declaration: the dataclass; see `packer.options.option`.
-        names: options to add; by default all.
-        without: options to leave out.
-        of: name of a command, to which options are limited that declare it.
-        changes: fields of `Option` that differ in this command.
+        declarations: dataclasses of options, of which the command has those that name it.
+        changes: fields of `Option` that differ in this command, by the name of the option.
+        resumes: whether the command continues where it was interrupted, which the message of an interrupt says.
+        settings: as for `click.Command`.
     """
-    declared = options_of(declaration)
-    chosen = [declared[name] for name in names or declared if name not in without]
-
-    def add(function: Function) -> Function:
-        for option in reversed(chosen):
-            if of is None or of in option.commands:
-                function = click.option(cls=DeclaredOption, declared=replace(option, **changes))(function)
-        return function
-
-    return add
-
-
-def values_of(declaration: type, values: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values of a command that belong to a declaration: keyword arguments for it."""
-    return {name: values[name] for name in options_of(declaration) if name in values}
-
-
-def _debug(*, debug: Annotated[bool, Option("Show the traceback of an error.", GENERAL)] = False) -> None:
-    """Declare the option of every command."""
+    return click.command(
+        cls=PackerCommand, declarations=declarations, changes=changes or {}, resumes=resumes, **settings
+    )
 
 
 class PackerCommand(click.Command):
-    """A command with `--debug` that prints errors as one line, and lists its options under headings.
+    """A command with `--debug` that prints errors as one line, and lists its options under headings."""
 
-    If it `resumes` where it was interrupted, the message of an interrupt says so.
-    """
-
-    def __init__(self, *arguments: Any, resumes: bool = False, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
+    def __init__(
+        self,
+        name: str,
+        *,
+        declarations: tuple[type, ...],
+        changes: Mapping[str, Mapping[str, Any]],
+        resumes: bool,
+        **settings: Any,
+    ) -> None:
+        super().__init__(name, **settings)
+        assert self.callback is not None
         self.resumes = resumes
-        declared = {**(options_of(self.callback) if self.callback else {}), **options_of(_debug)}
-        self.params += [DeclaredOption([], declared=option) for option in declared.values()]
+        declared = [
+            replace(option, **changes.get(option.name, {}))
+            for declaration in declarations
+            for option in options_of(declaration).values()
+            if name in option.commands
+        ]
+        self.params += [DeclaredOption(option) for option in (*declared, *options_of(self.callback).values())]
+        self.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
         """See `click.Command`; `--config`, `--like` and `--chat-template` read files."""
@@ -138,7 +123,7 @@ def heading_of(option: click.Option) -> str:
 class DeclaredOption(click.Option):
     """An option of a command, made from a declaration."""
 
-    def __init__(self, param_decls: list[str], *, declared: Option) -> None:
+    def __init__(self, declared: Option) -> None:
         self.declared = declared
         default, is_list = declared.default, declared.is_list and declared.convert is None
         settings: dict[str, Any] = {"metavar": declared.metavar}
@@ -148,8 +133,9 @@ class DeclaredOption(click.Option):
         else:
             settings |= {"type": _type_of(declared), "multiple": is_list}
             settings["show_default"] = declared.default_words is None and default not in (None, ..., ())
-        flags = [*declared.flags, declared.name, *param_decls]
-        super().__init__(flags, help=_help(declared, repeats=settings.get("multiple", False)), **settings)
+        super().__init__(
+            [*declared.flags, declared.name], help=_help(declared, repeats=settings.get("multiple", False)), **settings
+        )
 
 
 def _help(option: Option, *, repeats: bool) -> str:

@@ -6,16 +6,18 @@ import json
 
 import click
 
-from packer.cli.command import AsJson, BatchSize, command, options, values_of
+from packer.cli.command import AsJson, BatchSize, command
 from packer.cli.progress_bars import progress_bars
 from packer.cli.source_options import MixtureSources, sources_and_weights
-from packer.options import PackOptions
+from packer.options import PackOptions, values_of
 
 
-@command(short_help="Compare the rows that each algorithm needs.")
+@command(
+    PackOptions,
+    changes={"algorithm": {"is_list": True, "default": (), "help": "Run only this algorithm."}},
+    short_help="Compare the rows that each algorithm needs.",
+)
 @click.argument("dataset", nargs=-1)
-@options(PackOptions, of="compare")
-@options(PackOptions, "algorithm", is_list=True, default=(), help="Run only this algorithm.")
 def compare(
     dataset: tuple[str, ...],
     algorithm: tuple[str, ...],

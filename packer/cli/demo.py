@@ -10,10 +10,9 @@ from pathlib import Path
 import click
 
 from packer.cli import command_named
-from packer.cli.command import command, options
+from packer.cli.command import command
 from packer.errors import PackerError
-from packer.options import PackOptions
-from packer.options.command_options import OutputOptions
+from packer.options import PackOptions, RunOptions
 
 _VOCAB_SIZE = 4096
 _TRAINING_FILES = 400  # more files barely change the tokenizer
@@ -57,15 +56,20 @@ def write_corpus(folder: Path) -> Path:
     return path
 
 
-@command(resumes=True, short_help="Pack the source files of this machine's Python.")
-@options(
-    OutputOptions,
-    "output",
-    default=Path("packer-demo"),
-    default_words=None,
-    help="Folder for the corpus and the packed dataset.",
+@command(
+    RunOptions,
+    PackOptions,
+    changes={
+        "output": {
+            "default": Path("packer-demo"),
+            "default_words": None,
+            "help": "Folder for the corpus and the packed dataset.",
+        },
+        "max_len": {"default": 4096},
+    },
+    resumes=True,
+    short_help="Pack the source files of this machine's Python.",
 )
-@options(PackOptions, "max_len", default=4096)
 def demo(output: Path, max_len: int) -> None:
     """Pack the source files of this machine's Python standard library; nothing is downloaded.
 

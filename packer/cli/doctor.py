@@ -121,6 +121,7 @@ def _compile_kernels() -> None:
     from packer.algorithms import ALGORITHMS, Algorithm, jit
     from packer.options import PackOptions
     from packer.pipeline.comparing import compare
+    from packer.pipeline.job import Job
     from packer.pipeline.packing import pack
     from packer.pipeline.verifying import verify
 
@@ -134,7 +135,8 @@ def _compile_kernels() -> None:
             source, out = folder / f"{kind}.arrow", folder / kind
             with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
                 writer.write_table(table)
-            pack(source, out, options=PackOptions(max_len=64, shard_size=8_000, add_column=("position_ids",)))
+            options = PackOptions(max_len=64, shard_size=8_000, add_column=("position_ids",))
+            pack(source, options=options, job=Job(output=out))
             assert not list(verify(out, source))
         compare(source, options=PackOptions(max_len=64))
     histogram = np.zeros(65, np.int64)  # small, but no heuristic packs it as tightly as the bounds allow

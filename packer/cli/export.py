@@ -8,12 +8,11 @@ from typing import Annotated
 
 import click
 
-from packer.cli.command import AsJson, UserPath, command, options
-from packer.cli.writing_commands import print_result, run_job
+from packer.cli.command import AsJson, UserPath, command
+from packer.cli.writing_commands import write_output
 from packer.exporting.targets import TARGETS
-from packer.options import Option
+from packer.options import Option, RunOptions
 from packer.options.choices import Compression
-from packer.options.command_options import OutputOptions
 from packer.options.option import OUTPUT
 
 To = Annotated[
@@ -40,25 +39,27 @@ Every shard becomes one file. An interrupted export never looks complete.
 """
 
 
-@command(short_help="Write a packed dataset with the columns of another trainer.", help=HELP)
+@command(
+    RunOptions,
+    changes={"output": {"default_words": "PACKED-TO"}},
+    short_help="Write a packed dataset with the columns of another trainer.",
+    help=HELP,
+)
 @click.argument("packed", type=UserPath())
-@options(OutputOptions, "output", default_words="PACKED-TO")
-@options(OutputOptions, without=("output",))
 def export(
     packed: Path, *, to: To, compression: PageCompression = "zstd", as_json: AsJson = False, **values: object
 ) -> None:
     """Run the command; `HELP` describes it."""
-    from packer.cli.run_summary import render_export
-    from packer.exporting.write_export import export as run
+    from packer.cli.run_summary import export_summary
+    from packer.exporting import write_export
 
-    result, took = run_job(run, packed, values=values, to=to, compression=compression)
-    record = result.export.to_dict()
-    made = "exported in the same way from the same rows"
-    print_result(
-        result,
-        record,
-        took,
-        lambda: render_export(record, output=str(result.output), **took),
-        complete=f"is complete, {made}: nothing to do (its files have the recorded sizes)",
+    write_output(
+        write_export.export,
+        packed,
+        to=to,
+        compression=compression,
+        values=values,
+        summary=export_summary,
+        complete="is complete, exported in the same way from the same rows",
         as_json=as_json,
     )

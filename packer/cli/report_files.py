@@ -22,6 +22,8 @@ from packer.stores import RemotePath
 if TYPE_CHECKING:
     from packer.figures.dataset_figures import Figures
 
+Decode = Callable[[Any], str]
+"""Function from token ids to text."""
 
 Report = Annotated[
     Path | None,
@@ -58,7 +60,7 @@ def check_report_files(
         raise OptionError("--with-text needs --tokenizer, which makes text of tokens")
 
 
-def text_decoder(*, with_text: bool, tokenizer: str | None) -> Callable[[Any], str] | None:
+def text_decoder(*, with_text: bool, tokenizer: str | None) -> Decode | None:
     """Return the function from token ids to text; None to show no text."""
     if not with_text or tokenizer is None:
         return None

@@ -1,7 +1,7 @@
 """The segments in one row of a packed dataset: as a table, as text, and as JSON."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,10 +10,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.cli.report_files import Decode
 from packer.figures.plain_text import count_of, render_table
-
-Decode = Callable[[Any], str]
-"""Function from token ids to text."""
 
 _SHOWN_TOKENS = 8
 """Tokens of a segment that the table shows."""

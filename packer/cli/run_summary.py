@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packer.facts import REJECTED, TextIdentity, Totals
 from packer.figures.figure_tables import mixing_facts, render_mixture
-from packer.figures.plain_text import count_of, duration, duration_and_compiling, folded, number, percent, render_table
+from packer.figures.plain_text import count_of, folded, number, percent, render_table
 from packer.figures.row_figures import RowFigures
 from packer.options import PackOptions, byte_size
-from packer.pipeline.tokenizing import TokenizeReport
+from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
 from packer.stores import AnyPath, any_path
 
 if TYPE_CHECKING:
     from packer.attention.implementations import Verdict
     from packer.attention.load_model import SmallModel
+    from packer.exporting.write_export import Export
+    from packer.pipeline.job import Written
+    from packer.pipeline.tokenizing import TokenizeReport
 
 Fact = list[str]
 """A line of a summary: name, number and note."""
@@ -30,25 +34,26 @@ _EXPLAINED = (
 """What `--verbose` says about the figures that are in no other summary."""
 
 
-def render_manifest_summary(
-    manifest: Manifest,
-    *,
-    rows: RowFigures | None = None,
-    output: str,
-    seconds: float,
-    compiling: float = 0,
-    verbose: bool = False,
-) -> str:
-    """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
+def pack_summary(written: Written[Manifest], took: str, *, verbose: bool) -> str:
+    """Return the summary of `packer pack` and `packer materialize`; with `verbose`, also how mixed the rows are."""
+    rows = None
+    if verbose and isinstance(written.output, Path):  # in object storage, `packer stats` reads the boundaries
+        from packer.pipeline.collect_figures import sampled_rows
 
-    `rows` says how mixed all rows or some of them are, and `compiling` how many of the seconds kernels were compiled.
-    With `verbose`, every figure is shown, and what it means; otherwise zeros are left out.
+        rows = sampled_rows(written.output, written.record)
+    return render_manifest_summary(written.record, output=str(written.output), took=took, rows=rows, verbose=verbose)
+
+
+def render_manifest_summary(
+    manifest: Manifest, *, output: str, took: str, rows: RowFigures | None = None, verbose: bool = False
+) -> str:
+    """Return the number of rows, and what happened to every document and token.
+
+    `rows` says how mixed all rows or some of them are. With `verbose`, every figure is shown, and what it means;
+    otherwise zeros are left out.
     """
-    options, path = manifest.options, any_path(output) / manifest.rejected_name
-    lines = [
-        *_rows_summary("Packed", manifest, rows, duration_and_compiling(seconds, compiling), verbose=verbose),
-        *_rejected_lines(manifest.totals.documents_rejected, path),
-    ]
+    options = manifest.options
+    lines = _rows_summary("Packed", manifest, output, took, rows=rows, verbose=verbose)
     lines.append(f"Written to {output}")
     if options.lengths_column is not None:
         lines[-1] += f"; packer.rows({output!r}) has the documents of each row"
@@ -57,18 +62,18 @@ def render_manifest_summary(
     return "\n".join(lines)
 
 
-def render_append_summary(
-    manifest: Manifest, added: Manifest, *, output: str, seconds: float, compiling: float = 0, verbose: bool = False
-) -> str:
-    """Return the summary of `packer append`: what happened to the new documents, and what the dataset has now."""
+def append_summary(written: Written[Manifest], took: str, *, verbose: bool) -> str:
+    """Return what happened to the documents that `packer append` added, and what the dataset has now."""
+    manifest, output = written.record, str(written.output)
     documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.rows, "row")
-    lines = _rows_summary("Appended", added, None, duration_and_compiling(seconds, compiling), verbose=verbose)
-    lines += _rejected_lines(added.totals.documents_rejected, any_path(output) / added.rejected_name)
+    lines = _rows_summary("Appended", parts_of(manifest)[-1], output, took, verbose=verbose)
     lines.append(f"{output} has {len(manifest.generations)} generations now: {documents} in {packed_rows}")
     return "\n".join(lines)
 
 
-def _rows_summary(done: str, manifest: Manifest, rows: RowFigures | None, took: str, *, verbose: bool) -> list[str]:
+def _rows_summary(
+    done: str, manifest: Manifest, output: str, took: str, *, rows: RowFigures | None = None, verbose: bool
+) -> list[str]:
     options, totals = manifest.options, manifest.totals
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.rows, "row")
     facts = [
@@ -86,30 +91,30 @@ def _rows_summary(done: str, manifest: Manifest, rows: RowFigures | None, took: 
         lines += [folded(sentence) for sentence in (_EXPLAINED if rows is not None else _EXPLAINED[:1])]
     if options.weights:
         lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
-    return [*lines, *_warnings(options, totals), *_text_lines(manifest)]
+    rejected = _rejected_lines(totals.documents_rejected, any_path(output) / manifest.rejected_name)
+    return [*lines, *_warnings(options, totals), *_text_lines(manifest), *rejected]
 
 
-def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> str:
-    """Return the summary of `packer export`, given the content of its record file."""
-    packed, files = record["packed"], record["files"]
-    rows = f"{count_of(packed['rows'], 'row')} of {packed['max_len']:,} tokens"
-    size = byte_size(sum(file["bytes"] for file in files))
-    compression = "" if record["compression"] == "none" else f", {record['compression']}"
+def export_summary(written: Written[Export], took: str) -> str:
+    """Return the summary of `packer export`."""
+    export = written.record
+    rows, max_len = sum(file.rows for file in export.files), export.packed["max_len"]
+    compression = "" if export.compression == "none" else f", {export.compression}"
     return "\n".join(
         [
-            f"Exported {rows} to {record['to']} in {duration(seconds)}",
-            render_table(list(record["columns"].items()), align="<<"),
-            f"{count_of(len(files), 'file')}, {size}{compression}",
-            f"Written to {output}",
+            f"Exported {count_of(rows, 'row')} of {max_len:,} tokens to {export.to} in {took}",
+            render_table(list(export.columns.items()), align="<<"),
+            f"{count_of(len(export.files), 'file')}, {byte_size(export.bytes)}{compression}",
+            f"Written to {written.output}",
         ]
     )
 
 
-def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> str:
+def tokenize_summary(written: Written[TokenizeReport], took: str) -> str:
     """Return the summary of `packer tokenize`."""
-    source = report.source
+    report, source = written.record, written.record.source
     counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
-    lines = [f"Tokenized {counts} in {duration(seconds)}"]
+    lines = [f"Tokenized {counts} in {took}"]
     facts = [
         *_rejected_facts(report.documents_rejected),
         *_text_facts(report.documents_untrained, report.documents_straddling),
@@ -117,7 +122,8 @@ def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> 
     if facts := _without_zeros(facts):
         lines.append(render_table(facts, align="<><"))
     lines.append(f"With {report.tokenizer}, {_text_identity(report.text)}")
-    lines += [*_rejected_lines(report.documents_rejected, any_path(output) / REJECTED), f"Written to {output}"]
+    lines += _rejected_lines(report.documents_rejected, written.output / REJECTED)
+    lines.append(f"Written to {written.output}")
     return "\n".join(lines)
 
 

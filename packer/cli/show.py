@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from packer.cli.command import AsJson, PackedSources, UserPath, command, options
+from packer.cli.command import AsJson, PackedSources, UserPath, command
 from packer.errors import PackerError
 from packer.options import Option, PackOptions
 from packer.options.option import GENERAL
@@ -31,12 +31,13 @@ Document = Annotated[
 
 
 @command(
+    PackOptions,
+    changes={"tokenizer": {"help": "Show text instead of token ids."}},
     short_help="Show a row of a packed dataset, or a document.",
     context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option
 )
 @click.argument("packed", type=UserPath())
 @click.argument("row", type=int, required=False)
-@options(PackOptions, "tokenizer", help="Show text instead of token ids.")
 def show(
     packed: Path,
     row: int | None,

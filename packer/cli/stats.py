@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from packer.cli.command import AsJson, BatchSize, command, options, values_of
+from packer.cli.command import AsJson, BatchSize, command
 from packer.cli.config_options import like_option
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import MixtureSources, sources_and_weights
 from packer.errors import OptionError, PackerError
-from packer.options import Option, PackOptions
+from packer.options import Option, PackOptions, values_of
 from packer.options.choices import ReportPlot
 from packer.options.option import OUTPUT
 from packer.options.values import as_length
@@ -45,20 +45,22 @@ Plot = Annotated[Path | None, Option("SVG file to write: one plot of the report.
 PlotOf = Annotated[ReportPlot, Option("The plot that --plot writes.", OUTPUT, metavar="NAME")]
 
 
-@command(short_help="Show the padding of a dataset now, and when packed.")
+@command(
+    PackOptions,
+    changes={
+        "max_len": {
+            "help": "Number of tokens in a row, or several to compare, as in 512,1k,2k; not for packed datasets.",
+            "is_list": True,
+            "default": (4096,),
+            "default_words": "4096",
+            "metavar": "N[,N...]",
+            "convert": _ascending,
+        }
+    },
+    short_help="Show the padding of a dataset now, and when packed.",
+)
 @click.argument("dataset", nargs=-1)
 @like_option
-@options(
-    PackOptions,
-    "max_len",
-    help="Number of tokens in a row, or several to compare, as in 512,1k,2k; not for packed datasets.",
-    is_list=True,
-    default=(4096,),
-    default_words="4096",
-    metavar="N[,N...]",
-    convert=_ascending,
-)
-@options(PackOptions, of="stats")
 def stats(
     dataset: tuple[str, ...],
     max_len: tuple[int, ...],

@@ -7,24 +7,24 @@ import sys
 
 import click
 
-from packer.cli.command import AsJson, PackedSources, UserPath, command, options, values_of
+from packer.cli.command import AsJson, PackedSources, UserPath, command
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.progress_bars import progress_bars
-from packer.options import PackOptions
-from packer.options.command_options import EngineOptions, OutputOptions
+from packer.options import PackOptions, RunOptions, values_of
 from packer.stores import AnyPath
 
 
-@command(short_help="Check a packed dataset, also against its source.")
-@click.argument("packed", type=UserPath())
-@options(PackOptions, "tokenizer", help="Tokenizer of a --source of text, if its name in the manifest is not enough.")
-@options(OutputOptions, "workers", help="Number of shards that are checked at a time.")
-@options(
-    EngineOptions,
-    "engine",
-    help="What checks the shards: threads of this machine, or a Ray cluster with the same storage.",
+@command(
+    PackOptions,
+    RunOptions,
+    changes={
+        "tokenizer": {"help": "Tokenizer of a --source of text, if its name in the manifest is not enough."},
+        "workers": {"help": "Number of shards that are checked at a time."},
+        "engine": {"help": "What checks the shards: threads of this machine, or a Ray cluster with the same storage."},
+    },
+    short_help="Check a packed dataset, also against its source.",
 )
-@options(EngineOptions, "ray_address")
+@click.argument("packed", type=UserPath())
 def verify(
     packed: AnyPath, tokenizer: str | None, sources: PackedSources = (), as_json: AsJson = False, **values: object
 ) -> None:
@@ -36,12 +36,10 @@ def verify(
     from packer.pipeline.verifying import verify as verify_rows
     from packer.shards.reader import read_manifest
 
-    writing, engine = values_of(OutputOptions, values), EngineOptions(**values_of(EngineOptions, values))
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
-        faults = list(
-            verify_rows(packed, source, tokenizer=tokenizer, job=Job(engine=engine, progress=progress, **writing))
-        )
+        job = Job(progress=progress, **values_of(Job, values))
+        faults = list(verify_rows(packed, source, tokenizer=tokenizer, job=job))
         manifest = None if faults else read_manifest(packed)
     if as_json:
         click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults}, indent=1))

@@ -30,7 +30,8 @@ from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Kind
 from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import check_files
-from packer.progress import Progress, silent
+from packer.pipeline.job import Job, Written
+from packer.progress import Progress
 from packer.shards.files import HashingFile
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
@@ -96,44 +97,23 @@ class Export(JsonRecord):
         return {"export_version": EXPORT_VERSION, **JsonRecord.to_dict(self)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExportResult:
-    """Result of `export`."""
-
-    export: Export
-    """Record of the export."""
-
-    output: Path
-    """Folder of the export."""
-
-    found_complete: bool
-    """Whether it was complete before, with the same options and from the same rows."""
-
-
 def export(
     packed: str | Path,
-    output: str | Path | None = None,
     *,
     to: str,
     compression: str = "zstd",
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
-    progress: Progress = silent,
-) -> ExportResult:
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> Written[Export]:
     """Write a packed dataset as Parquet for another trainer; an export that is complete is left as it is.
 
     A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory.
 
     Args:
         packed: folder of the packed dataset.
-        output: folder to write; by default the packed dataset's name with "-TARGET".
         to: target whose columns are written; a name in TARGETS.
         compression: codec of the Parquet pages; one of COMPRESSIONS.
-        workers: files written at a time; by default the cores this process may use. Does not change the bytes.
-        sync: fsync every file and folder.
-        overwrite: replace an existing export, once the new one is complete.
-        progress: callback, called as `progress("export", done, total)` in tokens.
+        job: how it is written, by this process alone: where (by default the packed dataset's name with "-TARGET"), with
+            how many files at a time, and whether an existing export is replaced.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
@@ -143,7 +123,7 @@ def export(
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     dataset = _load_with_tokens(packed)
-    out = _output(dataset.path, output, to)
+    out = _output(dataset.path, job.output, to)
     facts = {
         "fingerprint": dataset.fingerprint,
         "format_version": dataset.manifest.format_version,
@@ -153,15 +133,15 @@ def export(
     }
     with system_errors(out, resumes=False):
         restore(out, EXPORT)
-        found = None if overwrite else _found(out)
+        found = None if job.overwrite else _found(out)
         if found is not None:
             _check_complete(out, found, to=to, compression=compression, packed=facts)
-            return ExportResult(export=found, output=out, found_complete=True)
-        with claim(out, EXPORT, None, sync=sync, overwrite=overwrite) as folder:
-            writer = _Writer(dataset, folder.building, TARGETS[to], compression, sync=sync, progress=progress)
-            record = writer.write_all(to, facts, workers or available_workers())
+            return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
+        with claim(out, EXPORT, None, sync=job.sync, overwrite=job.overwrite) as folder:
+            writer = _Writer(dataset, folder.building, TARGETS[to], compression, sync=job.sync, progress=job.progress)
+            record = writer.write_all(to, facts, job.workers or available_workers())
             folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
-    return ExportResult(export=record, output=out, found_complete=False)
+    return Written(record=record, output=out)
 
 
 def _load_with_tokens(packed: str | Path) -> PackedDataset:
@@ -179,7 +159,7 @@ def _load_with_tokens(packed: str | Path) -> PackedDataset:
     return dataset
 
 
-def _output(packed: AnyPath, output: str | Path | None, to: str) -> Path:
+def _output(packed: AnyPath, output: str | AnyPath | None, to: str) -> Path:
     """Return the folder to write, by default next to the packed dataset."""
     assert isinstance(packed, Path)
     source = packed if packed.name not in ("", "..") else packed.resolve()

@@ -11,8 +11,8 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -81,7 +81,7 @@ class Option:
     """Whether the sentence itself says that the option may be repeated."""
 
     commands: tuple[str, ...] = ("pack", "stats", "compare")
-    """Commands that have an option of `PackOptions`; none if its value follows from another option."""
+    """Commands that have the option; none if its value follows from another option."""
 
     needs_tokens: bool = False
     """Whether the number of rows depends on the tokens under this option, so that lengths do not predict it."""
@@ -159,6 +159,19 @@ class Option:
         if self.convert is not None:
             value = self.convert(value)
         return tuple(value) if self.is_list and isinstance(value, list) else value
+
+
+def check_options(options: object) -> None:
+    """Check the value of every option that the class of `options` declares; see `Option.check`."""
+    for name, option in options_of(type(options)).items():
+        option.check(getattr(options, name))
+
+
+def values_of(declaration: type, values: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values that belong to a dataclass of options, converted: keyword arguments for it."""
+    declared = options_of(declaration)
+    names = [field.name for field in fields(declaration) if field.name in values]
+    return {name: declared[name].converted(values[name]) if name in declared else values[name] for name in names}
 
 
 def as_json(value: object) -> object:

@@ -44,7 +44,7 @@ class PackFields(JsonRecord):
             most=LONGEST_ROW,
             metavar="N",
             convert=as_length,
-            commands=("pack", "compare"),
+            commands=("pack", "stats", "compare", "demo"),
         ),
     ]
 
@@ -89,7 +89,7 @@ class PackFields(JsonRecord):
             TEXT_AND_CHATS,
             metavar="PATH_OR_ID",
             convert=as_path,
-            commands=OF_TEXT,
+            commands=(*OF_TEXT, "append", "verify", "show"),
         ),
     ] = None
     text_column: Annotated[
@@ -141,7 +141,6 @@ class PackFields(JsonRecord):
             ROWS,
             choices=(*ALGORITHMS, *ALIASES),
             metavar="NAME",
-            commands=("pack", "stats"),
         ),
     ] = "auto"
     max_segments: Annotated[

@@ -12,7 +12,7 @@ from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
 from packer.column_names import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.errors import OptionError, PackerError
 from packer.facts.json_record import read_fields
-from packer.options.option import TEXT_AND_CHATS, as_json, documented, options_of
+from packer.options.option import TEXT_AND_CHATS, as_json, check_options, documented, options_of, values_of
 from packer.options.pack_fields import PackFields
 from packer.options.values import limits_of
 from packer.paths import tokenizer_name
@@ -24,8 +24,7 @@ class PackOptions(PackFields):
     """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
 
     def __post_init__(self) -> None:
-        for name, option in options_of(type(self)).items():
-            option.check(getattr(self, name))
+        check_options(self)
         for conflict in conflicts(self):
             raise OptionError(conflict)
 
@@ -111,7 +110,7 @@ class PackOptions(PackFields):
         types = {name: option.json_type for name, option in declared.items()}
         found = read_fields(content, types, optional, name=name)
         try:
-            return cls(**{name: declared[name].converted(value) for name, value in found.items()})
+            return cls(**values_of(cls, found))
         except PackerError as error:
             raise PackerError(f"the options in the manifest are damaged: {error}") from error
 

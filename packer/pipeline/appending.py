@@ -21,9 +21,9 @@ from packer.output.join_generation import Joining, changed_by_another, finish_jo
 from packer.output.unfinished_output import UnfinishedPack
 from packer.paths import expanded
 from packer.pipeline.complete_output import request_of
-from packer.pipeline.job import Job, build_claimed
+from packer.pipeline.job import Job, Written, build_claimed
 from packer.pipeline.output_place import refuse_inside
-from packer.pipeline.packing import PackResult, pack_into
+from packer.pipeline.packing import pack_into
 from packer.pipeline.verifying import compare_opened
 from packer.planning.make_plan import PLAN_VERSION
 from packer.progress import Progress
@@ -54,7 +54,7 @@ def append(
     *,
     tokenizer: str | None = None,
     job: Job = Job(),  # noqa: B008 (immutable)
-) -> PackResult:
+) -> Written[Manifest]:
     """Append documents to a packed dataset, packed separately with its options; after a kill, the same call resumes.
 
     Until the new manifest replaces the old one, in one step, readers see the old dataset. Existing shards do not
@@ -77,7 +77,7 @@ def append(
 
     # Put in place what an interrupted command had finished.
     prepare = partial(finish_joining, folder, sync=job.sync)
-    with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=job.rank is not None):
+    with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=job.as_rank is not None):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
         target = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
         target.refuse_kind()
@@ -85,12 +85,12 @@ def append(
         options = options_with(folder, target.manifest, tokenizer)
         opened = target.open(source, options)
         if is_last_generation(target, source, opened, options, job.progress):
-            return PackResult(manifest=target.manifest, output=folder, found_complete=True)
+            return Written(record=target.manifest, output=folder, found_complete=True)
 
         # Pack it in a folder inside the dataset, and move it into the dataset.
         is_mine = _join(target, opened, job, is_mine=_pack(target, opened, options, job))
         grown = read_manifest(folder)
-        return PackResult(manifest=grown, output=folder, found_complete=False, finished_elsewhere=not is_mine)
+        return Written(record=grown, output=folder, finished_elsewhere=not is_mine)
 
 
 def _refuse_itself(folder: AnyPath, source: SourceLike) -> None:
@@ -254,7 +254,7 @@ def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) 
     made_of = {"appended_to": xxh3_128_hexdigest(target.manifest.to_bytes()), "plan_version": PLAN_VERSION}
 
     def build(claimed: UnfinishedPack, engine: Engine) -> Manifest:
-        if job.rank is not None and target.has_grown():  # by other ranks, before this one came
+        if job.as_rank is not None and target.has_grown():  # by other ranks, before this one came
             raise FinishedElsewhere
         return pack_into(
             claimed,
@@ -285,13 +285,13 @@ def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> b
     """
     begun = time.monotonic()
     while not is_mine and not target.has_grown():
-        is_mine = time.monotonic() - begun > job.engine.rank_timeout
+        is_mine = time.monotonic() - begun > job.rank_timeout
         time.sleep(_LOOK_AGAIN)
     try:
         if is_mine:
             Joining.of(target.folder, target.generations, sync=job.sync).join()
     except (OSError, PackerError):  # of files that another rank is just moving
-        if job.rank is None or not _is_last_of(read_manifest(target.folder), target, opened):
+        if job.as_rank is None or not _is_last_of(read_manifest(target.folder), target, opened):
             raise
         is_mine = False
     if not _is_last_of(read_manifest(target.folder), target, opened):

@@ -4,44 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from packer.engine import Engine, available_workers
 from packer.errors import OptionError, PackerError
 from packer.heartbeats import Heartbeats
-from packer.options.command_options import EngineOptions
+from packer.options import RunOptions
 from packer.output.claim_pack import claim_pack
 from packer.output.request import Request
 from packer.output.unfinished_output import UnfinishedPack
 from packer.paths import PathList
-from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere, RankOf, Ranks, rank_of
 from packer.shards.manifest import Manifest
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, is_remote
 
+Record = TypeVar("Record")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """How a dataset is written: who does the work, and what it may replace. It does not change the bytes."""
+class Written(Generic[Record]):
+    """Result of a function that writes an output."""
 
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    """Who does the work: this process, several processes, or a Ray cluster."""
+    record: Record
+    """What the output's record says: the manifest of a packed dataset, for example."""
 
-    workers: int | None = None
-    """Number of threads, or of the cores of a Ray cluster that is started here; None for the available cores."""
+    output: AnyPath
+    """Folder of the output."""
 
-    sync: bool = True
-    """Whether files and folders are fsynced."""
+    found_complete: bool = False
+    """Whether the output was complete before, of the same source and with the same options."""
 
-    overwrite: bool = False
-    """Whether an output may be replaced, and the plan of an interrupted run discarded."""
+    checked: str = ""
+    """What was checked if the output was complete before, for a message."""
 
-    progress: Progress = silent
-    """Callback, called as `progress(stage, done, total)` in every stage."""
+    finished_elsewhere: bool = False
+    """Whether another process wrote the record."""
 
-    rank: RankOf | None = None
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job(RunOptions):
+    """How a dataset is written: where, who does the work, and what it may replace. It does not change the bytes."""
+
+    as_rank: RankOf | None = None
     """Which rank this process is, set by `for_output`; None if it claims the output alone, which no store allows."""
 
     def for_output(
@@ -55,11 +62,10 @@ class Job:
 
         `remedy` says what to do instead of `overwrite`.
         """
-        engine = self.engine
-        rank = rank_of(engine.rank, engine.ranks)
-        if rank is not None and engine.engine == "ray":
+        rank = rank_of(self.rank, self.ranks)
+        if rank is not None and self.engine == "ray":
             raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
-        if rank is not None or engine.engine == "ray":
+        if rank is not None or self.engine == "ray":
             name = "--ranks" if rank is not None else "--engine ray"
             if self.overwrite and rank is not None:
                 raise OptionError(f"--overwrite cannot be used with {name}: {remedy}")
@@ -71,15 +77,15 @@ class Job:
                 raise OptionError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
         elif is_remote(output):
             rank = RankOf(rank=0, ranks=1)
-        return replace(self, rank=rank)
+        return replace(self, as_rank=rank)
 
     def alone(self) -> AbstractContextManager[Engine]:
         """Return a context with an engine of which this process is the only one: threads, or a Ray cluster."""
         workers = self.workers or available_workers()
-        if self.engine.engine == "ray":
+        if self.engine == "ray":
             from packer.ray_engine import ray_engine
 
-            return ray_engine(self.engine.ray_address, workers)
+            return ray_engine(self.ray_address, workers)
         return nullcontext(Engine(workers=workers))
 
 
@@ -104,7 +110,7 @@ def build_claimed(
     `build` writes everything, with an engine. `is_complete` is asked again and again; `is_answered` says whether
     the complete dataset is the requested one.
     """
-    shared, patience = job.rank is not None, job.engine.rank_timeout
+    shared, patience = job.as_rank is not None, job.rank_timeout
     try:
         with (
             claim_pack(
@@ -124,9 +130,8 @@ def build_claimed(
 @contextmanager
 def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
     """Yield the engine that runs the tasks, while other processes see its heartbeat."""
-    options = job.engine
-    heartbeats = Heartbeats(store=claimed.store, patience=options.rank_timeout, is_alone=options.ranks is None)
-    rank = job.rank
+    heartbeats = Heartbeats(store=claimed.store, patience=job.rank_timeout, is_alone=job.ranks is None)
+    rank = job.as_rank
     with heartbeats.shown(rank.rank if rank else 0, is_complete) if claimed.is_shared else nullcontext():
         if rank is None:
             with job.alone() as engine:

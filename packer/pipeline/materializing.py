@@ -18,9 +18,9 @@ from packer.options import PackOptions
 from packer.output.unfinished_output import UnfinishedPack
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import request_of
-from packer.pipeline.job import Job
+from packer.pipeline.job import Job, Written
 from packer.pipeline.output_place import refuse_inside
-from packer.pipeline.packing import PackResult, complete, write_dataset
+from packer.pipeline.packing import complete, write_dataset
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.plan.rows import LocatedRows, joined_rows, pieces_of
 from packer.progress import Progress
@@ -39,10 +39,9 @@ from packer.stores import AnyPath, any_path
 def materialize(
     index: str | AnyPath,
     source: SourceLike | Sequence[SourceLike],
-    output: str | AnyPath,
     *,
-    job: Job = Job(),  # noqa: B008 (immutable)
-) -> PackResult:
+    job: Job,
+) -> Written[Manifest]:
     """Write the rows of an index with their tokens: the same bytes as packing its source without `index_only`.
 
     If documents were appended to the index, the result has the same generations.
@@ -51,13 +50,14 @@ def materialize(
         index: folder of the index.
         source: what was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and of the
             sources of all generations.
-        output: folder to write.
-        job: as in `pack`.
+        job: as in `pack`, with the folder to write.
 
     Raises:
         PackerError: the folder is not an index, the source is not that of the index, or as in `pack`.
     """
     # Choose the engine.
+    output = job.output
+    assert output is not None
     job = job.for_output(source, output)
 
     # Open the index, and the source of each of its generations.

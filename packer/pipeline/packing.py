@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -18,7 +18,7 @@ from packer.output.request import Request
 from packer.output.unfinished_output import UnfinishedPack
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import check_complete, is_written, request_of
-from packer.pipeline.job import Job, build_claimed
+from packer.pipeline.job import Job, Written, build_claimed
 from packer.pipeline.output_place import check_decoding, check_mixture, name_after, refuse_inside
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,
@@ -43,7 +43,7 @@ from packer.planning.make_plan import (
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import rejected_name
-from packer.shards.generations import parts_of, with_generation
+from packer.shards.generations import with_generation
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat, row_format_of
@@ -62,51 +62,25 @@ from packer.system_errors import system_errors
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackResult:
-    """Result of `pack`, `append` or `materialize`."""
-
-    manifest: Manifest
-    """Manifest of the packed dataset."""
-
-    output: AnyPath
-    """Folder of the packed dataset."""
-
-    found_complete: bool
-    """Whether it was complete before, of the same source and with the same options, or had the appended documents."""
-
-    checked: str = ""
-    """What was checked if the dataset was complete before, for a message."""
-
-    finished_elsewhere: bool = False
-    """Whether another rank wrote the manifest."""
-
-    @property
-    def appended(self) -> Manifest:
-        """Description of the last generation alone: of the documents that were appended."""
-        return parts_of(self.manifest)[-1]
-
-
 def pack(
     source: SourceLike | Sequence[SourceLike],
-    output: str | AnyPath | None = None,
     *,
     options: PackOptions,
     job: Job = Job(),  # noqa: B008 (immutable)
-) -> PackResult:
-    """Pack a dataset into the folder `output`; after a kill, the same call resumes.
+) -> Written[Manifest]:
+    """Pack a dataset; after a kill, the same call resumes.
 
     Args:
         source: a path, glob, Hub id, or a `datasets` object; or a list of these, mixed by `options.weights`.
-        output: folder to write; by default the source's name with "-packed-MAX_LEN".
         options: options of the pack, which decide its bytes.
-        job: how it is written: who does the work, and what it may replace.
+        job: how it is written: where (by default the source's name with "-packed-MAX_LEN"), who does the work, and what
+            it may replace.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
     """
     # Choose the engine.
-    job = job.for_output(source, output)
+    job = job.for_output(source, job.output)
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
@@ -119,7 +93,8 @@ def pack(
     # Name the output, and pack into it.
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
-    out = output_path(name_after(source, f"packed-{options.max_len}", options.split) if output is None else output)
+    usual = f"packed-{options.max_len}"
+    out = output_path(name_after(source, usual, options.split) if job.output is None else job.output)
     refuse_inside(source, out)
     build = partial(pack_into, opened=opened, watch=watch, options=options, job=job)
     requested = [(opened, request_of(opened, options.to_dict()))]
@@ -140,7 +115,7 @@ def write_dataset(
     *,
     job: Job,
     made_of: Mapping[str, object],
-) -> PackResult:
+) -> Written[Manifest]:
     """Return a dataset that is complete, or claim its folder and build it.
 
     `requested` has the source of each of its generations, and the request for it, and `made_of` what else must be
@@ -154,7 +129,7 @@ def write_dataset(
         if is_packed(out):
             if not job.overwrite:
                 found, checked = check_complete(out, requested, job.progress)
-                return PackResult(manifest=found, output=out, found_complete=True, checked=checked)
+                return Written(record=found, output=out, found_complete=True, checked=checked)
             refuse_replacing(out)
             read_manifest(out)  # only a dataset with a valid manifest is replaced
 
@@ -168,8 +143,8 @@ def write_dataset(
             is_answered=lambda: is_written(out, request),
         )
         if manifest is None:
-            return PackResult(manifest=read_manifest(out), output=out, found_complete=False, finished_elsewhere=True)
-    return PackResult(manifest=manifest, output=out, found_complete=False)
+            return Written(record=read_manifest(out), output=out, finished_elsewhere=True)
+    return Written(record=manifest, output=out)
 
 
 def pack_into(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packer.engine import Engine, available_workers
+from packer.engine import Engine
 from packer.errors import PackerError
 from packer.facts import REJECTED, JsonRecord, SourceIdentity, TextIdentity
 from packer.facts.json_record import Count
@@ -22,10 +22,11 @@ from packer.output.request import Request, RequestedFile, difference
 from packer.output.unfinished_output import UNREADABLE, Kind, Output
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.complete_output import changed_since, check_files, request_of
+from packer.pipeline.job import Job, Written
 from packer.pipeline.output_place import check_tokenizing, name_after, refuse_inside
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_unstopped
-from packer.progress import Progress, silent
+from packer.progress import Progress
 from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
 from packer.sources.corpus import Corpus, count_rejected
@@ -111,45 +112,21 @@ class TokenizeReport(JsonRecord):
         return Request(options=self.options, files=self.files, texts={"": self.text})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizeResult:
-    """Result of `tokenize`."""
-
-    report: TokenizeReport
-    """Content of tokenized.json."""
-
-    output: Path
-    """Folder of the tokenized dataset."""
-
-    found_complete: bool
-    """Whether it was complete before, from the same source and with the same options."""
-
-    checked: str = ""
-    """What was checked if the dataset was complete before, for a message."""
-
-
 def tokenize(
     source: str | Path | PathList | Dataset | DatasetDict,
-    output: str | Path | None = None,
     *,
     options: PackOptions,
-    workers: int | None = None,
-    sync: bool = True,
-    overwrite: bool = False,
-    progress: Progress = silent,
-) -> TokenizeResult:
-    """Tokenize a dataset of text into the folder `output`; after a kill, the same call resumes.
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> Written[TokenizeReport]:
+    """Tokenize a dataset of text; after a kill, the same call resumes.
 
     Packing the result gives the same rows as packing the text.
 
     Args:
         source: a path, several of them, a glob, a Hub id, or a `datasets` object.
-        output: folder to write; by default the source's name with "-tokenized".
         options: only the options for text, `keep`, `split` and `on_error` are used.
-        workers: number of threads; by default the cores this process may use. Does not change the bytes.
-        sync: fsync every file and folder.
-        overwrite: replace a dataset that was tokenized in another way, in one step once the new one is complete.
-        progress: callback, called as `progress("tokenize", done, total)` in documents.
+        job: how it is written, by this process alone: where (by default the source's name with "-tokenized"), and
+            whether a dataset that was tokenized in another way is replaced.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
@@ -157,7 +134,7 @@ def tokenize(
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
     source = expanded(source)
-    out = name_after(source, "tokenized", options.split) if output is None else output
+    out = name_after(source, "tokenized", options.split) if job.output is None else job.output
     out = local_output(out, "packer tokenize")
     opened = Corpus(parts=(open_with(source, options, turns_of_chats=True),))
     watch = Watch.of(opened)
@@ -167,18 +144,17 @@ def tokenize(
     with system_errors(out, resumes=True):
         restore(out, TOKENIZED)
         report = _read_report(out)
-        if report is not None and not overwrite:
+        if report is not None and not job.overwrite:
             if report.request != request:
                 raise PackerError(
                     f"{out} is complete, tokenized {difference(report.request, request)}: "
                     "choose another --output, or replace it with --overwrite"
                 )
             checked = _check_complete(out, report, opened)
-            return TokenizeResult(report=report, output=out, found_complete=True, checked=checked)
-        with claim(out, TOKENIZED, request, sync=sync, overwrite=overwrite) as folder:
-            workers = workers or available_workers()
-            report = _write(folder, opened, watch, request, options.tokenizer, workers=workers, progress=progress)
-    return TokenizeResult(report=report, output=out, found_complete=False)
+            return Written(record=report, output=out, found_complete=True, checked=checked)
+        with claim(out, TOKENIZED, request, sync=job.sync, overwrite=job.overwrite) as folder, job.alone() as engine:
+            report = _write(folder, opened, watch, request, options.tokenizer, engine, job.progress)
+    return Written(record=report, output=out)
 
 
 def _read_report(out: Path) -> TokenizeReport | None:
@@ -213,8 +189,7 @@ def _write(
     watch: Watch,
     request: Request,
     tokenizer: str,
-    *,
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> TokenizeReport:
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
@@ -225,7 +200,7 @@ def _write(
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder.building, spill, pieces, names)
     check_tokenizing(spill, opened, folder.out)
-    decoded = spill_corpus(opened, spill, progress, engine=Engine(workers=workers))
+    decoded = spill_corpus(opened, spill, progress, engine=engine)
     (spilled,) = decoded.parts
     watch.check()
     assert spilled.tokenized is not None
