@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from packer.errors import python_names
 from packer.exporting import write_export
-from packer.options import PackOptions, values_of
-from packer.options.arguments import PackArguments, RunArguments
+from packer.options import PackOptions, options_of, values_of
+from packer.options.arguments import RunArguments
 from packer.pipeline import appending, materializing, packing, verifying
 from packer.pipeline.job import Job
 from packer.progress import Progress, silent
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from packer.exporting.write_export import Export
+    from packer.options.arguments import PackArguments
     from packer.options.choices import Compression, EngineName
     from packer.shards.manifest import Manifest
 
@@ -59,13 +60,14 @@ def pack(
         PackerError: an error that the user can fix, in one line: the value, the limit and the remedy.
         TypeError: there is no option of that name, or `max_len` is missing.
     """
-    _refuse_unknown("pack", options, ["output", *PackArguments.__annotations__])
+    shaping = [name for name in options_of(PackOptions) if name != "weights"]  # which come with the sources
+    _refuse_unknown("pack", options, ["output", *shaping, *RunArguments.__annotations__])
     if "max_len" not in options:
         raise TypeError("pack() is missing the keyword argument 'max_len'")
     with python_names():
         sources, weights = split_weights(source)
-        shaping = PackOptions(weights=weights, **values_of(PackOptions, options))
-        return packing.pack(sources, options=shaping, job=Job(output=output, **values_of(Job, options))).record
+        pack_options = PackOptions(weights=weights, **values_of(PackOptions, options))
+        return packing.pack(sources, options=pack_options, job=Job(output=output, **values_of(Job, options))).record
 
 
 def append(
