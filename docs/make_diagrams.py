@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from packer.figures.svg_elements import Plot, element, fill, label, stroke
+from packer.figures.charts import Plot, element, label
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH = 688
@@ -19,22 +19,21 @@ LIGHT = ("sky", "empty", "grid", "paper")
 
 def box(x: float, y: float, width: float, height: float, color: str, text: str = "", size: int = 12) -> str:
     """Draw a rectangle with a text in its middle."""
-    shape = element("rect", {"x": x, "y": y, "width": width, "height": height, "rx": 2} | fill(color))
+    shape = element("rect", x=x, y=y, width=width, height=height, rx=2, fill=color)
     return shape + words(text, x + width / 2, y + height / 2 + 4, "ink" if color in LIGHT else "paper", size=size)
 
 
 def words(text: str, x: float, y: float, color: str = "ink", *, anchor: str = "middle", size: int = 12) -> str:
     """Write a line of text; nothing for an empty one."""
-    attributes = {"text-anchor": anchor, "font-size": size}
-    return label(text, x=x, y=y, color=color, attributes=attributes) if text else ""
+    return label(text, x, y, color, text_anchor=anchor, font_size=size) if text else ""
 
 
 def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
     """Draw an arrow to the right or down."""
-    line = element("line", {"x1": x, "y1": y, "x2": to_x, "y2": to_y, "stroke-width": 1.5} | stroke("muted"))
+    line = element("line", x1=x, y1=y, x2=to_x, y2=to_y, stroke_width=1.5, stroke="muted")
     back = ((-7, -4), (-7, 4)) if to_y == y else ((-4, -7), (4, -7))
     points = " ".join(f"{to_x + dx},{to_y + dy}" for dx, dy in ((0, 0), *back))
-    return line + element("polygon", {"points": points} | fill("muted"))
+    return line + element("polygon", points=points, fill="muted")
 
 
 def row_of(
@@ -96,8 +95,8 @@ def attention() -> Plot:
             for key, other in enumerate(number_of):
                 inside = own == other
                 color = "empty" if key > query or (keeps and not inside) else "blue" if inside else "orange"
-                square = {"x": left + key * cell, "y": 24 + query * cell, "width": cell - 1, "height": cell - 1}
-                parts.append(element("rect", square | fill(color)))
+                x, y, size = left + key * cell, 24 + query * cell, cell - 1
+                parts.append(element("rect", x=x, y=y, width=size, height=size, fill=color))
         parts.append(words("keys", left + 6 * cell, 24 + 12 * cell + 14, "muted", size=11))
     parts.append(words("A row of three documents.", 230, 90, "muted", anchor="start", size=11))
     parts.append(words("Each line is a token; colored squares", 230, 106, "muted", anchor="start", size=11))
@@ -151,8 +150,8 @@ def drawing() -> Plot:
         shown = [f"{name} {order[name]}" for name in names]
         parts.append(row_of(y + 20, lengths, shown, colors, x=0, unit=40 if number else 23.5))
         if number:
-            frame = {"x": 0.5, "y": y + 18.5, "width": 16 * 40, "height": 25, "fill": "none"}
-            parts.append(element("rect", frame | stroke("muted")))
+            frame = {"x": 0.5, "y": y + 18.5, "width": 16 * 40, "height": 25, "fill": "none", "stroke": "muted"}
+            parts.append(element("rect", **frame))
     return Plot(title="Drawing a row of 16 tokens", height=56 * 3, body="".join(parts))
 
 

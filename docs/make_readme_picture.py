@@ -14,7 +14,7 @@ import datasets
 import pyarrow.parquet as pq
 
 import packer
-from packer.figures.svg_elements import FONT, PALETTE, element
+from packer.figures.charts import FONT, PALETTE, element
 
 DOCUMENTS, SEED = 32, 0
 WIDTH, PANEL, TOP, STEP, BAR = 760, 360, 30, 9, 7  # pixels
@@ -50,24 +50,24 @@ def draw(padded: Sequence[Row], packed: Sequence[Row], longest: int, theme: int)
         f"{DOCUMENTS} documents in {len(padded)} padded rows of {longest:,} tokens, {full(padded, longest):.0%} full, "
         f"and in {len(packed)} packed rows, {full(packed, longest):.0%} full"
     )
-    parts = [element("title", {}, title)]
+    parts = [element("title", title)]
     for left, name, rows in ((0, "Padded to the longest", padded), (WIDTH - PANEL, "Packed", packed)):
         says = f"{name}: {len(rows)} rows, {full(rows, longest):.0%} full"
-        parts.append(element("text", {"x": left, "y": 16, "font-size": 15, "fill": PALETTE["ink"][theme]}, says))
+        parts.append(element("text", says, x=left, y=16, font_size=15, fill=PALETTE["ink"][theme]))
         parts += draw_rows(rows, longest, left, theme)
     attributes = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {WIDTH} {height}", "width": WIDTH}
-    return element("svg", attributes | {"height": height, "role": "img", "font-family": FONT}, *parts) + "\n"
+    return element("svg", *parts, **attributes, height=height, role="img", font_family=FONT) + "\n"
 
 
 def draw_rows(rows: Sequence[Row], longest: int, left: int, theme: int) -> Iterator[str]:
     """Yield the boxes of rows: padding first, and the documents on top of it, each in the same color in both panels."""
     for number, row in enumerate(rows):
         y, at = TOP + STEP * number, 0
-        yield element("rect", box(left, y, longest, longest) | {"fill": PALETTE["empty"][theme]})
+        yield element("rect", **box(left, y, longest, longest), fill=PALETTE["empty"][theme])
         for document, length in row:
             if document >= 0:
                 color = PALETTE[COLORS[document % len(COLORS)]][theme]
-                yield element("rect", box(left + PANEL * at / longest, y, length, longest) | {"fill": color})
+                yield element("rect", **box(left + PANEL * at / longest, y, length, longest), fill=color)
             at += length
 
 

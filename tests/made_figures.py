@@ -35,7 +35,7 @@ def figures_of(
     kept = np.minimum(lengths, max_len)
     histogram = np.bincount(kept, minlength=max_len + 1).astype(np.int64)
     empty, histogram[0] = int(histogram[0]), 0
-    counted = {
+    counted: dict[str, Any] = {
         "documents": len(lengths),
         "documents_split": 0,
         "documents_truncated": int((lengths > max_len).sum()),
@@ -49,11 +49,10 @@ def figures_of(
         "rows": rows,
         "pool_rows": 0,
         "lower_bound": lower_bound,
-        "efficiency": int(kept.sum()) / (rows * max_len),
-    }
+    } | (totals or {})
     return Figures(
         options=PackOptions(max_len=max_len, algorithm=algorithm, **options),
-        totals=PlanTotals(**(counted | (totals or {}))),
+        totals=PlanTotals(**counted, efficiency=counted["tokens_packed"] / (rows * max_len)),
         histogram=histogram,
         documents_per_step=documents_per_step,
         document_lengths=tally(lengths),

@@ -125,10 +125,10 @@ def stats(
 def _rendered(found: Figures | RowLengths) -> str:
     from packer.figures.dataset_figures import Figures
     from packer.figures.figure_tables import render_figures, render_row_lengths
-    from packer.figures.plain_text import can_draw_blocks
+    from packer.figures.plain_text import in_encoding
 
     if isinstance(found, Figures):
-        return render_figures(found, unicode=can_draw_blocks(sys.stdout.encoding))
+        return in_encoding(render_figures(found), sys.stdout.encoding)
     return render_row_lengths(found)
 
 

@@ -1,26 +1,34 @@
-"""Charts: horizontal bars, lines over a few labelled positions, and histograms of several series."""
+"""Charts as SVG, in a page, in a file or in a notebook: bars, lines over labelled positions, histograms, and rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import accumulate, pairwise
 
-from packer.figures.svg_elements import (
-    SERIES,
-    Plot,
-    element,
-    fill,
-    label,
-    legend,
-    percentage,
-    shortened,
-    stroke,
-    tooltip,
-)
+from packer.figures.plain_text import share
 
-_BAR_STEP = 38
-"""Height of a label and its bar in pixels."""
+FONT = "system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+
+PALETTE = {
+    "ink": ("#1f2933", "#e6e9ee"),
+    "muted": ("#5d6673", "#a3adba"),
+    "grid": ("#dfe3e8", "#343c47"),
+    "paper": ("#ffffff", "#14181d"),
+    "empty": ("#dde2e7", "#2b333d"),
+    "blue": ("#2563a8", "#6ea8e8"),
+    "sky": ("#8bb4dc", "#3d6a9c"),
+    "orange": ("#c2590c", "#f0a060"),
+    "green": ("#1a7f5a", "#58c49a"),
+    "purple": ("#7548b5", "#b597ee"),
+    "rose": ("#b0305c", "#ee8bab"),
+    "gray": ("#7d8590", "#8d96a1"),
+}
+"""Color of each role on a light and on a dark page."""
+
+SOURCE_COLORS = ("green", "purple", "rose", "gray")
+"""Colors of the sources of a mixture, in order; further sources repeat them."""
 
 HEIGHT = 180
 """Height of the area of a plot in pixels."""
@@ -31,6 +39,101 @@ _MOST_TICKS = 7
 
 Series = Mapping[str, tuple[str, Sequence[float]]]
 """(color, shares) by name; the color is one of the palette."""
+
+
+# ---- elements ----
+
+
+def element(tag: str, *children: str, **attributes: object) -> str:
+    """Return an element with escaped attributes; children are elements already.
+
+    Underscores are hyphens: `text_anchor` is text-anchor; `class_` is class. A `fill` or `stroke` that is a color of
+    the palette also gives the element its class, f-NAME or s-NAME, which `style_sheet` colors.
+    """
+    named = []
+    for name, value in attributes.items():
+        if name in ("fill", "stroke") and value in PALETTE:
+            named.append(f'class="{name[0]}-{value}"')
+            # Without a style sheet, text has the color of the text around the plot, as in a dark notebook.
+            value = "currentColor" if name == "fill" and value in ("ink", "muted") else PALETTE[str(value)][0]
+        named.append(f'{name.rstrip("_").replace("_", "-")}="{escape(_short(value))}"')
+    opening = " ".join([tag, *named])
+    return f"<{opening}>{''.join(children)}</{tag}>" if children else f"<{opening}/>"
+
+
+def label(text: str, x: object, y: object, color: str = "muted", **attributes: object) -> str:
+    """Return a line of text."""
+    return element("text", escape(text), x=x, y=y, fill=color, **attributes)
+
+
+def _tooltip(text: str) -> str:
+    """Return the title of an element, which browsers show next to the pointer."""
+    return element("title", escape(text))
+
+
+def percentage(share: float) -> str:
+    """Format a share of the width as a position: 0.25 -> 25%."""
+    return f"{_short(100 * share)}%"
+
+
+def _short(value: object) -> str:
+    """Format a value; floats with two decimals at most, so that files are small: 1.50 -> 1.5."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def shortened(name: str) -> str:
+    """Return a name that fits half a phone, keeping its end if it is too long: "...2024-shard.parquet"."""
+    return name if len(name) <= 26 else f"...{name[-23:]}"
+
+
+def style_sheet() -> str:
+    """Return the CSS of all colors, with the dark ones on dark screens; paper is light."""
+    light, dark = "", ""
+    for name, (on_light, on_dark) in PALETTE.items():
+        light += f".f-{name}{{fill:{on_light}}}.s-{name}{{stroke:{on_light}}}"
+        dark += f".f-{name}{{fill:{on_dark}}}.s-{name}{{stroke:{on_dark}}}"
+    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A plot of any width and a fixed height."""
+
+    title: str
+    """What the plot shows, for readers who do not see it."""
+
+    height: int
+    """Height in pixels."""
+
+    body: str
+    """The elements."""
+
+    def inline(self, name: str = "") -> str:
+        """Return the SVG element for a page, as wide as what it stands in; `name` is its attribute `data-plot`."""
+        attributes = {"role": "img", "aria-label": self.title} | ({"data-plot": name} if name else {})
+        size = {"width": "100%", "height": self.height}
+        return element("svg", self.body, class_="plot", **size, **attributes, font_family=FONT, font_size=12)
+
+    def file(self) -> str:
+        """Return the content of an SVG file, 720 pixels wide with a margin of 16, with its title above the plot."""
+        parts = [
+            element("style", style_sheet()),
+            element("rect", width="100%", height="100%", fill="paper"),
+            label(self.title, 16, 24, "ink", font_size=14, font_weight="bold"),
+            element("svg", self.body, x=16, y=40, width=688, height=self.height),
+        ]
+        size = {"xmlns": "http://www.w3.org/2000/svg", "width": 720, "height": self.height + 56}
+        return element("svg", *parts, **size, font_family=FONT, font_size=12) + "\n"
+
+
+def notebook_facts(title: str, facts: Sequence[tuple[str, str]], plot: Plot | None = None) -> str:
+    """Return HTML with a title, a table of facts (name, value) and a plot; everything but the plot is escaped."""
+    lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in facts)
+    table = f"<table>{lines}</table>"
+    return f"<div><strong>{escape(title)}</strong>{table}{'' if plot is None else plot.inline()}</div>"
+
+
+# ---- charts ----
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,44 +158,40 @@ class Bar:
 
 def bar_plot(title: str, bars: Sequence[Bar], *, largest: float = 0.0) -> Plot:
     """Draw bars; `largest` is the value that fills the width, if it is larger than all of the bars."""
+    step = 38  # pixels for a label and its bar
     scale = max([largest, *(bar.value for bar in bars), *(bar.mark or 0.0 for bar in bars)]) or 1.0
     parts = []
     for index, bar in enumerate(bars):
-        y = index * _BAR_STEP
-        parts.append(label(bar.name, x=0, y=y + 13))
-        parts.append(label(bar.text, x="100%", y=y + 13, color="muted", attributes={"text-anchor": "end"}))
-        track = {"y": y + 19, "height": 12, "width": "100%"}
-        parts.append(element("rect", track | fill("empty")))
+        y = index * step
         # A bar of a single pixel is the least that can be seen.
-        visible = percentage(max(bar.value / scale, 0.0015 * (bar.value > 0)))
-        parts.append(element("rect", {"y": y + 19, "height": 12, "width": visible} | fill(bar.color)))
+        visible = max(bar.value / scale, 0.0015 * (bar.value > 0))
+        parts += [
+            label(bar.name, 0, y + 13, "ink"),
+            label(bar.text, "100%", y + 13, text_anchor="end"),
+            element("rect", y=y + 19, height=12, width="100%", fill="empty"),
+            element("rect", y=y + 19, height=12, width=percentage(visible), fill=bar.color),
+        ]
         if bar.mark is not None:
             x = percentage(bar.mark / scale)
-            across = {"x": x, "y": y + 16, "height": 18, "width": 2, "transform": "translate(-1 0)"}
-            parts.append(element("rect", across | fill("ink")))
-    return Plot(title=title, height=_BAR_STEP * len(bars), body="".join(parts))
+            parts.append(element("rect", x=x, y=y + 16, height=18, width=2, transform="translate(-1 0)", fill="ink"))
+    return Plot(title=title, height=step * len(bars), body="".join(parts))
 
 
-def line_plot(title: str, series: Series, ticks: Sequence[str], *, shown: Callable[[float], str]) -> Plot:
-    """Draw shares, which `shown` formats, as lines over equally spaced positions, which have the labels `ticks`."""
-    entries, top = legend({each: color for each, (color, _) in series.items()})
-    largest = max(max(shares) for _, shares in series.values())
-    parts = [grid(largest)]
+def line_plot(title: str, series: Series, ticks: Sequence[str]) -> Plot:
+    """Draw shares as lines over equally spaced positions, which have the labels `ticks`."""
     places = [_LEFT + (_RIGHT - _LEFT) * index / max(1, len(ticks) - 1) for index in range(len(ticks))]
-    scale = HEIGHT / axis_top(largest)
-    for each, (color, shares) in series.items():
-        heights = [HEIGHT - share * scale for share in shares]
-        for (x1, y1), (x2, y2) in pairwise(zip(places, heights, strict=True)):
-            ends = {"x1": percentage(x1), "y1": y1, "x2": percentage(x2), "y2": y2}
-            parts.append(element("line", ends | stroke(color) | {"stroke-width": 2}))
-        for tick, x, y, share in zip(ticks, places, heights, shares, strict=True):
-            said = tooltip(f"{each}, {tick}: {shown(share)}")
-            parts.append(element("circle", {"cx": percentage(x), "cy": y, "r": 4} | fill(color), said))
-    for tick, x in zip(ticks, places, strict=True):
-        middle = {"text-anchor": "middle"}
-        parts.append(label(tick, x=percentage(x), y=HEIGHT + 18, color="muted", attributes=middle))
-    area = element("svg", {"y": top + 14, "height": HEIGHT + 24, "overflow": "visible"}, *parts)
-    return Plot(title=title, height=top + 14 + HEIGHT + 24, body=entries + area)
+    scale = _scale(series)
+    parts = []
+    for name, (color, shares) in series.items():
+        points = [(percentage(x), HEIGHT - value * scale) for x, value in zip(places, shares, strict=True)]
+        for (x1, y1), (x2, y2) in pairwise(points):
+            parts.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_width=2))
+        for tick, (x, y), value in zip(ticks, points, shares, strict=True):
+            said = _tooltip(f"{name}, {tick}: {share(value)}")
+            parts.append(element("circle", said, cx=x, cy=y, r=4, fill=color))
+    for tick, place in zip(ticks, places, strict=True):
+        parts.append(label(tick, percentage(place), HEIGHT + 18, text_anchor="middle"))
+    return _on_grid(title, series, parts, space=14)
 
 
 def histogram_plot(
@@ -101,62 +200,70 @@ def histogram_plot(
     series: Series,
     *,
     ticks: Sequence[str],
-    shown: Callable[[float], str],
-    marks: Mapping[str, float] | None = None,
+    marks: Mapping[str, float] = {},
 ) -> Plot:
-    """Draw the shares of each series, which `shown` formats, in bins of equal width, side by side.
+    """Draw the shares of each series in bins of equal width, side by side.
 
     `bins` has the range of each bin in words, `ticks` the label of each edge, of which as many are written as fit, and
     `marks` the positions of vertical lines, from 0 to the number of bins, by name.
     """
-    entries, top = legend({each: color for each, (color, _) in series.items()})
-    largest = max(max(shares) for _, shares in series.values())
-    scale, width = HEIGHT / axis_top(largest), (1 - _LEFT) / len(bins)
-    parts = [grid(largest)]
-    for place, (each, (color, shares)) in enumerate(series.items()):
-        for index, share in enumerate(shares):
-            if share > 0:
-                height = max(share * scale, 1.0)
-                x = _LEFT + width * (index + 0.08 + 0.84 * place / len(series))
-                box: dict[str, object] = {"x": percentage(x), "width": percentage(0.84 * width / len(series))}
-                box |= {"y": HEIGHT - height, "height": height}
-                parts.append(element("rect", box | fill(color), tooltip(f"{bins[index]}: {shown(share)} of {each}")))
+    scale, width = _scale(series), (1 - _LEFT) / len(bins)
+    parts = []
+    for place, (name, (color, shares)) in enumerate(series.items()):
+        for index, value in enumerate(shares):
+            if value > 0:
+                height = max(value * scale, 1.0)
+                x = percentage(_LEFT + width * (index + 0.08 + 0.84 * place / len(series)))
+                wide, said = (
+                    percentage(0.84 * width / len(series)),
+                    _tooltip(f"{bins[index]}: {share(value)} of {name}"),
+                )
+                parts.append(element("rect", said, x=x, width=wide, y=HEIGHT - height, height=height, fill=color))
     labelled = [index for index, tick in enumerate(ticks) if tick]
     for index in labelled[:: -(-len(labelled) // _MOST_TICKS)]:
-        anchor = {"text-anchor": "end" if index == len(ticks) - 1 else "middle"}
-        edge = percentage(_LEFT + width * index)
-        parts.append(label(ticks[index], x=edge, y=HEIGHT + 18, color="muted", attributes=anchor))
-    for said, where in (marks or {}).items():
-        mark = percentage(_LEFT + width * where)
-        across: dict[str, object] = {"x1": mark, "x2": mark, "y1": -6, "y2": HEIGHT, "stroke-dasharray": "3 3"}
-        side = {"text-anchor": "end" if where > len(bins) / 2 else "start", "font-size": 11}
-        parts += [element("line", across | stroke("ink")), label(said, x=mark, y=-9, attributes=side)]
-    area = element("svg", {"y": top + 24, "height": HEIGHT + 24, "overflow": "visible"}, *parts)
-    return Plot(title=title, height=top + 24 + HEIGHT + 24, body=entries + area)
+        anchor = "end" if index == len(ticks) - 1 else "middle"
+        parts.append(label(ticks[index], percentage(_LEFT + width * index), HEIGHT + 18, text_anchor=anchor))
+    for said, where in marks.items():
+        x, side = percentage(_LEFT + width * where), "end" if where > len(bins) / 2 else "start"
+        parts.append(element("line", x1=x, x2=x, y1=-6, y2=HEIGHT, stroke_dasharray="3 3", stroke="ink"))
+        parts.append(label(said, x, -9, "ink", text_anchor=side, font_size=11))
+    return _on_grid(title, series, parts, space=24)
 
 
-def axis_top(largest: float) -> float:
-    """Return a round number not below the largest value: 0.83 -> 1.0, 0.13 -> 0.15; 1 if all are almost 0."""
+def _scale(series: Series) -> float:
+    """Return the pixels of a share of 1, so that the axis ends at a round number: at 0.15 if the largest is 0.13."""
+    largest = max(max(shares) for _, shares in series.values())
     if largest < 1e-9:
-        return 1.0
-    power = 10.0
+        return HEIGHT
+    power = 1.0
     while power / 10 >= largest:
         power /= 10
-    while power < largest:
-        power *= 10
-    return next(power * step for step in (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if power * step >= largest)
+    steps = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+    return HEIGHT / next(power * step for step in steps if power * step >= largest)
 
 
-def grid(largest: float) -> str:
-    """Return horizontal lines with their values in percent, from 0 to the top of the axis."""
+def _on_grid(title: str, series: Series, parts: Iterable[str], *, space: int) -> Plot:
+    """Put elements on lines with their values in percent, `space` pixels below the legend of the series."""
+    entries, top = legend({name: color for name, (color, _) in series.items()})
+    lines = []
+    for y in (HEIGHT, HEIGHT / 2, 0):
+        lines.append(element("line", x1=0, x2="100%", y1=y, y2=y, stroke="grid"))
+        lines.append(label(f"{100 * (HEIGHT - y) / _scale(series):.3g}%", 0, y - 4, font_size=11))
+    area = element("svg", *lines, *parts, y=top + space, height=HEIGHT + 24, overflow="visible")
+    return Plot(title=title, height=top + space + HEIGHT + 24, body=entries + area)
+
+
+def legend(entries: Mapping[str, str]) -> tuple[str, int]:
+    """Return (elements, height in pixels) of a legend with two entries a line, names by color."""
     parts = []
-    for step in (0, 0.5, 1):
-        y = HEIGHT * (1 - step)
-        parts.append(element("line", {"x1": 0, "x2": "100%", "y1": y, "y2": y} | stroke("grid")))
-        parts.append(
-            label(f"{100 * step * axis_top(largest):.3g}%", x=0, y=y - 4, color="muted", attributes={"font-size": 11})
-        )
-    return "".join(parts)
+    for index, (name, color) in enumerate(entries.items()):
+        x, y = percentage(0.5 * (index % 2)), 18 * (index // 2)
+        parts.append(element("rect", x=x, y=y + 2, width=10, height=10, fill=color))
+        parts.append(element("svg", label(name, x, y + 11, "ink"), x=16, overflow="visible"))
+    return "".join(parts), 18 * (-(-len(entries) // 2)) + 6
+
+
+# ---- rows ----
 
 
 STEP = 22
@@ -221,35 +328,38 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Seq
         y = index * STEP
         ends = list(accumulate(row.extents))
         for number, (extent, end) in enumerate(zip(row.extents, ends, strict=True)):
-            shade = "sky" if number % 2 else "blue"
-            color = shade if row.sources is None else SERIES[2:][row.sources[number] % len(SERIES[2:])]
+            color = ("blue", "sky")[number % 2]
+            if row.sources is not None:
+                color = SOURCE_COLORS[row.sources[number] % len(SOURCE_COLORS)]
             shapes.setdefault(color, []).append(_box(end - extent, y, extent, BAR))
         if row.rest:
             shapes.setdefault("gray", []).append(_box(ends[-1], y, row.rest, BAR))
         for first, end in row.trained_runs:
             shapes.setdefault("orange", []).append(_box(first, y + BAR - _TRAINED, end - first, _TRAINED))
         borders += [f"M{end} {y}v{BAR}" for end in ends if end < max_len]
-    known = {"documents, in turn": "blue"} if not sources else {}
-    known |= {shortened(source): SERIES[2:][number % len(SERIES[2:])] for number, source in enumerate(sources[:4])}
+    known = {} if sources else {"documents, in turn": "blue"}
+    known |= {shortened(source): color for source, color in zip(sources, SOURCE_COLORS, strict=False)}
     known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
     entries, top = legend(known | {"padding": "empty"})
     height = STEP * len(rows)
     order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top
-    paths = [element("path", {"d": "".join(shapes[color])} | fill(color)) for color in order]
-    lines = {"d": "".join(borders), "fill": "none", "vector-effect": "non-scaling-stroke", "stroke-width": 1}
-    tracks = element("path", {"d": "".join(_box(0, i * STEP, max_len, BAR) for i in range(len(rows)))} | fill("empty"))
-    # Paths have no percentages: the area is drawn in tokens and stretched to the width.
-    stretched: dict[str, object] = {
-        "viewBox": f"0 0 {max_len} {height}",
-        "preserveAspectRatio": "none",
-        "class": "rows",
-    }
-    stretched |= {"x": f"{100 * _LABELS:g}%", "y": top, "width": f"{100 - 100 * _LABELS:g}%", "height": height}
-    area = element("svg", stretched, tracks, *paths, element("path", lines | stroke("paper")))
-    small = {"font-size": 10}
-    names = [
-        label(str(row.row), x=0, y=top + i * STEP + 12, color="muted", attributes=small) for i, row in enumerate(rows)
-    ]
+    area = element(
+        "svg",
+        element("path", d="".join(_box(0, index * STEP, max_len, BAR) for index in range(len(rows))), fill="empty"),
+        *(element("path", d="".join(shapes[color]), fill=color) for color in order),
+        element(
+            "path", d="".join(borders), fill="none", vector_effect="non-scaling-stroke", stroke_width=1, stroke="paper"
+        ),
+        # Paths have no percentages: the area is drawn in tokens and stretched to the width.
+        viewBox=f"0 0 {max_len} {height}",
+        preserveAspectRatio="none",
+        class_="rows",
+        x=percentage(_LABELS),
+        y=top,
+        width=percentage(1 - _LABELS),
+        height=height,
+    )
+    names = [label(str(row.row), 0, top + index * STEP + 12, font_size=10) for index, row in enumerate(rows)]
     return Plot(title=title, height=top + height, body=entries + "".join(names) + area)
 
 

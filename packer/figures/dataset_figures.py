@@ -1,22 +1,26 @@
-"""Figures of a dataset and of the rows that it is packed into: one value that tables, JSON and pages show."""
+"""Figures of a dataset and of its rows, alone or side by side: values that tables, JSON and pages show."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
-from packer.facts import MixturePart, PlanTotals
+from packer.facts import Account, MixturePart, PlanTotals
 from packer.figures.charts import ShownRow
 from packer.figures.length_figures import Distribution, Padding, Tally, distribution, grouped_total, padding_ratios
-from packer.figures.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures
+from packer.figures.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures, shuffled
 from packer.options import PackOptions
 
 TOLERATED = 0.01
 """Share of the tokens without context, or lost, below which a row length is long enough."""
+
+FEW_STEPS = 100
+"""Optimizer steps per epoch below which a dataset is called small."""
 
 FULL = 0.95
 """Share of tokens in all rows from which on they count as full; `--limit` and few documents leave more padding."""
@@ -50,6 +54,16 @@ class Epoch:
     packed_steps: int
     """Steps of packed_rows_per_step rows; the last may have fewer."""
 
+    @property
+    def steps_at_same_rows(self) -> int:
+        """Optimizer steps if a step has as many packed rows as it had documents."""
+        return -(-self.packed_rows // self.documents_per_step)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether packing leaves few optimizer steps unless the rows per step are reduced."""
+        return self.steps_at_same_rows < min(FEW_STEPS, self.steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
@@ -79,6 +93,9 @@ class Figures:
 
     measured_rows: RowFigures | None = None
     """Figures of the rows; None if the plan was not followed row by row."""
+
+    seconds: float = 0.0
+    """Time that the algorithm alone took, if algorithms are compared."""
 
     name: str = ""
     """Name of the dataset in a report, without its path."""
@@ -122,7 +139,17 @@ class Figures:
     @property
     def efficiency(self) -> float:
         """Real tokens divided by all tokens of the rows."""
-        return self.totals.tokens_packed / (self.rows * self.max_len)
+        return self.totals.efficiency
+
+    @property
+    def keeps_whole(self) -> bool:
+        """Whether only documents that are longer than max_len were cut."""
+        return self.options.keeps_whole
+
+    @property
+    def proved_bound(self) -> int:
+        """Number of rows that the algorithm proved to be necessary; 0 if it proves nothing."""
+        return 0 if self.options.keeps_order else self.totals.lower_bound
 
     @property
     def packing_factor(self) -> float:
@@ -297,4 +324,106 @@ class RowLengths:
                 for figures in self.lengths
             ],
             "smallest": None if smallest is None else smallest.max_len,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Results of several algorithms on one corpus."""
+
+    account: Account
+    """What becomes of the documents if only those longer than max_len are cut."""
+
+    known_bound: int
+    """Lower bound on the rows that is known without solving."""
+
+    outcomes: tuple[Figures, ...]
+    """Figures of the rows of each algorithm, at least one, sorted by rows and then by seconds."""
+
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Reason, in one line, of each algorithm that could not run, by name, in the order of the registry."""
+
+    left_out: tuple[str, ...] = ()
+    """Algorithms that were not run because they are slow at this row length, in the order of the registry."""
+
+    @property
+    def prover(self) -> Figures | None:
+        """Figures whose algorithm proved the lower bound; None if the bound is known without solving."""
+        prover = max(self.outcomes, key=lambda figures: figures.proved_bound)
+        return prover if prover.proved_bound > self.known_bound else None
+
+    @property
+    def lower_bound(self) -> int:
+        """Rows that no packing of whole documents can go below: the best bound that is known."""
+        return self.known_bound if self.prover is None else self.prover.proved_bound
+
+    @property
+    def documents_over_max_len(self) -> int:
+        """Documents longer than a row."""
+        account = self.account
+        return account.documents_split + account.documents_truncated + account.documents_dropped["too_long"]
+
+    @cached_property
+    def shuffled_share(self) -> float:
+        """Within-row share of the variance of log length for documents in random order."""
+        return shuffled(self.best.histogram).within_row_share
+
+    @property
+    def best(self) -> Figures:
+        """First figures of an algorithm that keeps documents whole; the first of all if none does."""
+        return min(self.outcomes, key=lambda figures: not figures.keeps_whole)
+
+    def gap(self, figures: Figures) -> float:
+        """Return the rows above the lower bound as a share of it; negative if cut documents made fewer possible."""
+        return figures.rows / self.lower_bound - 1
+
+    def to_json(self) -> dict[str, object]:
+        """Return all figures as values for JSON."""
+        account, best, prover = self.account, self.best, self.prover
+        failed = [{"algorithm": name, "error": error} for name, error in self.failures.items()]
+        return {
+            "documents": account.documents,
+            "tokens": account.tokens,
+            "max_len": best.max_len,
+            "max_segments": best.options.max_segments,
+            "long": best.options.long,
+            "documents_over_max_len": self.documents_over_max_len,
+            "documents_empty": account.documents_dropped["empty"],
+            "shuffled_share": self.shuffled_share,
+            "documents_packed": account.documents_packed,
+            "tokens_packed": account.tokens_packed,
+            "segments": best.segments,
+            "lower_bound": self.lower_bound,
+            "lower_bound_by": "bounds" if prover is None else prover.algorithm,
+            "best": best.algorithm,
+            "rows": [*map(self._outcome_to_json, self.outcomes), *failed],
+            "left_out": list(self.left_out),
+            "epoch": asdict(best.epoch)
+            | {"steps_at_same_rows": best.epoch.steps_at_same_rows, "is_small": best.epoch.is_small},
+        }
+
+    def _outcome_to_json(self, figures: Figures) -> dict[str, object]:
+        rows = figures.row_figures
+        return {
+            "algorithm": figures.algorithm,
+            "rows": figures.rows,
+            "efficiency": figures.efficiency,
+            "padding_ratio": 1 - figures.efficiency,
+            "padding_tokens": figures.padding_tokens,
+            "gap": self.gap(figures),
+            "packing_factor": figures.packing_factor,
+            "speedup": figures.speedup,
+            "segments": rows.segments,
+            "segments_per_row": rows.segments / figures.rows,
+            "max_segments": rows.segments_per_row.max,
+            "attention": rows.attention,
+            "attention_share": rows.attention_share,
+            "attention_spread": rows.attention_spread,
+            "attention_peak": rows.attention_peak,
+            "within_row_share": rows.within_row_share,
+            "documents_cut": figures.totals.documents_split,
+            "tokens_without_context": figures.tokens_without_context,
+            "keeps_whole": figures.keeps_whole,
+            "proved_bound": figures.proved_bound,
+            "seconds": figures.seconds,
         }

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from packer.facts import MixturePart
-from packer.figures.algorithm_comparison import Comparison, Outcome
-from packer.figures.dataset_figures import TOLERATED, Epoch, Figures, RowLengths
+from packer.figures.dataset_figures import TOLERATED, Comparison, Epoch, Figures, RowLengths
 from packer.figures.length_figures import Distribution, Padding
 from packer.figures.plain_text import count_of, folded, number, percent, render_bars, render_table, share
 from packer.figures.row_figures import LimitUse, RowFigures
@@ -14,15 +13,12 @@ _PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 """Participles of the long-document policies."""
 
 
-def render_figures(figures: Figures, *, unicode: bool = True) -> str:
-    """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns.
-
-    Bars are drawn with block characters, or in ASCII if not `unicode`.
-    """
-    return _render_packed(figures, unicode=unicode) if figures.is_packed else _render_planned(figures, unicode=unicode)
+def render_figures(figures: Figures) -> str:
+    """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns."""
+    return _render_packed(figures) if figures.is_packed else _render_planned(figures)
 
 
-def _render_planned(figures: Figures, *, unicode: bool) -> str:
+def _render_planned(figures: Figures) -> str:
     lines = [
         f"{count_of(figures.documents, 'document')}, {count_of(figures.tokens, 'token')}",
         f"Packed: {count_of(figures.rows, 'row')} of {figures.max_len:,} tokens, {percent(figures.efficiency)} full "
@@ -31,7 +27,7 @@ def _render_planned(figures: Figures, *, unicode: bool) -> str:
     lines += [f"{use.column}: {number(use.mean)} {_of_limit(use)}" for use in figures.limits]
     if figures.mixture:
         lines.append(render_mixture(figures.mixture, unit=figures.options.mix_unit))
-    lines += ["", _render_distribution(figures.lengths, "Tokens per document", unicode=unicode)]
+    lines += ["", _render_distribution(figures.lengths, "Tokens per document")]
     longer, lost = figures.documents_over_max_len, figures.tokens - figures.totals.tokens_packed
     lines.append(
         f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / figures.documents)}"
@@ -41,7 +37,7 @@ def _render_planned(figures: Figures, *, unicode: bool) -> str:
     return "\n".join([*lines, "", padding, "", _render_epoch(figures.epoch)])
 
 
-def _render_packed(figures: Figures, *, unicode: bool) -> str:
+def _render_packed(figures: Figures) -> str:
     rows = figures.row_figures
     facts = [
         ["documents", f"{figures.documents:,}", f"{number(figures.packing_factor)} per row"],
@@ -62,7 +58,7 @@ def _render_packed(figures: Figures, *, unicode: bool) -> str:
             f"{count_of(figures.rows, 'row')} of {figures.max_len:,} tokens",
             render_table(facts, align="<><"),
             "",
-            _render_distribution(rows.segments_per_row, "Segments per row", unicode=unicode),
+            _render_distribution(rows.segments_per_row, "Segments per row"),
             "",
             _render_padding(figures.padding, max_len=figures.max_len, packed="packed"),
         ]
@@ -148,13 +144,13 @@ def _advice(epoch: Epoch) -> str:
     return f"Train with {rows} per step to keep the documents per step."
 
 
-def _render_distribution(numbers: Distribution, title: str, *, unicode: bool) -> str:
+def _render_distribution(numbers: Distribution, title: str) -> str:
     """Show the quantiles of a distribution and a bar for each bin."""
     header = [title, "min", "1%", "25%", "50%", "mean", "75%", "99%", "max"]
     quantiles = [numbers.min, numbers.p1, numbers.p25, numbers.p50, numbers.mean, numbers.p75, numbers.p99, numbers.max]
     table = render_table([header, ["", *map(number, quantiles)]])
     labels = [f"{low:,}" if high == low + 1 else f"{low:,} - {high - 1:,}" for low, high in pairwise(numbers.bin_edges)]
-    return f"{table}\n{render_bars(labels, numbers.bin_counts, unicode=unicode)}"
+    return f"{table}\n{render_bars(labels, numbers.bin_counts)}"
 
 
 def render_row_lengths(found: RowLengths) -> str:
@@ -164,7 +160,7 @@ def render_row_lengths(found: RowLengths) -> str:
         [
             f"{count_of(last.documents, 'document')}, {count_of(last.tokens, 'token')}; packed by {last.algorithm}",
             render_table(table, align=">" * len(table[0])),
-            *map(folded, _notes(found, table[0])),
+            *map(folded, length_notes(found)),
             folded(recommend_length(found)),
         ]
     )
@@ -194,7 +190,8 @@ def length_table(found: RowLengths) -> list[list[str]]:
     return [list(line) for line in zip(*shown, strict=True)]
 
 
-def _notes(found: RowLengths, head: Sequence[str]) -> list[str]:
+def length_notes(found: RowLengths) -> list[str]:
+    """Return sentences that explain the columns of `length_table`."""
     documents = count_of(found.lengths[-1].documents_per_step, "document")
     notes = {
         "full": "full: share of the rows that holds tokens",
@@ -203,6 +200,7 @@ def _notes(found: RowLengths, head: Sequence[str]) -> list[str]:
         "keys": "keys: those that a token attends to, on average; attention: its share of the work of a 7B model",
         "largest": f"largest: work of the largest row over the mean; rows/step: those that keep {documents}",
     }
+    head = length_table(found)[0]
     return [note for column, note in notes.items() if column in head]
 
 
@@ -244,23 +242,21 @@ def _head(comparison: Comparison) -> str:
 def _packing_table(comparison: Comparison) -> str:
     """Show rows and time of each algorithm; those that could not run have dashes, and their reason below."""
     table = [["  algorithm", "rows", "full", "gap", "documents/row", "speed-up", "seconds"]]
-    for outcome in comparison.outcomes:
-        figures = outcome.figures
+    for figures in comparison.outcomes:
         table.append(
             [
-                _marked(comparison, outcome),
+                _marked(comparison, figures),
                 f"{figures.rows:,}",
                 _exact_percent(figures.efficiency),
                 _gap(comparison.gap(figures)),
                 number(figures.packing_factor),
                 f"{figures.speedup:.4f}",
-                f"{outcome.seconds:.4f}" if outcome.seconds >= 0.0001 else "<0.0001",
+                f"{figures.seconds:.4f}" if figures.seconds >= 0.0001 else "<0.0001",
             ]
         )
-    for failure in comparison.failures:
-        table.append([f"  {failure.algorithm}", *"-" * (len(table[0]) - 1)])
+    table += [[f"  {name}", *"-" * (len(table[0]) - 1)] for name in comparison.failures]
     fewest, gap = "* the fewest rows", "gap: rows above the lower bound"
-    if not all(outcome.keeps_whole for outcome in comparison.outcomes):
+    if not all(figures.keeps_whole for figures in comparison.outcomes):
         fewest += " of those that keep documents whole"
         gap += "; below 0 where documents that fit a row were cut"
     notes = [
@@ -269,9 +265,7 @@ def _packing_table(comparison: Comparison) -> str:
         f"speed-up: rows of one segment, padded to {comparison.best.max_len:,} tokens, over rows; attention left out",
         "seconds: of the algorithm alone, already compiled",
     ]
-    for failure in comparison.failures:
-        prefix = "" if failure.error.startswith(failure.algorithm) else f"{failure.algorithm}: "
-        notes.append(prefix + failure.error)
+    notes += [error if error.startswith(name) else f"{name}: {error}" for name, error in comparison.failures.items()]
     if comparison.left_out:
         notes.append(f"left out, slow for rows this long: {', '.join(comparison.left_out)} (run by --algorithm NAME)")
     return _with_notes(table, notes)
@@ -282,11 +276,11 @@ def _cost_table(comparison: Comparison) -> str:
         ["", "padding", "", "", "", "", "docs", "tokens"],
         ["  algorithm", "tokens", "mixed", "work", "spread", "peak", "cut", "cut off"],
     ]
-    for outcome in comparison.outcomes:
-        figures, rows = outcome.figures, outcome.figures.row_figures
+    for figures in comparison.outcomes:
+        rows = figures.row_figures
         table.append(
             [
-                _marked(comparison, outcome),
+                _marked(comparison, figures),
                 f"{figures.padding_tokens:,}",
                 f"{rows.within_row_share:.2f}",
                 share(rows.attention_share),
@@ -310,9 +304,9 @@ def _steps(comparison: Comparison) -> str:
     """Recommend the rows per step, with a warning if packing leaves few optimizer steps."""
     epoch = comparison.best.epoch
     advice = _advice(epoch)
-    if not comparison.is_small:
+    if not epoch.is_small:
         return f"A step has {count_of(epoch.documents_per_step, 'document')} now (--batch-size). {advice}"
-    same_rows = count_of(comparison.steps_at_same_rows, "optimizer step")
+    same_rows = count_of(epoch.steps_at_same_rows, "optimizer step")
     return folded(
         f"Warning: a small dataset. With {count_of(epoch.documents_per_step, 'packed row')} per step, as many as "
         f"there are documents now, an epoch has {same_rows} instead of {epoch.steps:,}; with "
@@ -325,11 +319,11 @@ def _with_notes(table: list[list[str]], notes: Iterable[str]) -> str:
     return "\n".join([render_table(table), *map(folded, notes)])
 
 
-def _marked(comparison: Comparison, outcome: Outcome) -> str:
+def _marked(comparison: Comparison, figures: Figures) -> str:
     """Return the name of an algorithm, with a star if it has the fewest rows."""
-    best = comparison.best_outcome
-    is_best = outcome.figures.rows == best.figures.rows and outcome.keeps_whole == best.keeps_whole
-    return f"{'*' if is_best else ' '} {outcome.algorithm}"
+    best = comparison.best
+    is_best = (figures.rows, figures.keeps_whole) == (best.rows, best.keeps_whole)
+    return f"{'*' if is_best else ' '} {figures.algorithm}"
 
 
 def _exact_percent(ratio: float) -> str:

@@ -14,11 +14,10 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from packer.errors import PackerError
-from packer.figures.charts import ShownRow
+from packer.figures.charts import style_sheet
 from packer.figures.dataset_figures import Figures
 from packer.figures.page_sections import BATCHES, SECTIONS
 from packer.figures.plain_text import count_of, duration, number, percent, share
-from packer.figures.svg_elements import style_sheet
 
 TOKENS_A_SECOND = 10_000
 """Tokens per second and GPU, until the reader enters another number."""
@@ -137,27 +136,19 @@ def _row_data(figures: Figures) -> dict[str, Any]:
 
 def _listed(figures: Figures) -> list[list[str]]:
     """Return a table of the first segments that are drawn, the header first, for readers without script."""
-    first = figures.shown_rows[0]
-    head = ["row", "document", *(["source"] if first.sources else []), "tokens", "from"]
-    table = [[*head, *(["trained"] if first.trained else []), *(["text"] if first.texts else [])]]
+    lines: list[dict[str, str]] = []
     for row in figures.shown_rows:
-        for index in range(len(row.lengths)):
-            if len(table) > _LISTED:
-                return table
-            table.append(_listed_segment(row, index, figures))
-    return table
-
-
-def _listed_segment(row: ShownRow, index: int, figures: Figures) -> list[str]:
-    cells = [f"{row.row:,}", f"{row.documents[index]:,}"]
-    if row.sources:
-        cells.append(figures.mixture[row.sources[index]].name)
-    cells += [f"{row.lengths[index]:,}", f"{row.starts[index]:,}"]
-    if row.trained:
-        cells.append(f"{row.trained[index]:,}")
-    if row.texts:
-        cells.append(row.texts[index])
-    return cells
+        for index, document in enumerate(row.documents[: _LISTED - len(lines)]):
+            line = {"row": f"{row.row:,}", "document": f"{document:,}"}
+            if row.sources:
+                line["source"] = figures.mixture[row.sources[index]].name
+            line |= {"tokens": f"{row.lengths[index]:,}", "from": f"{row.starts[index]:,}"}
+            if row.trained:
+                line["trained"] = f"{row.trained[index]:,}"
+            if row.texts:
+                line["text"] = row.texts[index]
+            lines.append(line)
+    return [list(lines[0]), *(list(line.values()) for line in lines)]
 
 
 def _json(content: object) -> str:

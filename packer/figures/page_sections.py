@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log2
@@ -12,13 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import Totals
-from packer.figures.charts import Bar, bar_plot, histogram_plot, line_plot, row_plot
+from packer.figures.charts import (
+    SOURCE_COLORS,
+    Bar,
+    Plot,
+    Series,
+    bar_plot,
+    histogram_plot,
+    line_plot,
+    row_plot,
+    shortened,
+)
 from packer.figures.dataset_figures import Figures
-from packer.figures.figure_tables import length_table, recommend_length
+from packer.figures.figure_tables import length_notes, length_table, recommend_length
 from packer.figures.length_figures import Tally, binned, weighted_median
 from packer.figures.plain_text import count_of, number, share
 from packer.figures.row_figures import KEYS_OF_MATRICES, RowFigures, RowProfile
-from packer.figures.svg_elements import Plot, shortened
 
 BATCHES = (8, 64)
 """Batch sizes in the table of padding."""
@@ -94,16 +103,11 @@ def mixing_section(figures: Figures) -> Section:
     packed, random = (_profile(rows).mean_lengths for rows in (figures.row_figures, figures.row_figures.shuffled))
     means = np.concatenate([packed, random])
     edges = length_edges(max(1, int(means.min())), int(np.ceil(means.max())))
-    plot = histogram_plot(
-        "Mean length of the documents in a row",
-        [f"{low:,} to {high - 1:,} tokens" for low, high in pairwise(edges)],
-        {
-            "packed rows": ("blue", _shares(packed, edges)),
-            "rows in random order": ("gray", _shares(random, edges)),
-        },
-        ticks=octaves(edges),
-        shown=share,
-    )
+    series = {
+        "packed rows": ("blue", _shares(packed, edges)),
+        "rows in random order": ("gray", _shares(random, edges)),
+    }
+    plot = _length_plot("Mean length of the documents in a row", edges, series)
     return Section(question="How mixed are they?", verdict=verdict, plot=plot)
 
 
@@ -132,7 +136,6 @@ def attention_section(figures: Figures) -> Section:
         [f"{low:g} to {high:g} times the mean" for low, high in pairwise(edges)],
         {"rows": ("blue", _shares(relative, edges))},
         ticks=[f"{edge:g}x" for edge in edges],
-        shown=share,
         marks={"mean": 1 / step},
     )
     note = '`BatchSampler(balance="attention")` deals the rows of a step so that ranks wait less for each other.'
@@ -178,7 +181,7 @@ def padding_section(figures: Figures) -> Section:
         "which memory must hold."
     )
     limit = "Tokens are counted, and the work of attention is left out: the factors are upper limits."
-    plot = line_plot("Share of padding, by batch size", ways, list(map(str, sizes)), shown=share)
+    plot = line_plot("Share of padding, by batch size", ways, list(map(str, sizes)))
     return Section(question="What does padding cost?", verdict=verdict, plot=plot, notes=[note, limit])
 
 
@@ -197,17 +200,12 @@ def lengths_section(figures: Figures) -> Section:
         f"than a row: {count_of(figures.documents_over_max_len, 'document')}."
     )
     at_max_len = float(np.interp(log2(figures.max_len), [log2(max(edge, 1)) for edge in edges], range(len(edges))))
-    plot = histogram_plot(
-        "Document lengths",
-        [f"{low:,} to {high - 1:,} tokens" for low, high in pairwise(edges)],
-        {
-            "documents": ("blue", [count / all_documents for count in documents]),
-            "tokens": ("orange", [count / all_tokens for count in tokens]),
-        },
-        ticks=octaves(edges),
-        shown=share,
-        marks={f"max_len {figures.max_len:,}": at_max_len} if edges[0] < figures.max_len < edges[-1] else {},
-    )
+    series = {
+        "documents": ("blue", [count / all_documents for count in documents]),
+        "tokens": ("orange", [count / all_tokens for count in tokens]),
+    }
+    marks = {f"max_len {figures.max_len:,}": at_max_len} if edges[0] < figures.max_len < edges[-1] else {}
+    plot = _length_plot("Document lengths", edges, series, marks)
     notes = []
     if figures.is_packed and figures.totals.tokens_lost:
         notes.append("Documents are as long as what is in the rows: what was truncated or dropped is not in them.")
@@ -224,9 +222,11 @@ def length_edges(smallest: int, largest: int) -> list[int]:
     return sorted({round(2 ** (power / steps)) for power in range(low * steps, high * steps + 1)})
 
 
-def octaves(edges: list[int]) -> list[str]:
-    """Return the label of each edge: those that are powers of 2."""
-    return [compact(edge) if edge & (edge - 1) == 0 else "" for edge in edges]
+def _length_plot(title: str, edges: list[int], series: Series, marks: Mapping[str, float] = {}) -> Plot:
+    """Draw shares of lengths between edges, of which those that are powers of 2 have a label."""
+    bins = [f"{low:,} to {high - 1:,} tokens" for low, high in pairwise(edges)]
+    ticks = [compact(edge) if edge & (edge - 1) == 0 else "" for edge in edges]
+    return histogram_plot(title, bins, series, ticks=ticks, marks=marks)
 
 
 def max_len_section(figures: Figures) -> Section:
@@ -246,24 +246,12 @@ def max_len_section(figures: Figures) -> Section:
         "attention's share": ("blue", [length.attention_share for length in found.lengths]),
     }
     ticks = [compact(length.max_len) for length in found.lengths]
-    notes = [
-        "Split: documents in several segments. No context: their tokens in all segments but the first, which do not "
-        "see the beginning. Keys: those that a token attends to on average. Attention: its share of the work of a 7B "
-        "model. Largest row: its work, over the mean. Rows a step: those that keep "
-        f"{figures.documents_per_step:,} documents in an optimizer step."
-    ]
+    note = ". ".join(f"{each[0].upper()}{each[1:]}" for each in length_notes(found)) + "."
     if found.are_full:
-        notes[0] += " Packed rows are full at every length, so padding does not decide."
-    else:
-        notes[0] += " Full: share of the rows that holds tokens."
-    plot = line_plot("Tokens cut and work of attention, by max_len", shares, ticks, shown=share)
-    return Section(
-        question=question,
-        verdict=recommend_length(found),
-        plot=plot,
-        table=length_table(found),
-        notes=notes,
-    )
+        note += " Packed rows are full at every length, so padding does not decide."
+    plot = line_plot("Tokens cut and work of attention, by max_len", shares, ticks)
+    verdict, table = recommend_length(found), length_table(found)
+    return Section(question=question, verdict=verdict, plot=plot, table=table, notes=[note])
 
 
 def compact(value: int) -> str:
@@ -337,7 +325,7 @@ def mixture_section(figures: Figures) -> Section | None:
             name=shortened(part.name),
             value=got,
             text=f"{said(got)}; asked {said(wanted)}",
-            color=("green", "purple", "rose", "gray")[number % 4],
+            color=SOURCE_COLORS[number % len(SOURCE_COLORS)],
             mark=wanted,
         )
         for number, (part, got, wanted) in enumerate(zip(parts, found, asked, strict=True))

@@ -13,13 +13,13 @@ BAR_WIDTH = 40
 """Length of the longest bar in character cells."""
 
 
-def can_draw_blocks(encoding: str | None) -> bool:
-    """Return whether an encoding has the Unicode blocks: utf-8 has them, ascii and latin-1 do not."""
+def in_encoding(text: str, encoding: str | None) -> str:
+    """Return a text with bars of # for a cell and . for a part of one, if an encoding has no Unicode blocks."""
     try:
         BLOCKS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+        return text.translate({ord(block): "#" if block == BLOCKS[-1] else "." for block in BLOCKS[1:]})
+    return text
 
 
 def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> str:
@@ -32,27 +32,18 @@ def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> 
     )
 
 
-def render_bars(labels: Sequence[str], counts: Sequence[int], *, unicode: bool = True) -> str:
+def render_bars(labels: Sequence[str], counts: Sequence[int]) -> str:
     """Draw one line per label with its count, its share and a bar that is proportional to the count.
 
-    Every count above 0 has a visible bar, of at least an eighth of a cell, or a dot in ASCII (`unicode=False`).
+    Every count above 0 has a visible bar, of at least an eighth of a cell.
     """
     total, largest = sum(counts), max(counts)
-    return render_table(
-        [
-            [f"  {label}", f"{count:,}", percent(count / total, decimals=2), _bar(count / largest, unicode=unicode)]
-            for label, count in zip(labels, counts, strict=True)
-        ],
-        align=">>><",
-    )
-
-
-def _bar(share: float, *, unicode: bool) -> str:
-    """Draw the bar for a share of the largest count, 0 to 1: 0.26 -> 10 blocks and 3 eighths of one."""
-    if not unicode:
-        return "#" * round(share * BAR_WIDTH) or ("." if share > 0 else "")
-    eighths = max(round(share * BAR_WIDTH * 8), share > 0)
-    return BLOCKS[-1] * (eighths // 8) + BLOCKS[eighths % 8].strip()
+    lines = []
+    for label, count in zip(labels, counts, strict=True):
+        cells, eighths = divmod(max(round(count / largest * BAR_WIDTH * 8), count > 0), 8)
+        bar = BLOCKS[-1] * cells + BLOCKS[eighths].strip()
+        lines.append([f"  {label}", f"{count:,}", percent(count / total, decimals=2), bar])
+    return render_table(lines, align=">>><")
 
 
 def folded(text: str) -> str:

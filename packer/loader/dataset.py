@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.figures.charts import ShownRow, row_plot
-from packer.figures.svg_elements import notebook_facts
+from packer.figures.charts import ShownRow, notebook_facts, row_plot
 from packer.loader.cache_space import CacheOptions
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.paths import expanded

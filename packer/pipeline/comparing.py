@@ -17,8 +17,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import compile_from_now_on, compile_seconds
 from packer.errors import PackerError, SourceError
 from packer.facts import Account, PlanTotals
-from packer.figures.algorithm_comparison import Comparison, Failure, Outcome
-from packer.figures.dataset_figures import Figures
+from packer.figures.dataset_figures import Comparison, Figures
 from packer.figures.length_figures import tokens_of
 from packer.figures.row_figures import RowSums
 from packer.options import PackOptions
@@ -69,29 +68,26 @@ def compare(
     ]
     left_out = [] if algorithms else slow
     chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms or ALGORITHMS if name not in left_out))
-    outcomes: list[Outcome] = []
-    failures: list[Failure] = []
+    outcomes: list[Figures] = []
+    failures: dict[str, str] = {}
     compile_from_now_on()
     for done, name in enumerate(chosen):
         progress(f"solve {name}", done, len(chosen))
-        algorithm = get_algorithm(name)
         try:
-            if corpus.measured is not None and needs_documents(algorithm, options):
-                outcomes.append(_planned_outcome(algorithm, corpus, corpus.measured, options, documents_per_step))
-            else:
-                outcomes.append(_solved_outcome(algorithm, corpus, options, documents_per_step))
+            figures = _figures_of(get_algorithm(name), corpus, options)
+            outcomes.append(replace(figures, documents_per_step=documents_per_step))
         except (PackerError, MemoryError) as error:
             reason = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
-            failures.append(Failure(algorithm=name, error=" ".join(reason.split())))
+            failures[name] = " ".join(reason.split())
     progress("solve", len(chosen), len(chosen))
     if not outcomes:
-        reasons = "; ".join(f"{failure.algorithm}: {failure.error}" for failure in failures)
+        reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
         raise PackerError(f"no algorithm could run; {reasons}")
     return Comparison(
         account=corpus.account,
         known_bound=corpus.known_bound,
-        outcomes=tuple(sorted(outcomes, key=lambda outcome: (outcome.figures.rows, outcome.seconds))),
-        failures=tuple(failures),
+        outcomes=tuple(sorted(outcomes, key=lambda figures: (figures.rows, figures.seconds))),
+        failures=failures,
         left_out=tuple(left_out),
     )
 
@@ -101,15 +97,9 @@ class _Corpus(NamedTuple):
 
     account: Account  # what becomes of every document and token
     histogram: NDArray[np.int64]  # (max_len + 1,) segments by length
-    long_tokens: int  # tokens in documents longer than max_len
+    tokens_after_start: int  # tokens in segments that do not begin their document
     known_bound: int  # rows that no packing of whole documents can go below, known without solving
     measured: Measured | None = None  # the documents; None if only a histogram is known
-
-    @property
-    def tokens_after_start(self) -> int:
-        """Tokens in segments that do not begin their document."""
-        split = self.account.documents_split
-        return self.long_tokens - split * (len(self.histogram) - 1) if split else 0
 
 
 def _read_corpus(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress) -> _Corpus:
@@ -120,11 +110,13 @@ def _read_corpus(source: SourceLike | Sequence[SourceLike], options: PackOptions
             raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
         return _corpus_of_counts(path, options)
     measured = measure(source, options, progress)
-    segments = cut_by_policy(measured.lengths_for(options), options)
+    lengths = measured.lengths_for(options)
+    segments = cut_by_policy(lengths, options)
+    after_start = np.maximum(lengths - options.max_len, 0).sum(dtype=np.int64) if options.long == "split" else 0
     return _Corpus(
         account=account_of(segments, options),
         histogram=segments.histogram,
-        long_tokens=segments.long_tokens,
+        tokens_after_start=int(after_start),
         known_bound=least_rows(*items_and_groups(segments, measured.values.groups, options), options),
         measured=measured,
     )
@@ -165,69 +157,54 @@ def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
         tokens_truncated=long_tokens - long_documents * max_len if long == "truncate" else 0,
         tokens_dropped={"too_long": long_tokens if long == "drop" else 0},
     )
-    known_bound = lower_bound(histogram, options.max_segments)
-    return _Corpus(account=account, histogram=histogram, long_tokens=long_tokens, known_bound=known_bound)
-
-
-def _solved_outcome(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptions, documents_per_step: int) -> Outcome:
-    """Pack a histogram; an algorithm that needs the documents themselves is a PackerError."""
-    if isinstance(algorithm, OrderAlgorithm):
-        raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
-    if algorithm.always_draws:
-        raise PackerError("needs a dataset: it draws rows from documents, and a histogram has none")
-    limits = {"seconds": PATIENCE} if algorithm.limited else {}
-    patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, options.max_segments, **limits))
-    sums = RowSums(options.max_len)
-    sums.add(patterns.extents, patterns.offsets, patterns.counts)
-    rows = replace(sums.finish(), tokens_after_start=corpus.tokens_after_start)
-    totals = PlanTotals.of(
-        corpus.account,
-        max_len=options.max_len,
-        segments=rows.segments,
-        rows=patterns.packs,
-        pool_rows=0,
-        lower_bound=patterns.lower_bound,
+    return _Corpus(
+        account=account,
+        histogram=histogram,
+        tokens_after_start=long_tokens - long_documents * max_len if long == "split" else 0,
+        known_bound=lower_bound(histogram, options.max_segments),
     )
-    figures = Figures(
-        options=replace(options, algorithm=algorithm.name, gap=None, time_limit=None),
-        totals=totals,
-        histogram=corpus.histogram,
-        documents_per_step=documents_per_step,
-        measured_rows=rows,
-    )
-    return Outcome(figures=figures, seconds=seconds, proved_bound=patterns.lower_bound)
 
 
-def _planned_outcome(
-    algorithm: AnyAlgorithm, corpus: _Corpus, measured: Measured, options: PackOptions, documents_per_step: int
-) -> Outcome:
-    """Plan the rows of documents, pairs or groups; options that the algorithm does not support are a PackerError."""
-    limited = isinstance(algorithm, Algorithm) and algorithm.limited
-    options = replace(options, algorithm=algorithm.name, gap=None, time_limit=PATIENCE if limited else None)
-    planned, seconds = _timed(partial(measured.plan, options))
-    figures = Figures(
-        options=options,
-        totals=planned.totals,
-        histogram=corpus.histogram,
-        documents_per_step=documents_per_step,
-        measured_rows=measured.follow(planned, options),
-    )
-    if isinstance(algorithm, OrderAlgorithm):
-        return Outcome(figures=figures, seconds=seconds, keeps_whole=algorithm.keeps_whole)
-    return Outcome(figures=figures, seconds=seconds, proved_bound=planned.totals.lower_bound)
+def _figures_of(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptions) -> Figures:
+    """Plan the documents if the algorithm needs more than their histogram, or else pack the histogram.
+
+    An algorithm that does not support the options, or needs documents of which only a histogram is known, is a
+    PackerError.
+    """
+    limits = {"seconds": PATIENCE} if isinstance(algorithm, Algorithm) and algorithm.limited else {}
+    options = replace(options, algorithm=algorithm.name, gap=None, time_limit=limits.get("seconds"))
+    totals: PlanTotals
+    if corpus.measured is not None and needs_documents(algorithm, options):
+        plan, seconds = _timed(partial(corpus.measured.plan, options))
+        totals, rows = plan.totals, corpus.measured.follow(plan, options)
+    else:
+        if isinstance(algorithm, OrderAlgorithm):
+            raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
+        if algorithm.always_draws:
+            raise PackerError("needs a dataset: it draws rows from documents, and a histogram has none")
+        patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, options.max_segments, **limits))
+        sums = RowSums(options.max_len)
+        sums.add(patterns.extents, patterns.offsets, patterns.counts)
+        rows = replace(sums.finish(), tokens_after_start=corpus.tokens_after_start)
+        totals = PlanTotals.of(
+            corpus.account,
+            max_len=options.max_len,
+            segments=rows.segments,
+            rows=patterns.packs,
+            pool_rows=0,
+            lower_bound=patterns.lower_bound,
+        )
+    return Figures(options=options, totals=totals, histogram=corpus.histogram, measured_rows=rows, seconds=seconds)
 
 
 def _timed(run: Callable[[], Result]) -> tuple[Result, float]:
     """Return the result and the seconds it took without compiling, in a second run if the first was quick."""
-    result, seconds = _timed_once(run)
-    if seconds >= QUICK:
-        return result, seconds
-    del result  # do not hold two results
-    return _timed_once(run)
-
-
-def _timed_once(run: Callable[[], Result]) -> tuple[Result, float]:
-    """Return the result and the seconds it took without compiling."""
-    begun, compiled = time.perf_counter(), compile_seconds()
-    result = run()
-    return result, time.perf_counter() - begun - (compile_seconds() - compiled)
+    for _ in range(2):
+        result = None  # do not hold two results
+        begun, compiled = time.perf_counter(), compile_seconds()
+        result = run()
+        seconds = time.perf_counter() - begun - (compile_seconds() - compiled)
+        if seconds >= QUICK:
+            break
+    assert result is not None
+    return result, seconds

@@ -134,7 +134,7 @@ class Manifest:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from packer.figures.svg_elements import notebook_facts
+        from packer.figures.charts import notebook_facts
 
         return notebook_facts("Manifest of a packed dataset", self.facts())
 
