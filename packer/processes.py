@@ -34,13 +34,18 @@ class Processes(Engine):
         """Always False."""
         return False
 
+    def threads(self, tasks: int) -> int:
+        """Return the number of threads for each of the processes that run so many tasks."""
+        return max(1, self.workers // max(1, tasks))
+
     def run(
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks in processes. Their errors are raised as they are; a process that was killed is a PackerError."""
         content = pickle.dumps(task)
         idle: SimpleQueue[_Process] = SimpleQueue()
-        started = [_Process(content) for _ in range(min(self.workers, len(numbers)))]
+        threads = self.threads(len(numbers))
+        started = [_Process(content, threads) for _ in range(min(self.workers, len(numbers)))]
         for process in started:
             idle.put(process)
 
@@ -61,10 +66,10 @@ class Processes(Engine):
 class _Process:
     """A process that runs a pickled task, and ends when this end of its pipe is closed."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, threads: int) -> None:
         self._pipe, theirs = Pipe()
         # the library of tokenizers would start a thread for each core in every process
-        variables = {"RAYON_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        variables = {"RAYON_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         with theirs:
             fd = theirs.fileno()
             words = [sys.executable, "-c", _SERVE, str(fd)]

@@ -1,4 +1,4 @@
-"""Processes tokenize many chats: to the bytes and errors of one process, also if some of them are killed."""
+"""Processes tokenize much text: to the bytes and errors of one process, also if some of them are killed."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from test_from_text import CHATML, chats, pack, shards
+from test_from_text import CHATML, chats, pack, shards, texts
 
 from packer.errors import PackerError
 from packer.processes import Processes
@@ -25,9 +25,9 @@ def tokenizer(tmp_path_factory):
     return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
 
 
-def of_two(monkeypatch):
-    """Make many pieces, which processes decode; return the list of tasks that these did."""
-    shrink(monkeypatch, piece=1500, worth_processes=1)
+def of_two(monkeypatch, piece=1500):
+    """Let processes decode pieces of this size; return the list of tasks that these did."""
+    shrink(monkeypatch, piece=piece, worth_processes=1)
     numbers, call = [], Processes.run
 
     def run(self, task, given, watched=None):
@@ -39,8 +39,9 @@ def of_two(monkeypatch):
     return numbers
 
 
-def test_the_bytes_are_those_of_one_process(tmp_path, tokenizer, monkeypatch):
-    source = write_lines(tmp_path / "chats.jsonl", chats())
+@pytest.mark.parametrize("records", [chats, texts])
+def test_the_bytes_are_those_of_one_process(tmp_path, tokenizer, monkeypatch, records):
+    source = write_lines(tmp_path / "records.jsonl", records())
     one = pack(source, tmp_path / "one", tokenizer)
     done = of_two(monkeypatch)
     two = pack(source, tmp_path / "two", tokenizer, workers=2)
@@ -48,6 +49,19 @@ def test_the_bytes_are_those_of_one_process(tmp_path, tokenizer, monkeypatch):
     assert two.source == one.source
     assert sorted(done) == [*range(len(done))]
     assert len(done) > 3
+
+
+def test_of_two_files_each_is_a_process_and_one_file_is_none(tmp_path, tokenizer, monkeypatch):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        write_lines(folder / name, texts())
+    one = pack(folder, tmp_path / "one", tokenizer)
+    done = of_two(monkeypatch, piece=1 << 20)
+    assert shards(pack(folder, tmp_path / "five", tokenizer, workers=5)) == shards(one)
+    assert sorted(done) == [0, 1]
+    pack(folder / "a.jsonl", tmp_path / "single", tokenizer, workers=5)
+    assert sorted(done) == [0, 1]
 
 
 def test_the_error_is_the_first_of_the_source(tmp_path, tokenizer, monkeypatch):

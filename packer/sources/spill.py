@@ -50,7 +50,7 @@ from packer.stores import AnyPath, each_at
 
 Result = TypeVar("Result")
 
-WORTH_PROCESSES = 1 << 27  # bytes of files with chats from which on processes tokenize them
+WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
 
 
 def spill_corpus(
@@ -243,11 +243,14 @@ class _Decoding:
     sync: bool
     """Whether streams are synced."""
 
+    threads: int = 1
+    """Threads that decode a piece in another process: more than one if there are fewer pieces than workers."""
+
     def __call__(self, number: int) -> int:
         """Decode a piece in another process; return its number."""
         if self.by_library and self.source.tokenized is not None:
             self.source.tokenized.encoder.stop_fast()
-        with closing(DecodePool(1)) as pool:
+        with closing(DecodePool(self.threads)) as pool:
             return self.decode(number, pool)
 
     def run(self, engine: Engine, progress: Progress) -> None:
@@ -257,7 +260,10 @@ class _Decoding:
         the first that this one finds.
         """
         numbers = range(len(self.pieces))
-        runner = Processes(workers=engine.workers) if self._is_worth_processes(engine) else engine
+        runner, task = engine, self
+        if self._is_worth_processes(engine):
+            runner = Processes(workers=engine.workers)
+            task = replace(self, threads=runner.threads(len(numbers)))
         report = _Report(self, progress)
         with closing(DecodePool(engine.workers)) as pool:
 
@@ -266,7 +272,7 @@ class _Decoding:
 
             try:
                 for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
-                    for number in runner.run(self, assigned, watched):
+                    for number in runner.run(task, assigned, watched):
                         if not runner.is_local:
                             report.whole(number)
             except SourceError:
@@ -276,11 +282,10 @@ class _Decoding:
                 raise
 
     def _is_worth_processes(self, engine: Engine) -> bool:
-        """Whether so many chats are left that processes are done earlier: templates hold the interpreter's lock."""
-        is_rendered = self.source.tokenized is not None and self.source.holds_chats
-        if not is_rendered or engine.is_shared or not engine.is_local or engine.workers == 1:
+        """Whether so much text is left that processes are done earlier: threads wait for the interpreter's lock."""
+        if self.source.tokenized is None or engine.is_shared or not engine.is_local or engine.workers == 1:
             return False
-        if any(piece.input.path is None for piece in self.pieces):
+        if len(self.pieces) == 1 or any(piece.input.path is None for piece in self.pieces):
             return False
         return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
 
