@@ -8,7 +8,6 @@ same kernel packs and verifies.
 from packer.gather.gather_kernels import (
     RowLayout,
     Spans,
-    any_trained,
     count_trained,
     fill_gaps,
     gather,
@@ -24,7 +23,6 @@ __all__ = [
     "RowLayout",
     "Spans",
     "TokenColumn",
-    "any_trained",
     "count_trained",
     "fill_gaps",
     "gather",

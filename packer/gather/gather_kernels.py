@@ -100,15 +100,14 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     codes = column.value_codes[chunks]
     for code in np.flatnonzero(np.bincount(column.value_codes)).tolist():
         found = np.where(codes == code, addresses, np.uint64(0))
-        if code == 0:
-            wrong = _gather_int32(found, spans.lengths, spans.places, allowed, out)
-        else:
-            wrong = _gather_cast(found, np.empty(0, VALUE_TYPES[code]), spans.lengths, spans.places, allowed, out)
+        other = None if VALUE_TYPES[code] is np.int32 else np.empty(0, VALUE_TYPES[code])
+        wrong = _gather(found, other, spans.lengths, spans.places, allowed, out)
         if wrong >= 0 and not 0 <= first_wrong < wrong:
             first_wrong = int(wrong)
     return first_wrong
 
 
+@jit_if_large
 def find_values(
     column: Addresses, lists: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -117,60 +116,39 @@ def find_values(
     All are found before anything is copied, so that the cache misses of several segments overlap.
     """
     addresses, chunks = np.empty(len(lists), np.uint64), np.empty(len(lists), np.int64)
-    _find_values(column, lists, starts, addresses, chunks)
+    for i in range(len(lists)):
+        chunk, first = _locate(column, lists[i])
+        chunks[i] = chunk
+        addresses[i] = column.values[chunk] + np.uint64((first + starts[i]) * column.value_bytes[chunk])
     return addresses, chunks
 
 
 @jit_if_large
-def _find_values(
-    column: Addresses,
-    lists: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    out_addresses: NDArray[np.uint64],
-    out_chunks: NDArray[np.int64],
-) -> None:
-    for i in range(len(lists)):
-        chunk, first = _locate(column, lists[i])
-        out_chunks[i] = chunk
-        out_addresses[i] = column.values[chunk] + np.uint64((first + starts[i]) * column.value_bytes[chunk])
-
-
-@jit_if_large
-def _gather_int32(
+def _gather(
     found: NDArray[np.uint64],
+    other: NDArray[Any] | None,
     lengths: NDArray[np.int64],
     places: NDArray[np.int64],
     allowed: int,
     out: NDArray[np.int32],
 ) -> int:
-    """Copy the int32 values at addresses; spans at address 0 are left out."""
+    """Copy the values at addresses; spans at address 0 are left out.
+
+    Values have the type of the empty array `other`, or int32 without one: only one of the two branches is compiled.
+    """
     spans = len(found)
     for s in range(spans):
         if s + _AHEAD < spans:
             prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
-        if found[s] != 0 and not _copy_int32(found[s], out[places[s] : places[s] + lengths[s]], allowed):
+        if found[s] == 0:
+            continue
+        own = out[places[s] : places[s] + lengths[s]]
+        if other is None:
+            is_valid = _copy_int32(found[s], own, allowed)
+        else:
+            is_valid = _copy_cast(array_at(found[s], lengths[s], other.dtype), own, allowed)
+        if not is_valid:
             return s
-    return -1
-
-
-@jit_if_large
-def _gather_cast(
-    found: NDArray[np.uint64],
-    like: NDArray[Any],
-    lengths: NDArray[np.int64],
-    places: NDArray[np.int64],
-    allowed: int,
-    out: NDArray[np.int32],
-) -> int:
-    """Copy the values at addresses, which have the type of the empty array `like`."""
-    spans = len(found)
-    for s in range(spans):
-        if s + _AHEAD < spans:
-            prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
-        if found[s] != 0:
-            values = array_at(found[s], lengths[s], like.dtype)
-            if not _copy_cast(values, out[places[s] : places[s] + lengths[s]], allowed):
-                return s
     return -1
 
 
@@ -266,47 +244,24 @@ def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss:
 
 
 @jit_if_large
-def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
-    """Count the trained tokens and the untrained segments.
+def count_trained(
+    places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Return the number of trained tokens of each segment, shape (segments,).
 
     Args:
         places: (segments,) position of each segment in `labels`.
-        extents: (segments,) number of positions it takes, alignment included.
+        lengths: (segments,) number of its tokens, or of positions it takes.
         labels: flat int32, negative where there is no loss.
-
-    Returns:
-        Trained tokens, and segments without any.
     """
-    tokens = 0
-    without = 0
+    counts = np.empty(len(places), np.int32)
     for s in range(len(places)):
-        own = labels[places[s] : places[s] + extents[s]]
+        own = labels[places[s] : places[s] + lengths[s]]
         trained = np.int32(0)
         for i in range(len(own)):  # from 0, so that the compiler rules out negative indices and vectorizes
             trained += np.int32(own[i] >= 0)
-        tokens += trained
-        without += trained == 0
-    return tokens, without
-
-
-@jit_if_large
-def any_trained(
-    places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
-) -> None:
-    """Find the segments with at least one trained token.
-
-    Args:
-        places: (segments,) position of each segment in `labels`.
-        lengths: (segments,) number of its tokens.
-        labels: flat int32, negative where there is no loss.
-        out: (segments,) receives whether the segment has a trained token.
-    """
-    for s in range(len(places)):
-        own = labels[places[s] : places[s] + lengths[s]]
-        found = False
-        for i in range(len(own)):
-            found |= own[i] >= 0
-        out[s] = found
+        counts[s] = trained
+    return counts
 
 
 @jit_if_large

@@ -19,7 +19,7 @@ from packer.column_names import NO_LOSS
 from packer.engine import each_in_threads
 from packer.errors import SourceError
 from packer.facts import Account
-from packer.gather import Spans, any_trained, gather, held_spans, lengths_of, list_lengths, mask_context
+from packer.gather import Spans, count_trained, gather, held_spans, lengths_of, list_lengths, mask_context
 from packer.inputs.document_errors import reading
 from packer.inputs.documents import TURN_STARTS
 from packer.inputs.token_tables import TokenTable
@@ -220,7 +220,7 @@ def _trained(
             bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
         if bad < 0:  # labels out of range are reported when their rows are written
             mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
-            any_trained(places, lengths[part], labels, trained[part])
+            trained[part] = count_trained(places, lengths[part], labels) > 0
         first = last
     return trained
 

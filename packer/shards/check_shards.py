@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -195,13 +196,12 @@ def _verify_shard(
 
 def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> Counts:
     """Count the tokens and labels of a record batch that has no faults."""
-    tokens = int(segments.lengths.sum())
+    trained: NDArray[np.integer[Any]] | None = None
     if manifest.options.index_only and manifest.options.labels:
         trained = np.maximum(segments.lengths - context_of(segments.starts, manifest.options.overlap), 0)
-        return Counts(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)))
-    if "labels" not in batch.schema.names:
-        return Counts(tokens)
-    return Counts(tokens, *count_trained(segments.places, segments.extents, as_numpy(batch["labels"].flatten())))
+    elif "labels" in batch.schema.names:
+        trained = count_trained(segments.places, segments.extents, as_numpy(batch["labels"].flatten()))
+    return Counts.of(segments.lengths, trained)
 
 
 def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:

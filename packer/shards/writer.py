@@ -50,6 +50,14 @@ class Counts(NamedTuple):
     untrained_segments: int = 0
     """Segments without a trained token; 0 if no labels are written."""
 
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64], trained: NDArray[np.integer[Any]] | None) -> Counts:
+        """Return the counts of segments, given the tokens of each, and the trained ones unless there are no labels."""
+        tokens = int(lengths.sum())
+        if trained is None:
+            return cls(tokens)
+        return cls(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceColumns:
@@ -126,18 +134,18 @@ def build_batch(
     else:
         arrays, trained = _token_arrays(block, source, row_format)
     arrays += _segment_arrays(block, kept, row_format)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts(int(block.lengths.sum()), *trained)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), Counts.of(block.lengths, trained)
 
 
 def _token_arrays(
     block: RowBlock, source: SourceColumns, row_format: RowFormat
-) -> tuple[list[pa.Array], tuple[int, int]]:
-    """Copy the values per token of some rows; return them by column, and the counts of `_count_labels`."""
+) -> tuple[list[pa.Array], NDArray[np.integer[Any]] | None]:
+    """Copy the values per token of some rows; return them by column, and the result of `_count_labels`."""
     max_len = row_format.max_len
     layout, spans = _placed(block, max_len)
     size = len(layout.ends) * max_len
     columns: dict[str, NDArray[np.int32]] = {}
-    trained = 0, 0
+    trained = None
     tokens = columns["input_ids"] = np.empty(size, np.int32)
     copy_tokens(source.input_ids, spans, tokens)
     fill_gaps(layout, max_len, row_format.pad_id, tokens)
@@ -155,7 +163,7 @@ def _token_arrays(
     for name, value_type in row_format.kept_tokens.items():
         arrays.append(tokens_at(source.kept_tokens[name], value_type, spans, size))
     rows = [pa.FixedSizeListArray.from_arrays(values, max_len) for values in arrays]
-    return rows, (int(trained[0]), int(trained[1]))
+    return rows, trained
 
 
 def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
@@ -211,19 +219,18 @@ def copy_labels(labels: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> No
         raise BadTokenError("labels", bad)
 
 
-def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat) -> tuple[int, int]:
-    """Return the number of trained tokens of a block, and of its segments without any; only labels are read."""
+def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat) -> NDArray[np.integer[Any]] | None:
+    """Return the number of trained tokens of each segment of a block, None without labels; only labels are read."""
     if "labels" not in row_format.token_columns:
-        return 0, 0
+        return None
     if source.labels is None:
-        trained = np.maximum(block.lengths - block.context, 0)
-        return int(trained.sum()), int(np.count_nonzero(trained == 0))
+        trained: NDArray[np.int64] = np.maximum(block.lengths - block.context, 0)
+        return trained
     places = np.cumsum(block.lengths) - block.lengths
     labels = np.empty(int(block.lengths.sum()), np.int32)
     copy_labels(source.labels, Spans(block.lists, block.starts, block.lengths, places), labels)
     mask_context(places, block.context, NO_LOSS, labels)
-    tokens, without = count_trained(places, block.lengths, labels)
-    return int(tokens), int(without)
+    return count_trained(places, block.lengths, labels)
 
 
 def write_shard(
