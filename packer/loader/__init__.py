@@ -31,8 +31,7 @@ no server: processes agree by locks on files, which the system releases when a p
 
 Tokens of an index, whose shards say which documents a row holds:
 
-    index_tokens.py         tokens of rows, read from the mapped source of each generation
-    source_lists.py         lists of the source as NumPy arrays: located together, copied one by one
+    index_tokens.py         tokens of rows, located together and copied from the mapped source of each generation
     materialized_shards.py  whole shards, written to the cache with their tokens
 
 Requires NumPy and pyarrow; torch only to return tensors, obstore and xxhash only for object storage, and what reads

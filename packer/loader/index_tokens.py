@@ -6,21 +6,23 @@ NumPy copies them here, not the kernels that pack: a row has few segments, and a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.memory import array_at
 from packer.arrow import numpy_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
+from packer.gather import TokenColumn
+from packer.gather.token_column import VALUE_TYPES
 from packer.inputs.document_errors import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
-from packer.loader.source_lists import ListSpans, SourceLists
 from packer.plan.segments import context_of
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat, row_format_of
@@ -111,8 +113,8 @@ class IndexTokens:
         `stored` has the columns with a value per segment, those of all rows together.
         """
         segments = _Segments.of(stored, self.first_document)
-        lists, shape = self._lists(segments), (rows, self.row_format.max_len)
-        copied = {name: self._copied(name, lists, segments, shape) for name in self._columns}
+        shape = rows, self.row_format.max_len
+        copied = {name: self._copied(name, spans, segments, shape) for name, spans in self._located(segments)}
         columns = {"input_ids": copied["input_ids"]}
         if "labels" in self.row_format.token_columns:
             if "labels" not in copied:
@@ -132,11 +134,7 @@ class IndexTokens:
     def ranges(self, stored: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the memory that `columns` reads of the source: addresses and bytes of all parts of lists."""
         segments = _Segments.of(stored, self.first_document)
-        lists = self._lists(segments)
-        found = []
-        for column in self._columns.values():
-            spans = self._located(column, lists, segments)
-            found.append(column.ranges(spans, segments.starts, segments.lengths))
+        found = [(spans.places + _FIRST, segments.lengths * spans.widths) for _, spans in self._located(segments)]
         addresses, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return addresses, sizes
 
@@ -152,35 +150,35 @@ class IndexTokens:
             raise _misfit(f"document {first + int(ids.max())} of {first + int(np.max(last)):,}")
         return origins.lists_of(sources, ids)
 
-    def _located(self, column: SourceLists, lists: NDArray[np.int64], segments: _Segments) -> ListSpans:
-        """Locate the lists of segments, and check that they have all of their tokens."""
-        spans = column.located(lists)
-        ends = segments.starts + segments.lengths
-        if (ends > spans.lengths).any():
-            at = int((ends > spans.lengths).argmax())
-            raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")
-        return spans
+    def _located(self, segments: _Segments) -> Iterator[tuple[str, _Spans]]:
+        """Yield each column's name and where it has the segments, whose lists must have all of their tokens."""
+        lists, ends = self._lists(segments), segments.starts + segments.lengths
+        for name, column in self._columns.items():
+            spans, lengths = column.located(lists, segments.starts)
+            if (ends > lengths).any():
+                at = int((ends > lengths).argmax())
+                raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")
+            yield name, spans
 
-    def _copied(self, name: str, lists: NDArray[np.int64], segments: _Segments, shape: tuple[int, int]) -> NDArray[Any]:
+    def _copied(self, name: str, spans: _Spans, segments: _Segments, shape: tuple[int, int]) -> NDArray[Any]:
         """Copy the values of segments into new rows, and check that tokens and labels are in range."""
-        column = self._columns[name]
-        spans = self._located(column, lists, segments)
-        out = np.empty(shape, column.dtype)
+        out = np.empty(shape, self._columns[name].dtype)
         flat = out.reshape(-1)
-        column.copy(spans, segments.starts, segments.lengths, segments.places, flat)
+        spans.copy(segments, flat)
         segments.fill_gaps({"input_ids": self.row_format.pad_id, "labels": NO_LOSS}.get(name, 0), flat)
         if name in self.kept_names:
             return out
         negative = flat[flat < 0]
         is_wrong = (negative != NO_LOSS).any() if name == "labels" else len(negative) > 0
-        if is_wrong or (column.dtype == np.int64 and flat.max() > LONGEST):
-            self._check_values(name, column, spans, segments)
+        if is_wrong or (out.dtype == np.int64 and flat.max() > LONGEST):
+            self._check_values(name, spans, segments)
         return out.astype(np.int32, copy=False)
 
-    def _check_values(self, name: str, column: SourceLists, spans: ListSpans, segments: _Segments) -> None:
+    def _check_values(self, name: str, spans: _Spans, segments: _Segments) -> None:
         """Raise a SourceError for the first value that is no token id or label."""
         is_label = name == "labels"
-        for at, values in enumerate(column.values_of(spans, segments.starts, segments.lengths)):
+        for at, length in enumerate(segments.lengths.tolist()):
+            values = spans.values(at, length)
             wrong = wrong_values(values, label=is_label)
             if wrong.any():
                 place = int(wrong.argmax())
@@ -194,15 +192,15 @@ class IndexTokens:
         return origins.describe(int(segments.sources[at]), document)
 
     @cached_property
-    def _columns(self) -> dict[str, SourceLists]:
+    def _columns(self) -> dict[str, _SourceColumn]:
         """Columns that are read from the source, by their names in the rows."""
         table = self.documents.table
-        found = {"input_ids": SourceLists(table.input_ids)}
+        found = {"input_ids": _SourceColumn(table.input_ids)}
         if table.labels is not None and "labels" in self.row_format.token_columns:
-            found["labels"] = SourceLists(table.labels)
+            found["labels"] = _SourceColumn(table.labels)
         for name in self.kept_names:
             column = table.extra[name]
-            found[name] = SourceLists(column.addresses(), numpy_dtype(column.type.value_type))
+            found[name] = _SourceColumn(column.addresses(), numpy_dtype(column.type.value_type))
         return found
 
     @cached_property
@@ -249,6 +247,82 @@ class _Segments(NamedTuple):
         """Write a value wherever the rows, laid end to end in `out`, have no token."""
         for first, last in self.gaps:
             out[first:last] = value
+
+
+_FIRST = 1 << 12  # address of the second page of memory; the first is never mapped
+
+
+@cache
+def _memory(kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return all memory of this process as overlapping values, one at each address from _FIRST on."""
+    size = 1 << 56
+    memory: NDArray[Any] = np.ndarray(size, kind, array_at(_FIRST, size + kind.itemsize, np.uint8), strides=(1,))
+    return memory
+
+
+class _SourceColumn:
+    """A column of lists, whose chunks may have any layout and integer type, and whose offsets have been checked.
+
+    `dtype` is the type of the values in rows, by default int32 if it holds all integers of the column, or int64.
+    """
+
+    def __init__(self, column: TokenColumn, dtype: np.dtype[Any] | None = None) -> None:
+        of = self._addresses = column.addresses
+        self._owner = column  # keeps the memory alive
+        self._offsets, self._values = (each.astype(np.int64) - _FIRST for each in (of.offsets, of.values))
+        self._offset_bytes = np.unique(of.offset_bytes).tolist()
+        self._kinds = of.value_codes * 8 + self._values % of.value_bytes
+        self._memory: dict[int, NDArray[Any]] = {}
+        for kind in np.unique(self._kinds).tolist():
+            in_source = dtype or np.dtype(VALUE_TYPES[kind // 8])
+            self._memory[kind] = _memory(in_source)[kind % 8 :: in_source.itemsize]
+        fits = all(np.can_cast(memory.dtype, np.int32) for memory in self._memory.values())
+        self.dtype = dtype or np.dtype(np.int32 if fits else np.int64)
+
+    def located(self, lists: NDArray[np.int64], starts: NDArray[np.int64]) -> tuple[_Spans, NDArray[np.int64]]:
+        """Return where lists, by number, have their values from `starts` on, and the lengths of the lists."""
+        of = self._addresses
+        chunks = of.first_rows.searchsorted(lists, side="right") - 1
+        index = lists - of.first_rows[chunks]
+        begins = index * of.list_sizes[chunks]
+        ends = begins + of.list_sizes[chunks]
+        for width in filter(None, self._offset_bytes):
+            here: Any = slice(None)
+            if len(self._offset_bytes) > 1:
+                here = np.flatnonzero(of.offset_bytes[chunks] == width)
+            offsets, at = _memory(np.dtype(f"i{width}")), self._offsets[chunks[here]] + index[here] * width
+            begins[here], ends[here] = offsets[at], offsets[at + width]
+        widths = of.value_bytes[chunks]
+        places = self._values[chunks] + (begins + starts) * widths
+        return _Spans(places, widths, self._kinds[chunks], self._memory), ends - begins
+
+
+class _Spans(NamedTuple):
+    """Where segments are in the memory of a column; int64 arrays of shape (segments,)."""
+
+    places: NDArray[np.int64]
+    """Address of the first value of each segment, counted from _FIRST."""
+
+    widths: NDArray[np.int64]
+    """Bytes per value."""
+
+    kinds: NDArray[np.int64]
+    """Type and alignment of the values, a key of `memory`."""
+
+    memory: Mapping[int, NDArray[Any]]
+    """All memory of this process as values one after the other."""
+
+    def copy(self, segments: _Segments, out: NDArray[Any]) -> None:
+        """Copy the values of the segments to their places in `out`."""
+        memory, firsts = self.memory, self.places // self.widths
+        columns = (each.tolist() for each in (self.kinds, firsts, segments.lengths, segments.places))
+        for kind, first, length, place in zip(*columns, strict=True):
+            out[place : place + length] = memory[kind][first : first + length]
+
+    def values(self, at: int, length: int) -> NDArray[Any]:
+        """Return the values of a segment, in their type in the source."""
+        first = int(self.places[at] // self.widths[at])
+        return self.memory[int(self.kinds[at])][first : first + length]
 
 
 def _misfit(what: str) -> PackerError:
