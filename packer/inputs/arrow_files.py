@@ -22,6 +22,7 @@ from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, rows_per_block
 from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of
 from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import TableInMemory
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import fetch, map_whole
 
@@ -36,7 +37,7 @@ class ArrowReader(TableReader):
     path: AnyPath | None
     fields: pa.Schema
     rows: int
-    parts: tuple[ArrowReader | pa.Table, ...] = ()
+    parts: tuple[ArrowReader | TableInMemory, ...] = ()
     """Files of the dataset, or the table; empty for a single file."""
 
     first_row: int = 0
@@ -81,7 +82,11 @@ class ArrowReader(TableReader):
     def _read(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all record batches in order, with these columns."""
         for part in self.parts:
-            yield from part.select(columns).to_batches() if isinstance(part, pa.Table) else part._read(columns)
+            if isinstance(part, ArrowReader):
+                yield from part._read(columns)
+                continue
+            for arrays in part.read(range(len(part.ends)), columns):
+                yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
         if self.parts:
             return
         assert self.path is not None
@@ -128,7 +133,21 @@ def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = Fals
         return mapped
     per_block = rows_per_block(file, rows, 4 * LISTS, LIST_ROWS)
     reader = ArrowReader(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=mapped is None)
-    return decoded_lists(reader, columns, has_labels=has_labels)
+    return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
+
+
+def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> DecodedInput:
+    """Return mapped lists as an input that decodes them each time they are read, so that steps can change them."""
+    (store,) = lists.stores
+    reader = ArrowReader(
+        file=lists.file,
+        path=lists.path,
+        fields=store.schema,
+        rows=lists.rows,
+        parts=(store,) if isinstance(store, TableInMemory) else (),
+        per_block=rows_per_block(lists.file, lists.rows, 4 * LISTS, LIST_ROWS),
+    )
+    return decoded_lists(reader, columns, has_labels=lists.has_labels, skips=skips)
 
 
 def open_records(path: AnyPath, name: str) -> ArrowReader:

@@ -17,7 +17,7 @@ from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.inputs.column_types import join_with, widen
 from packer.inputs.documents import Batch, Columns
-from packer.inputs.list_checks import runs, value_faults, values_of
+from packer.inputs.list_checks import runs, values_of
 from packer.shards.files import HashingFile
 from packer.stores import AnyPath, RemotePath
 from packer.stores.temporary_files import local_copy, temporary_file
@@ -32,17 +32,16 @@ def write_stream(
     columns: Columns,
     *,
     has_labels: bool,
-    stored: Columns = COLUMNS,
     sync: bool = False,
 ) -> str:
     """Write the checked batches of an input as a stream, which gets its name when it is complete; return its hash.
 
-    Extra columns get types that hold all of their values. `columns` has the names for messages, `stored` those of the
-    stream. Unless `sync`, the stream need not survive a crash of the system. A DocumentError is raised for a value that
-    does not fit int32, or that no type of its column holds.
+    `columns` has the names in the stream. Extra columns get types that hold all of their values; a DocumentError is
+    raised for a value that no type of its column holds. Unless `sync`, the stream need not survive a crash of the
+    system.
     """
     with atomic_write(path, sync=sync) as temporary:
-        parts = _Parts(temporary, columns, stored.wanted(has_labels=has_labels)[: 1 + has_labels])
+        parts = _Parts(temporary, columns, has_labels=has_labels)
         try:
             for batch in batches:
                 parts.write(batch)
@@ -54,10 +53,10 @@ def write_stream(
 class _Parts:
     """A stream being written, with one file per run of batches whose extra columns have the same types."""
 
-    def __init__(self, path: Path, columns: Columns, stored: Sequence[str]) -> None:
+    def __init__(self, path: Path, columns: Columns, *, has_labels: bool) -> None:
         self._path = path
-        self._columns = columns
-        self._tokens = [(column, pa.list_(pa.int32())) for column in stored]
+        self._extra = columns.extra
+        self._tokens = [(column, pa.list_(pa.int32())) for column in columns[: 1 + has_labels]]
         self._files: list[Path] = []
         self._file: HashingFile | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
@@ -68,18 +67,13 @@ class _Parts:
 
     def write(self, batch: Batch) -> None:
         """Append a batch; raises a DocumentError if no type holds its values and those before."""
-        names = self._columns.input_ids, self._columns.labels
         for number, tokens in enumerate(batch.input_ids):
             extra = {name: chunks[number] for name, chunks in batch.extra.items()}
             self._open(extra)
             assert self._writer is not None
             lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
             for run in runs(tokens):
-                arrays = [
-                    int32_lists(array[run], column, self.rows + run.start, label=column != names[0])
-                    for array, column in zip(lists, names, strict=False)
-                ]
-                arrays += [values[run] for values in extra.values()]
+                arrays = [*(int32_lists(array[run]) for array in lists), *(values[run] for values in extra.values())]
                 self._writer.write_batch(pa.record_batch(arrays, schema=self._schema(self._last_kinds)))
             self.rows += len(tokens)
 
@@ -103,7 +97,7 @@ class _Parts:
     def join(self) -> str:
         """Join all files into one stream and return its hash; a DocumentError if a value does not fit its column."""
         if not self._files:  # no documents, so that no column has a type
-            self._kinds = dict.fromkeys(self._columns.extra, pa.null())
+            self._kinds = dict.fromkeys(self._extra, pa.null())
             self._begin(self._kinds)
         self._close()
         if self._last_kinds == self._kinds and len(self._files) == 1:
@@ -154,16 +148,11 @@ def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataTyp
     return file.hexdigest()
 
 
-def int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -> pa.Array:
-    """Convert lists to list<int32>; raises a DocumentError if a value does not fit."""
-    lengths = list_lengths(lists)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    values = values_of(lists)
-    try:
-        return pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), values.cast(pa.int32()))
-    except pa.ArrowInvalid:
-        faults = value_faults(lists, column, label=label)
-        raise faults[min(faults)].at(first_row + min(faults)) from None
+def int32_lists(lists: pa.Array) -> pa.Array:
+    """Convert checked lists of tokens or labels to list<int32>."""
+    offsets = np.concatenate([[0], np.cumsum(list_lengths(lists))])
+    values = values_of(lists).cast(pa.int32(), safe=False)
+    return pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), values)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -114,20 +113,6 @@ class Batch(NamedTuple):
     def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
         """Return the extra columns that hold one value per token."""
         return {name: self.extra[name] for name in columns.per_token if name in self.extra}
-
-    def before(self, row: int) -> Batch:
-        """Return the documents before one that is invalid; counts and lines are still those of all documents."""
-        firsts = [0, *accumulate(map(len, self.input_ids))]
-
-        def cut(chunks: list[pa.Array]) -> list[pa.Array]:
-            return [chunk[: row - first] for chunk, first in zip(chunks, firsts, strict=False) if first < row]
-
-        return self._replace(
-            input_ids=cut(self.input_ids),
-            labels=None if self.labels is None else cut(self.labels),
-            extra={name: cut(chunks) for name, chunks in self.extra.items()},
-            rejected=tuple(one for one in self.rejected if one.row < row),
-        )
 
 
 class Places(Protocol):

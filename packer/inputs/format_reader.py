@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import methodcaller
 from typing import Any, Protocol, TypeAlias
 
@@ -17,6 +18,7 @@ from packer.inputs.column_types import as_plain
 from packer.inputs.decode_pool import DecodePool, pool_or_new
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Batch, Columns, DecodedSize, Input, InputFile, Places, RecordPlaces, SourceFile
+from packer.inputs.list_checks import check_lists
 from packer.stores import AnyPath
 
 log = logging.getLogger(__name__)
@@ -268,7 +270,7 @@ class DecodedInput(Input):
 
 
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:
-    """Return the token lists of a reader as an input; `has_labels` is None if the file has no documents."""
+    """Return the token lists of a reader as an input that checks them; `has_labels` is None without documents."""
     wanted = columns.wanted(has_labels=bool(has_labels))
     return DecodedInput(
         reader=reader,
@@ -277,4 +279,5 @@ def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, 
         start=methodcaller("lists", columns, has_labels=bool(has_labels), skips=skips),
         is_slow=not isinstance(reader.fields, pa.Schema),
         has_labels=has_labels,
+        steps=(partial(check_lists, columns=columns, skips=skips),),
     )

@@ -20,7 +20,7 @@ from packer.inputs.document_errors import reading
 from packer.inputs.documents import SourceFile
 from packer.inputs.file_access import require_regular
 from packer.inputs.format_reader import rows_per_block
-from packer.inputs.token_tables import DatasetsTable
+from packer.inputs.token_tables import DatasetsTable, TableInMemory
 from packer.stores import AnyPath, any_path
 from packer.stores.listing import pinned
 from packer.stores.mirror import map_whole
@@ -155,11 +155,12 @@ def no_splits(what: str, split: str) -> OtherSourceError:
 
 def select_records(found: Found, files: Sequence[ArrowReader] = ()) -> ArrowReader:
     """Read a table in memory, or the files of a saved dataset, through its indices mapping if it has one."""
-    path, parts = None, tuple(files)
+    path: AnyPath | None = None
+    parts: tuple[ArrowReader | TableInMemory, ...] = tuple(files)
     if found.table is not None:
         table: pa.Table = found.table.table
         file, fields, rows = SourceFile(name=found.name, bytes=table.nbytes), table.schema, len(table)
-        parts = (table,)
+        parts = (TableInMemory.of(found.table, table.column_names),)
     else:
         file = SourceFile(name=STATE, bytes=sum(each.file.bytes for each in files))
         path, fields, rows = any_path(found.name) / STATE, files[0].fields, sum(each.rows for each in files)

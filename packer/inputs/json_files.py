@@ -92,8 +92,8 @@ class JsonFile(Reader):
         for line in filled_lines(block):
             try:
                 records.append(read_record(line))
-            except ValueError as error:
-                reject(DocumentError(len(records), str(error), reason="unreadable"), rejected)
+            except DocumentError as fault:
+                reject(fault.at(len(records)), rejected)
                 records.append({})
         return records
 
@@ -118,7 +118,7 @@ class JsonFile(Reader):
                 if not names or any(name in block for name in names):
                     for line in filled_lines(block):
                         if not names or any(name in line for name in names):
-                            with contextlib.suppress(ValueError):
+                            with contextlib.suppress(DocumentError):
                                 yield read_record(line)
 
     def lines_of(self, block: bytes) -> bytes | None:
@@ -208,8 +208,9 @@ def _open(path: AnyPath, name: str, block: int) -> JsonFile:
         place = f"{name} line {number}"
     try:
         return replace(reader, fields=read_record(line)) if line else reader
-    except ValueError as error:
-        return replace(reader, fault=DocumentError(0, str(error), place, reason="unreadable").in_source(0))
+    except DocumentError as fault:
+        fault.place = place
+        return replace(reader, fault=fault.in_source(0))
 
 
 def _usable_record(reader: JsonFile, column: str, labels: str = "") -> Mapping[str, object]:

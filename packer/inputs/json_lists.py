@@ -1,7 +1,6 @@
 """Parse blocks of JSON lines to token lists. The types of extra columns follow from their values.
 
-pyarrow parses a whole block. Only if that fails, lines are read one by one: the first invalid one is an error, or all
-of them are rejected (`--on-error skip`).
+pyarrow parses a whole block. Only if that fails, Python reads the lines one by one, and finds those at fault.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import pyarrow as pa
 import pyarrow.json
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_scalar
+from packer.arrow import as_scalar
 from packer.arrow import compute as pc
 from packer.inputs.column_types import infer, require_lists, shown
-from packer.inputs.document_errors import DocumentError, null_message, null_value_message, value_message
+from packer.inputs.document_errors import LONGEST, DocumentError, value_message
 from packer.inputs.documents import MASKS, Batch, Columns
 from packer.inputs.line_blocks import filled_lines, read_record, spellings
-from packer.inputs.list_checks import rejection, spread_lists
+from packer.inputs.list_checks import Faults, leave_out, list_faults
 from packer.system_errors import shortage
 
 _NEWLINE, _BRACE = b"\n{"
@@ -45,17 +44,7 @@ def parse_lines(
     except (pa.ArrowException, DocumentError) as error:
         if shortage(error) is not None:  # the lines may be valid
             raise
-        if not skips and isinstance(error, DocumentError):
-            raise
-        message = str(error).splitlines()[0]
-    lines = filled_lines(block)
-    if skips:
-        return _parse_usable(lines, columns, types, has_labels=has_labels)
-    for row, line in enumerate(lines):
-        fault = _record_fault(line, columns, has_labels) or _parser_fault(line, columns)
-        if fault is not None:
-            raise fault.at(row)
-    raise DocumentError(0, f"one of {len(lines)} lines from here on: {message}")
+    return _parse_each(filled_lines(block), columns, has_labels=has_labels, skips=skips)
 
 
 def _batch(parsed: Mapping[str, pa.Array], columns: Columns, *, has_labels: bool) -> Batch:
@@ -104,10 +93,7 @@ def _infer_extra(block: bytes, columns: Columns) -> dict[str, pa.Array]:
     """Read the extra columns, with types inferred from their values in this block."""
     if not columns.extra:
         return {}
-    try:
-        records = [read_record(line) for line in filled_lines(block)]
-    except ValueError as error:
-        raise pa.ArrowInvalid(str(error)) from None
+    records = [read_record(line) for line in filled_lines(block)]
     extra = {column: infer([record.get(column) for record in records], column) for column in columns.extra}
     return extra | {column: require_lists(extra[column], column) for column in columns.per_token}
 
@@ -163,121 +149,81 @@ def _refuse_masks(block: bytes, columns: Columns) -> None:
     masks = [mask for mask in MASKS if mask not in columns.extra]
     if any(name in block for mask in masks for name in spellings(mask)):
         for line in filled_lines(block):
-            try:
-                record = read_record(line)
-            except ValueError as error:
-                raise pa.ArrowInvalid(str(error)) from None
-            if any(mask in record for mask in masks):
+            if any(mask in read_record(line) for mask in masks):
                 raise pa.ArrowInvalid("a mask is not read")
 
 
-def _parse_usable(lines: list[bytes], columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool) -> Batch:
-    """Parse lines, with an empty document instead of every line that cannot be used."""
-    faults = {
-        row: fault
-        for row, line in enumerate(lines)
-        if (fault := _record_fault(line, columns, has_labels) or _extra_fault(line, columns)) is not None
+def _parse_each(lines: list[bytes], columns: Columns, *, has_labels: bool, skips: bool) -> Batch:
+    """Parse lines one by one; see `parse_lines`."""
+    faults = Faults()
+    records: list[dict[str, object]] = []
+    tokens = (columns.input_ids, columns.labels)
+    for row, line in enumerate(lines):
+        record = dict[str, object]()
+        try:
+            parsed = read_record(line)
+            _check_record(parsed, columns, has_labels=has_labels)
+            record = {name: parsed.get(name) for name in (*tokens, *columns.extra)}
+        except DocumentError as fault:
+            faults[row] = fault.at(row)
+            if not skips:
+                break  # only an earlier line can have the first fault
+        records.append(record)
+    in_lists = {*tokens, *columns.per_token}  # which are empty where a line cannot be used
+    values = {
+        name: [record.get(name, [] if name in in_lists else None) for record in records]
+        for name in (*tokens, *columns.extra)
     }
-    good = [row for row in range(len(lines)) if row not in faults]
-    try:
-        parsed = _parse_some([lines[row] for row in good], columns, types)
-    except pa.ArrowException:  # pyarrow refuses what Python takes
-        faults |= {row: fault for row in good if (fault := _parser_fault(lines[row], columns)) is not None}
-        good = [row for row in good if row not in faults]
-        parsed = _parse_some([lines[row] for row in good], columns, types)
-    except DocumentError as fault:
-        raise fault.at(good[fault.row]) from None
-    is_good = np.zeros(len(lines), np.bool_)
-    is_good[good] = True
-    lists = {columns.input_ids, *columns.per_token} | ({columns.labels} if has_labels else set())
-    places = as_arrow(np.cumsum(is_good) - 1, is_good)
-    spread = {
-        name: spread_lists(values, is_good) if name in lists else values.take(places) for name, values in parsed.items()
-    }
-    rejected = tuple(rejection(row, fault) for row, fault in sorted(faults.items()))
-    return _batch(spread, columns, has_labels=has_labels)._replace(rejected=rejected)
+    extra = {name: infer(values[name], name) for name in columns.extra}
+    extra |= {name: require_lists(extra[name], name) for name in columns.per_token}
+    lists = {name: pa.array(values[name], _LIST) for name in tokens[: 1 + has_labels]}
+    batch = _batch({**extra, **lists}, columns, has_labels=has_labels)
+    faults |= list_faults(batch, columns)
+    return leave_out(batch, columns, faults, skips=skips)
 
 
-def _parse_some(lines: list[bytes], columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
-    if lines:
-        return _parse(b"\n".join(lines), columns, types)
-    kinds = {name: pa.list_(pa.null()) if name in columns.per_token else pa.null() for name in columns.extra}
-    kinds |= {columns.input_ids: _LIST, columns.labels: _LIST}
-    return {name: pa.array([], kind) for name, kind in kinds.items()}
-
-
-def _record_fault(line: bytes, columns: Columns, has_labels: bool) -> DocumentError | None:
-    """Return the error for the tokens and labels of a line as Python reads it, or None."""
-    try:
-        record = read_record(line)
-    except ValueError as error:
-        return DocumentError(0, str(error), reason="unreadable")
+def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels: bool) -> None:
+    """Raise a DocumentError if a line lacks a column, or a value has a wrong type; nulls are found with other lists."""
     for mask in MASKS:
         if mask in record and mask not in columns.extra:
             message = f"has '{mask}', and the first line has none; give it to all lines or none"
-            return DocumentError(0, message, reason="invalid_labels")
+            raise DocumentError(0, message, reason="invalid_labels")
     if columns.input_ids not in record:
         message = f"no '{columns.input_ids}' (found: {', '.join(record) or 'none'})"
-        return DocumentError(0, message, reason="missing_value", listed=f"no '{columns.input_ids}'")
-    fault = _list_fault(columns.input_ids, record[columns.input_ids], label=False)
-    if fault is not None:
-        return fault
-    labels = record.get(columns.labels)
-    if (labels is not None) != has_labels:
+        raise DocumentError(0, message, reason="missing_value", listed=f"no '{columns.input_ids}'")
+    _check_list(columns.input_ids, record[columns.input_ids], label=False)
+    if (record.get(columns.labels) is not None) != has_labels:
         here, there = ("no ", "") if has_labels else ("", "no ")
         message = f"{here}'{columns.labels}', but the file's first line has {there}such list; give it to all or none"
-        return DocumentError(0, message, reason="invalid_labels")
-    return None if labels is None else _list_fault(columns.labels, labels, label=True)
+        raise DocumentError(0, message, reason="invalid_labels")
+    _check_list(columns.labels, record.get(columns.labels), label=True)
+    for column in columns.extra:
+        values = infer([record.get(column)], column)  # which can be kept, whatever the other lines hold
+        if column in columns.per_token:
+            require_lists(values, column)
 
 
-def _extra_fault(line: bytes, columns: Columns) -> DocumentError | None:
-    """Return the error for a value of an extra column that cannot be kept, whatever the other lines hold, or None."""
-    record = read_record(line) if columns.extra else {}
-    try:
-        for column in columns.extra:
-            values = infer([record.get(column)], column)
-            if column in columns.per_token:
-                if record.get(column) is None:
-                    return DocumentError(0, null_message(column), reason="invalid_value")
-                require_lists(values, column)
-    except DocumentError as fault:
-        return fault
-    return None
+def _check_list(column: str, tokens: object, *, label: bool) -> None:
+    """Raise a DocumentError unless tokens or labels are null, or a list of nulls and integers that fit int32.
 
-
-def _parser_fault(line: bytes, columns: Columns) -> DocumentError | None:
-    """Return the error for a line that pyarrow refuses, or None."""
-    try:
-        _parse(line, columns._replace(extra=(), per_token=()), {})
-    except pa.ArrowException as error:
-        message = str(error).splitlines()[0].removesuffix(" in row 0")
-        return DocumentError(0, message, reason="unreadable", listed="the parser does not take the line")
-    return None
-
-
-def _list_fault(column: str, tokens: object, *, label: bool) -> DocumentError | None:
-    """Return the error for a parsed list of tokens or labels, or None. The listed message does not quote texts."""
-    if tokens is None:
-        return DocumentError(0, null_message(column), reason="missing_value")
-    if not isinstance(tokens, list):
+    The listed message does not quote texts.
+    """
+    if tokens is not None and not isinstance(tokens, list):
         message, listed = (
             f"'{column}' holds {show(tokens)} where a list of integers is expected" for show in (shown, _kind)
         )
-        return DocumentError(0, message, reason="wrong_type", listed=listed)
-    for position, token in enumerate(tokens):
-        if type(token) is int and -(2**31) <= token < 2**31:  # a bool is an int to isinstance
+        raise DocumentError(0, message, reason="wrong_type", listed=listed)
+    for position, token in enumerate(tokens or ()):
+        if token is None or (type(token) is int and abs(token) <= LONGEST):  # a bool is an int to isinstance
             continue
-        if token is None:
-            message = listed = null_value_message(column, position, len(tokens))
-        elif type(token) is int:
+        if type(token) is int:
             message = listed = value_message(column, token, position, label=label)
         else:
             message, listed = (
                 f"'{column}' holds {show(token)} at position {position} where an integer is expected"
                 for show in (shown, _kind)
             )
-        return DocumentError(0, message, reason="invalid_labels" if label else "invalid_tokens", listed=listed)
-    return None
+        raise DocumentError(0, message, reason="invalid_labels" if label else "invalid_tokens", listed=listed)
 
 
 def _kind(value: object) -> str:

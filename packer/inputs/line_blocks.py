@@ -205,18 +205,18 @@ def spellings(column: str) -> tuple[bytes, bytes]:
 
 
 def read_record(line: bytes) -> dict[str, object]:
-    """Parse the object on a line; the message of a ValueError says why there is none."""
+    """Parse the object on a line; a DocumentError says why there is none."""
     try:
         record = json.loads(line.decode(), object_pairs_hook=_unique_fields)
     except UnicodeDecodeError as error:
-        raise ValueError(f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8") from None
+        message = f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8"
+        raise DocumentError(0, message, reason="unreadable") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not valid JSON: {error}") from None
+        raise DocumentError(0, f"not valid JSON: {error}", reason="unreadable") from None
     if not isinstance(record, dict):
         what = {list: "an array", str: "a string", type(None): "null"}.get(type(record), "a number")
-        raise ValueError(
-            f"{what} where an object is expected; write one object per line (jq -c '.[]' unrolls an array)"
-        )
+        message = f"{what} where an object is expected; write one object per line (jq -c '.[]' unrolls an array)"
+        raise DocumentError(0, message, reason="unreadable")
     return record
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, is_numeric
-from packer.arrow import compute as pc
 from packer.facts import Reason
 from packer.gather import list_lengths
 from packer.inputs.decode_pool import DecodePool
@@ -93,26 +92,31 @@ def document_error(batch: Batch, row: int, columns: Columns) -> DocumentError:
 def check_lists(batch: Batch, *, columns: Columns, skips: bool) -> Batch:
     """Check a batch of one chunk; raise a DocumentError for the first document that cannot be used.
 
-    With `skips`, these documents are emptied and rejected instead. Only then are tokens and labels checked, too, which
-    are otherwise checked when they are copied.
+    With `skips`, these documents are emptied and rejected instead.
     """
-    whole, found = batch, Faults()
+    return leave_out(batch, columns, list_faults(batch, columns), skips=skips)
+
+
+def list_faults(batch: Batch, columns: Columns) -> Faults:
+    """Find the documents of a batch of one chunk that cannot be used."""
+    found = Faults()
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
-    for faults_of in (_length_faults, *((_value_faults,) if skips else ()), _mask_faults, _hole_faults):
+    for faults_of in (_length_faults, _value_faults, _mask_faults, _hole_faults):
         faults = faults_of(batch, columns)
-        batch = without_lists(batch, columns, faults)
+        batch = _without_lists(batch, columns, faults)
         found |= faults
-    return with_rejections(batch, found, skips=skips) if found else whole
+    return found
 
 
-def with_rejections(batch: Batch, faults: Faults, *, skips: bool) -> Batch:
-    """Add the rejections for faults, or raise the first of them unless `skips`."""
+def leave_out(batch: Batch, columns: Columns, faults: Faults, *, skips: bool) -> Batch:
+    """Empty and reject the documents of a batch of one chunk that have a fault, or raise the first unless `skips`."""
     if not faults:
         return batch
     if not skips:
         raise faults[min(faults)]
     own = (rejection(row, fault) for row, fault in faults.items())
-    return batch._replace(rejected=tuple(sorted((*batch.rejected, *own))))
+    rejected = tuple(sorted((*batch.rejected, *own)))
+    return _without_lists(batch, columns, faults)._replace(rejected=rejected)
 
 
 def rejection(row: int, fault: DocumentError) -> Rejection:
@@ -121,7 +125,7 @@ def rejection(row: int, fault: DocumentError) -> Rejection:
     return Rejection(row, fault.reason, fault.listed)
 
 
-def without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
+def _without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
     """Empty the lists of documents of a batch of one chunk, whatever they hold."""
     if not faults:
         return batch
@@ -134,14 +138,10 @@ def without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
 
 def _emptied(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
     """Keep some lists and empty the others, which may be null or hold nulls."""
-    return spread_lists(lists.take(as_arrow(np.flatnonzero(kept))), kept)
-
-
-def spread_lists(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
-    """Put an empty list wherever `kept` is false: [[1, 2], [3]] and [True, False, True] is [[1, 2], [], [3]]."""
+    whole = lists.take(as_arrow(np.flatnonzero(kept)))
     lengths = np.zeros(len(kept), np.int64)
-    lengths[kept] = list_lengths(lists)
-    return as_lists(values_of(lists), lengths, lists.type)
+    lengths[kept] = list_lengths(whole)
+    return as_lists(values_of(whole), lengths, lists.type)
 
 
 def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
@@ -160,18 +160,14 @@ def _length_faults(batch: Batch, columns: Columns) -> Faults:
 
 def _value_faults(batch: Batch, columns: Columns) -> Faults:
     """Find documents with values that are not token ids, or not labels."""
-    faults = value_faults(batch.input_ids[0], columns.input_ids, label=False)
-    return faults if batch.labels is None else value_faults(batch.labels[0], columns.labels, label=True) | faults
+    faults = _wrong_values(batch.input_ids[0], columns.input_ids, label=False)
+    return faults if batch.labels is None else _wrong_values(batch.labels[0], columns.labels, label=True) | faults
 
 
-def value_faults(lists: pa.Array, column: str, *, label: bool) -> Faults:
-    """Find documents with values that are not token ids, or not labels."""
-    values = values_of(lists)
-    limits = pc.min_max(values)
-    least, most = limits["min"].as_py(), limits["max"].as_py()
-    if least is None or (least >= 0 and most <= LONGEST):
+def _wrong_values(lists: pa.Array, column: str, *, label: bool) -> Faults:
+    found = as_numpy(values_of(lists))
+    if not len(found) or (found.min() >= 0 and found.max() <= LONGEST):
         return {}
-    found = values.to_numpy(zero_copy_only=False)
     reason: Reason = "invalid_labels" if label else "invalid_tokens"
     return {
         row: DocumentError(row, value_message(column, int(found[at]), position, label=label), reason=reason)
@@ -287,7 +283,7 @@ def checked(
 ) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
     """Yield the batches of an input, each with the lengths of its documents, shape (documents,).
 
-    A DocumentError for an invalid document has its place, and the documents before it have been yielded.
+    A DocumentError for an invalid document has its place.
     """
     row = 0
     batches = input_.batches(pool)
@@ -299,8 +295,6 @@ def checked(
                     return
                 lengths = document_lengths(batch, columns)
             for wrong in np.flatnonzero(lengths < 0)[:1].tolist():
-                if wrong:
-                    yield batch.before(wrong), lengths[:wrong]  # which may have other faults
                 raise document_error(batch, wrong, columns).at(row + wrong)
             yield batch, lengths
             row += len(lengths)

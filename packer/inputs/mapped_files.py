@@ -136,9 +136,10 @@ class MappedFile:
     tokens: Mapping[str, TokenColumn]
     """Addresses of the token and label columns, by name."""
 
-    def type_of(self, name: str) -> pa.DataType:
-        """Return the type of a column."""
-        return schema_of(self.owner).field(name).type
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of the columns."""
+        return schema_of(self.owner)
 
     def whole(self) -> MappedFile:
         """Return the same record batches with all of their values in memory, also if the file is in a store."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from packer.gather import TokenColumn, list_lengths
+from packer.gather import TokenColumn
 from packer.inputs.decode_pool import DecodePool
 from packer.inputs.document_errors import reading, reading_copy
 from packer.inputs.documents import Batch, Columns, DecodedSize, Input, Places, RowPlaces, SourceFile
-from packer.inputs.format_reader import DecodedInput, Step, TableReader, decoded_lists
-from packer.inputs.list_checks import runs
 from packer.inputs.mapped_files import MappedFile
 from packer.inputs.token_tables import BatchStore
 from packer.stores import AnyPath
@@ -23,11 +21,8 @@ _CHUNKS = 1 << 10  # record batches per batch if they are small: a megabyte per 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MappedLists(Input, TableReader):
-    """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table.
-
-    It is also the reader of a `DecodedInput` whose lists are changed or checked while they are read.
-    """
+class MappedLists(Input):
+    """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table."""
 
     file: SourceFile
     path: AnyPath | None
@@ -66,41 +61,12 @@ class MappedLists(Input, TableReader):
     def declared_types(self) -> Mapping[str, pa.DataType]:
         """Types of the extra columns; empty if there are no documents."""
         stores = [store for store in self.stores if len(store.ends)]
-        return {name: stores[0].type_of(name) for name in self.extra} if stores else {}
+        return {name: stores[0].schema.field(name).type for name in self.extra} if stores else {}
 
     @property
     def places(self) -> Places:
         """Locations of the documents, in the original file if this is a decoded copy."""
         return self.origin or RowPlaces(self.file.name)
-
-    @property
-    def fields(self) -> pa.Schema:
-        """Types of the extra columns."""
-        return pa.schema(list(self.declared_types.items()))
-
-    @property
-    def token_count(self) -> int:
-        """Number of tokens; counts them."""
-        with reading(self.file.name):
-            return sum(int(list_lengths(chunk).sum()) for (chunk,) in self.chunks(self.input_ids))
-
-    def cut(self, size: int) -> Sequence[MappedLists]:
-        """Return the input whole."""
-        return (self,)
-
-    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield record batches of bounded memory, each with the share of the bytes up to its end."""
-        done = 0
-        for chunks in self.whole().chunks(*columns):
-            chunks[0].validate()
-            for run in runs(chunks[0]):
-                batch = pa.RecordBatch.from_arrays([chunk[run] for chunk in chunks], names=list(columns))
-                done += len(batch)
-                yield batch, self.file.bytes * done // max(self.rows, 1)
-
-    def whole(self) -> MappedLists:
-        """Return the same lists with all of their values in memory, also those of objects in a store."""
-        return replace(self, stores=tuple(store.whole() for store in self.stores))
 
     def tokens(self, name: str) -> TokenColumn:
         """Return the addresses of the column of this name, that with the tokens or that with the labels."""
@@ -138,14 +104,3 @@ class MappedLists(Input, TableReader):
         if files and self.origin is not None:
             return reading_copy(files[0].state.path.parent, self.file.name)
         return reading(self.file.name)
-
-
-def with_step(input_: Input, step: Step, columns: Columns, *, has_labels: bool | None) -> DecodedInput:
-    """Return an input whose batches also pass through a step; a mapped one is decoded for it.
-
-    Of a mapped input, `columns` are read. `has_labels` says whether there are labels after the step.
-    """
-    if isinstance(input_, MappedLists):
-        input_ = decoded_lists(input_, columns, has_labels=input_.has_labels)
-    assert isinstance(input_, DecodedInput), input_
-    return replace(input_, steps=(*input_.steps, step), has_labels=has_labels)

@@ -15,10 +15,12 @@ from packer.arrow import as_arrow, as_scalar
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
 from packer.gather import held_lists, list_lengths
+from packer.inputs.arrow_files import decoded_again
 from packer.inputs.document_errors import reading
 from packer.inputs.documents import ATTENTION, MASKS, Batch, Columns, Input
-from packer.inputs.list_checks import as_lists, attended_places, check_lists, mask_values, values_of
-from packer.inputs.mapped_lists import MappedLists, with_step
+from packer.inputs.format_reader import DecodedInput
+from packer.inputs.list_checks import as_lists, attended_places, mask_values, values_of
+from packer.inputs.mapped_lists import MappedLists
 from packer.options import byte_size
 
 _LARGE = 1 << 30  # bytes, which take seconds to read
@@ -46,17 +48,17 @@ def checked_lists(inputs: Sequence[Input], columns: Columns, read: Columns, *, s
     if len(mapped) == len(inputs) and not any(to_empty):
         masks = tuple(name for name in masks if not all(_masks_nothing(each, name) for each in mapped))
     kept = columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
-    check = partial(check_lists, columns=kept, skips=skips)
 
     def prepared(each: Input, empties: bool) -> Input:
         if isinstance(each, MappedLists):
             each = replace(each, extra=kept.extra)
-        if masks or empties:
-            each = with_step(each, check, kept, has_labels=each.has_labels)
+            if masks or empties:
+                each = decoded_again(each, kept, skips=skips)
         if masks:
+            assert isinstance(each, DecodedInput), each
             has_labels = each.has_labels if masks == (ATTENTION,) or each.has_labels is None else True
             step = partial(apply_masks, columns=kept, masks=masks, has_labels=bool(has_labels))
-            each = with_step(each, step, kept, has_labels=has_labels)
+            each = replace(each, steps=(*each.steps, step), has_labels=has_labels)
         return each
 
     return tuple(prepared(each, empties) for each, empties in zip(inputs, to_empty, strict=True))
@@ -64,13 +66,7 @@ def checked_lists(inputs: Sequence[Input], columns: Columns, read: Columns, *, s
 
 def _is_usable(input_: MappedLists, columns: Columns) -> bool:
     """Whether a mapped input has no document that cannot be used."""
-    needed = columns._replace(extra=columns.per_token)
-    checked = with_step(
-        replace(input_, extra=needed.extra),
-        partial(check_lists, columns=needed, skips=True),
-        needed,
-        has_labels=input_.has_labels,
-    )
+    checked = decoded_again(input_, columns._replace(extra=columns.per_token), skips=True)
     with reading(input_.file.name):
         return not any(batch.rejected for batch in checked.batches())
 

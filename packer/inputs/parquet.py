@@ -123,7 +123,7 @@ def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = Fals
     with reading(name), _open_footer(path) as parquet:
         has_labels = find_columns(parquet.schema_arrow, name, columns)
         reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
-    return decoded_lists(reader, columns, has_labels=has_labels)
+    return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
 
 
 def open_records(path: AnyPath, name: str) -> ParquetReader:

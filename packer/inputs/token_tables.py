@@ -62,13 +62,11 @@ class TableInMemory:
 
         return replace(bare, tokens={name: addressed(name) for name in tokens})
 
-    def type_of(self, name: str) -> pa.DataType:
-        """Return the type of a column."""
-        return plain_type(_table(self.owner).schema.field(name).type)
-
-    def whole(self) -> TableInMemory:
-        """Return itself: all values are in memory."""
-        return self
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of the columns, as they are read."""
+        found = _table(self.owner).schema
+        return pa.schema([(name, plain_type(found.field(name).type)) for name in self.chunk_ends])
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Slice the chunks and yield the named columns of each batch."""

@@ -21,6 +21,7 @@ from packer.arrow import as_arrow, as_numpy, as_scalar
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
+from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_checks import check_types
 from packer.inputs.column_types import as_plain, cast_to_common_type, infer, plain_type, shown
 from packer.inputs.csv_files import CsvFile
@@ -29,8 +30,8 @@ from packer.inputs.documents import Batch, Columns, Input, SourceFile
 from packer.inputs.file_access import require_regular
 from packer.inputs.format_reader import DecodedInput, Reader
 from packer.inputs.hugging_face import Found, select_records
-from packer.inputs.list_checks import with_rejections, without_lists
-from packer.inputs.mapped_lists import MappedLists, with_step
+from packer.inputs.list_checks import leave_out
+from packer.inputs.mapped_lists import MappedLists
 from packer.inputs.token_tables import TableInMemory
 from packer.sources.find_source import for_each_file, refuse_packed
 from packer.sources.source import Source
@@ -236,11 +237,12 @@ def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
 
 
 def _with_numbers(input_: Input, source: Source, numbers: tuple[str, ...]) -> Input:
-    is_decoded = isinstance(input_, DecodedInput)  # others are checked when rows are planned
-    if not is_decoded and not (isinstance(input_, MappedLists) and source.skips and not _is_usable(input_, numbers)):
+    if isinstance(input_, MappedLists) and source.skips and not _is_usable(input_, numbers):
+        input_ = decoded_again(input_, source.columns, skips=True)
+    if not isinstance(input_, DecodedInput):  # is checked when rows are planned
         return input_
     step = partial(check_numbers, columns=source.columns, numbers=numbers, skips=source.skips)
-    return with_step(input_, step, source.columns, has_labels=input_.has_labels)
+    return replace(input_, steps=(*input_.steps, step))
 
 
 def _is_usable(input_: MappedLists, numbers: tuple[str, ...]) -> bool:
@@ -265,8 +267,7 @@ def check_numbers(batch: Batch, *, columns: Columns, numbers: tuple[str, ...], s
             raise found[min(found)]
         kept[list(found)] = False
     extra = {name: [_numbers(batch.extra[name][0], kept)] for name in numbers}
-    batch = without_lists(batch, columns, found)
-    return with_rejections(batch._replace(extra=batch.extra | extra), found, skips=skips)
+    return leave_out(batch._replace(extra=batch.extra | extra), columns, found, skips=skips)
 
 
 def _numbers(values: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:

@@ -28,6 +28,7 @@ from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.decode_pool import DecodePool
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, Input, Places, SourceFile
+from packer.inputs.mapped_files import MappedFile
 from packer.inputs.mapped_lists import MappedLists
 from packer.inputs.token_tables import BatchStore, ValueColumn
 from packer.options import PackOptions
@@ -38,7 +39,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.shards.shard_table import column_of
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now, write_runs
-from packer.stores import AnyPath, RemotePath
+from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class PackedRows:
         shards = tuple(_mapped(folder, entry.file, columns) for entry in manifest.shards)
         for name in (*kept, *kept_tokens):
             for shard in shards:
-                if any(store.type_of(name) != first.field(name).type for store in shard.stores):
+                if any(store.schema.field(name).type != first.field(name).type for store in shard.stores):
                     raise PackerError(
                         f"{folder / shard.file.name} and {manifest.shards[0].file} have columns of different types"
                     )
@@ -162,7 +163,7 @@ def _mapped(folder: AnyPath, name: str, columns: Columns) -> MappedLists:
     opened = open_lists(folder / name, name, columns)
     if not isinstance(opened, MappedLists):
         raise PackerError(f"{folder / name} is compressed, which packed datasets are not: restore it, or pack again")
-    return opened.whole() if isinstance(folder, RemotePath) else opened
+    return replace(opened, stores=tuple(store.whole() for store in opened.stores if isinstance(store, MappedFile)))
 
 
 def _kept_in(store: BatchStore, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterator[pa.Array]:

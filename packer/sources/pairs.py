@@ -22,9 +22,8 @@ from packer.arrow import as_arrow, strings
 from packer.column_names import ROLE, ROLES
 from packer.inputs.decoded_streams import int32_lists
 from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import Batch, Columns, columns_of_side
+from packer.inputs.documents import Batch, columns_of_side
 from packer.inputs.format_reader import Block, DecodedInput, ListDecoder, Reader
-from packer.inputs.list_checks import check_lists
 from packer.inputs.token_tables import ValueColumn
 
 CHOSEN, REJECTED = (columns_of_side(role) for role in ROLES)
@@ -57,9 +56,9 @@ def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, reader: Reader) 
 
     def decode(block: tuple[Block, int]) -> Batch:
         sides, faults = [], []
-        for side, (decoder, columns) in enumerate(zip(decoders, (CHOSEN, REJECTED), strict=True)):
+        for side, decoder in enumerate(decoders):
             try:
-                sides.append(_as_int32(check_lists(decoder(block), columns=columns, skips=False), columns))
+                sides.append(_as_int32(decoder(block)))
             except DocumentError as fault:
                 faults.append(fault.at(len(ROLES) * fault.row + side))
         if faults:
@@ -69,11 +68,10 @@ def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, reader: Reader) 
     return decode
 
 
-def _as_int32(batch: Batch, columns: Columns) -> Batch:
+def _as_int32(batch: Batch) -> Batch:
     """Return a batch of one chunk with lists of int32, of whatever width they were."""
-    tokens = [int32_lists(batch.input_ids[0], columns.input_ids, 0, label=False)]
-    labels = None if batch.labels is None else [int32_lists(batch.labels[0], columns.labels, 0, label=True)]
-    return batch._replace(input_ids=tokens, labels=labels)
+    labels = None if batch.labels is None else [int32_lists(batch.labels[0])]
+    return batch._replace(input_ids=[int32_lists(batch.input_ids[0])], labels=labels)
 
 
 def _joined(chosen: Batch, rejected: Batch) -> Batch:
@@ -110,7 +108,7 @@ def by_side(batch: Batch) -> Batch:
     chosen, rejected = [], {}
     for name, chunks in zip(REJECTED[:2], (batch.input_ids, batch.labels), strict=True):
         if chunks is not None:
-            lists = int32_lists(pa.concat_arrays(chunks), name, 0, label=name == REJECTED.labels)
+            lists = int32_lists(pa.concat_arrays(chunks))
             chosen.append([lists.take(numbers[0])])
             rejected[name] = [lists.take(numbers[1])]
     extra = {name: [pa.concat_arrays(chunks).take(numbers[0])] for name, chunks in batch.extra.items()}

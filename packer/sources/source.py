@@ -186,7 +186,7 @@ class Source:
         columns = {
             name: ValueColumn(
                 name,
-                one_type(self.name, name, [(file, store.type_of(name)) for file, store in stores]),
+                one_type(self.name, name, [(file, store.schema.field(name).type) for file, store in stores]),
                 tuple(store for _, store in stores),
             )
             for name in self.columns.extra
@@ -198,7 +198,7 @@ class Source:
     def extra_types(self) -> dict[str, pa.DataType]:
         """Return the types of the extra columns of a mapped source; files without documents do not count."""
         return join_by_name(
-            {name: store.type_of(name) for name in input_.extra}
+            {name: store.schema.field(name).type for name in input_.extra}
             for input_ in self._mapped_inputs()
             for store in input_.stores
             if len(store.ends)

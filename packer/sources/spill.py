@@ -316,7 +316,8 @@ class _Decoding:
                         joined[name] = join_with(kind, chunk, name, first_row=row)
                     row += len(chunk)
         for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True)):
-            types = {name: part.stores[0].type_of(name) for name in part.extra}  # a stream is one store
+            schema = part.stores[0].schema  # a stream is one store
+            types = {name: schema.field(name).type for name in part.extra}
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
                 note = piece.note()
                 with self._naming(number), atomic_write(piece.path) as temporary:
@@ -363,13 +364,11 @@ class _Decoding:
         listed = rejected_file(piece.rejected_path, piece.input.places, skips=source.skips, sync=self.sync)
         try:
             with closing(counted()) as batches, listed as rejected:
-                listing, columns = rejected.pass_on(batches), source.columns
+                listing = rejected.pass_on(batches)
                 if source.pairs:
-                    listing, columns = map(by_side, listing), piece.columns
+                    listing = map(by_side, listing)
                 has_labels = bool(piece.input.has_labels)
-                digest = write_stream(
-                    piece.path, listing, columns, has_labels=has_labels, stored=piece.columns, sync=self.sync
-                )
+                digest = write_stream(piece.path, listing, piece.columns, has_labels=has_labels, sync=self.sync)
         except DocumentError as fault:
             if fault.place is None:  # in a column of the stream
                 fault.row *= self.documents_each

@@ -11,9 +11,10 @@ import numpy as np
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_checks import check_types, find_columns
 from packer.inputs.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile
-from packer.inputs.format_reader import DecodedInput, decoded_lists
+from packer.inputs.format_reader import DecodedInput
 from packer.inputs.hugging_face import Found
 from packer.inputs.mapped_lists import MappedLists
 from packer.inputs.mask_columns import checked_lists, with_masks
@@ -126,7 +127,7 @@ def _paired(chosen: Source, rejected: Source) -> Source:
 def _decoded(input_: Input, source: Source) -> DecodedInput:
     """Return an input of a source that is decoded, as the other side of its pairs is."""
     if isinstance(input_, MappedLists):
-        return decoded_lists(input_, source.columns, has_labels=input_.has_labels)
+        return decoded_again(input_, source.columns, skips=source.skips)
     assert isinstance(input_, DecodedInput), input_
     return input_
 
