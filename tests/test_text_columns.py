@@ -141,7 +141,7 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
 
     assert "rows.jsonl: no column 'topic' (found: text, source, weight, tags)" in refused(keep=["topic"])
     assert "rows.parquet: no column 'topic' (found: text, source, weight, tags)" in refused(table, keep=["topic"])
-    assert "keep_tokens 'tags': text has no values per token" in refused(keep_tokens=["tags"])
+    assert "keep_tokens is 'tags', and text has no values per token" in refused(keep_tokens=["tags"])
     assert "keep 'loss_mask': masks become labels" in refused(keep=["loss_mask"])
     made[31]["weight"] = "heavy"
     write_lines(source, made)

@@ -165,8 +165,8 @@ def test_an_empty_template_file_is_named(tmp_path, content):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", "chat_template is empty: give the content of a Jinja template"),
-        ("\n", "chat_template is empty: give the content of a Jinja template"),
+        ("", "which is empty: give the content of a Jinja template"),
+        ("\n", "which is empty: give the content of a Jinja template"),
         (5, "--chat-template is 5: it must be a string"),
         ({"default": "x"}, "--chat-template is {'default': 'x'}: it must be a string"),
     ],

@@ -497,7 +497,7 @@ def test_options_and_columns_that_do_not_go_together_are_refused(tmp_path, token
     assert "pairs are never split: choose long truncate or drop" in refused(source, tokenizer, long="split", max_len=4)
     assert "set pairs for preference pairs" in refused(source, tokenizer, pairs=False)
     assert "keep 'rejected_labels': tokenizing writes a column" in refused(source, tokenizer, keep=["rejected_labels"])
-    assert "keep: pairs cannot keep columns of tokens, and 'role'" in refused(source, tokenizer, keep=["role"])
+    assert "keep 'role': the rows have a column of that name" in refused(source, tokenizer, keep=["role"])
     with pytest.raises(OtherSourceError, match="give --tokenizer to pack text, or leave --pairs out"):
         open_source(source, pairs=True)
     other = tmp_path / "all"

@@ -5,7 +5,7 @@ Messages name options as the command line does, here and in the rest of the pack
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
@@ -115,151 +115,116 @@ class PackOptions(PackFields):
             raise PackerError(f"the options in the manifest are damaged: {error}") from error
 
 
+_Rule = tuple[bool, Sequence[str], str]
+"""Whether a rule applies, the options that must then have their defaults, and the reason and the remedy."""
+
+
 def conflicts(options: PackOptions) -> Iterator[str]:
     """Yield a sentence for every conflict of options, each of which has a valid value."""
-    algorithm = get_algorithm(options.algorithm)
-    is_limited = isinstance(algorithm, Algorithm) and algorithm.limited
-    for name in ("gap", "time_limit"):
-        value, shown = getattr(options, name), options_of(PackOptions)[name].shown
-        if value is not None and not is_limited:
-            yield f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal"
-    yield from _of_text(options)
-    yield from _of_columns(options)
-    yield from _of_long_documents(options)
-    yield from _of_mixtures_and_groups(options, is_ordered=not isinstance(algorithm, Algorithm))
-    yield from _of_limits(options)
-    if options.pairs:
-        yield from _of_pairs(options)
-        if not options.keeps_whole:
-            yield f"pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm"
-
-
-def _of_text(options: PackOptions) -> Iterator[str]:
-    """Options of text need a tokenizer, and a tokenizer excludes options of tokens."""
     declared = options_of(PackOptions)
-    if options.chat_template is not None and not options.chat_template.strip():
-        yield "chat_template is empty: give the content of a Jinja template, or leave it out"
-    if options.tokenizer is None:
-        for name, option in declared.items():
-            value = getattr(options, name)
-            if option.heading == TEXT_AND_CHATS and value != option.default:
-                yield f"{option.shown} is {str(value)[:40]!r}, but there is no tokenizer: set --tokenizer"
-        return
-    if options.keep_tokens:
-        yield (
-            f"--keep-tokens {options.keep_tokens[0]!r}: text has no values per token; "
-            "leave it out, or keep a value per document with --keep"
-        )
-    for name in ("input_column", "labels_column"):
-        if getattr(options, name) != declared[name].default:
-            yield (
-                f"{declared[name].shown} is {getattr(options, name)}, but tokens and labels come from the tokenizer: "
-                "name the text with --text-column, or leave --tokenizer out"
-            )
-
-
-def _of_columns(options: PackOptions) -> Iterator[str]:
-    """Labels are there if they are needed, and kept columns have names of their own."""
-    needs_labels = {"untrained": "keep", "overlap": 0, "align": 1}
-    for name, default in needs_labels.items():
-        value = getattr(options, name)
-        if value != default and not options.labels:
-            yield f"--{name} is {value!r}, which needs labels: leave them in"
+    for applies, names, reason in (*_rules_of_documents(options), *_rules_of_rows(options)):
+        for option in (declared[name] for name in names if applies):
+            value = getattr(options, option.name)
+            if value != option.default:
+                text = ", ".join(map(str, value)) if option.is_list else str(value)
+                is_free = option.type is str and not option.is_choice
+                yield f"{option.shown} is {repr(text[:40]) if is_free else text}{reason}"
     names = [*options.keep, *options.keep_tokens]
+    taken = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column, *[ROLE] * options.pairs)
     for name in names:
-        option = "--keep" if name in options.keep else "--keep-tokens"
-        if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
-            yield f"{option} {name!r}: the rows have a column of that name; rename it in the source"
+        of = "--keep" if name in options.keep else "--keep-tokens"
+        if name in taken:
+            yield f"{of} {name!r}: the rows have a column of that name; rename it in the source"
         if names.count(name) > 1:
-            yield f"{option} {name!r}: it is named {names.count(name)} times; name it once"
+            yield f"{of} {name!r}: it is named {names.count(name)} times; name it once"
 
 
-def _of_long_documents(options: PackOptions) -> Iterator[str]:
-    """Options for pieces of split documents."""
-    if options.overlap >= options.max_len:
-        yield f"--overlap is {options.overlap}: it must be below --max-len {options.max_len}"
-    if options.overlap and options.long != "split":
-        yield f"--overlap is {options.overlap}, and --long is {options.long}: only pieces overlap; use --long split"
-    if options.truncate_side != "right" and options.long != "truncate":
-        yield f"--truncate-side is left, and --long is {options.long}: use --long truncate"
-    if options.max_len % options.align:
-        lower = options.max_len - options.max_len % options.align
-        near = f"{lower} or {lower + options.align}" if lower else str(options.align)
-        yield f"--align is {options.align}, and --max-len {options.max_len} is not a multiple of it: take {near}"
-    if options.split_at == "turns":
-        if options.pairs:
-            yield "--split-at is turns, and pairs are never split: leave one out"
-        others = {
-            f"--long {options.long}": options.long != "split",
-            f"--overlap {options.overlap}": options.overlap > 0,
-            f"--algorithm {options.algorithm}": not options.keeps_whole,
-        }
-        for other, is_set in others.items():
-            if is_set:
-                yield f"--split-at is turns, which does not go with {other}: leave one out"
-    for name, default in {"overlap": 0, "align": 1}.items():
-        value = getattr(options, name)
-        if value != default and not options.keeps_whole:
-            yield (
-                f"--{name} is {value}, and {options.algorithm} cuts documents wherever a row ends: "
-                "choose another --algorithm"
-            )
+def _rules_of_documents(options: PackOptions) -> tuple[_Rule, ...]:
+    """Rules for text, labels and long documents."""
+    max_len, long, algorithm, cuts = options.max_len, options.long, options.algorithm, not options.keeps_whole
+    template, is_text = options.chat_template, options.tokenizer is not None
+    text = [name for name, option in options_of(PackOptions).items() if option.heading == TEXT_AND_CHATS]
+    below = max_len - max_len % options.align
+    near = " or ".join(str(size) for size in (below, below + options.align) if size)
+    return (
+        (
+            template is not None and not template.strip(),
+            ["chat_template"],
+            ", which is empty: give the content of a Jinja template, or leave it out",
+        ),
+        (not is_text, text, ", but there is no tokenizer: set --tokenizer"),
+        (
+            is_text,
+            ["input_column", "labels_column"],
+            ", but tokens and labels come from the tokenizer: name the text with --text-column, or leave --tokenizer "
+            "out",
+        ),
+        (
+            is_text,
+            ["keep_tokens"],
+            ", and text has no values per token: leave it out, or keep a value per document with --keep",
+        ),
+        (not options.labels, ["untrained", "overlap", "align"], ", which needs labels: leave them in"),
+        (options.overlap >= max_len, ["overlap"], f": it must be below --max-len {max_len}"),
+        (long != "split", ["overlap"], f", and --long is {long}: only pieces overlap; use --long split"),
+        (long != "truncate", ["truncate_side"], f", and --long is {long}: use --long truncate"),
+        (below < max_len, ["align"], f", and --max-len {max_len} is not a multiple of it: take {near}"),
+        (
+            cuts,
+            ["overlap", "align"],
+            f", and {algorithm} cuts documents wherever a row ends: choose another --algorithm",
+        ),
+        (long != "split", ["split_at"], f", which does not go with --long {long}: leave one out"),
+        (options.overlap > 0, ["split_at"], f", which does not go with --overlap {options.overlap}: leave one out"),
+        (cuts, ["split_at"], f", which does not go with --algorithm {algorithm}: leave one out"),
+        (options.pairs, ["split_at", "overlap"], ", and pairs are never split: leave it out"),
+    )
 
 
-def _of_mixtures_and_groups(options: PackOptions, *, is_ordered: bool) -> Iterator[str]:
-    """Options of mixtures and groups; an `is_ordered` algorithm keeps the order of the source."""
-    if options.weights and options.pairs:
-        yield "pairs are not mixed: pack each source of pairs separately"
-    for name, default in {"mix_tokens": None, "mix_unit": "tokens"}.items():
-        value, shown = getattr(options, name), options_of(PackOptions)[name].shown
-        if value != default and not options.weights:
-            yield f"{shown} is {value}, but there is no mixture: give sources with weights"
-    if options.mix_tokens is not None and options.mix_unit == "epochs":
-        yield (
-            f"--mix-tokens is {options.mix_tokens}, but weights in epochs fix the size already: choose one of the two"
-        )
-    if options.group_by is None:
-        if options.group_mode != "together":
-            yield f"--group-mode is {options.group_mode}: name the column of groups with --group-by"
-        return
-    if is_ordered:
-        yield (
-            f"--group-by is {options.group_by!r}, and {options.algorithm} keeps the order of the source: "
-            "choose another --algorithm"
-        )
-    if options.group_by in (*options.keep_tokens, options.input_column, options.labels_column):
-        yield f"--group-by is {options.group_by!r}, a column of tokens: name one with a value per document"
-
-
-def _of_limits(options: PackOptions) -> Iterator[str]:
-    """Limits apply to whole documents, and have their own algorithm."""
-    if not options.limits:
-        return
-    others = {
-        "--group-by": options.group_by is not None,
-        "--pairs": options.pairs,
-        "--split-at turns": options.split_at == "turns",
-        "--overlap": options.overlap > 0,
-        f"--algorithm {options.algorithm}": get_algorithm(options.algorithm).name != "auto",
-    }
-    for name, is_set in others.items():
-        if is_set:
-            yield f"--limit does not go with {name}: leave one out"
-    of_tokens = {*options.keep_tokens, options.input_column, options.labels_column, options.lengths_column}
-    if set(options.limits) & of_tokens:
-        yield "--limit names a column of tokens or lengths: name one with a number for each document"
-
-
-def _of_pairs(options: PackOptions) -> Iterator[str]:
-    if options.overlap:
-        yield f"--overlap is {options.overlap}, and pairs are never split: leave it out"
-    if options.keep_tokens or ROLE in options.keep:
-        yield f"--keep: pairs cannot keep columns of tokens, and {ROLE!r} is always written; leave these out"
-    if (options.input_column, options.labels_column) != ("input_ids", "labels"):
-        yield "pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out"
-    if options.untrained == "drop":
-        yield "--untrained is drop, which may leave out one side of a pair: choose keep or error"
-    if options.max_segments is not None and options.max_segments < 2:
-        yield f"--max-segments is {options.max_segments}: a pair is two segments, so allow at least 2"
-    if options.max_len < 2 * options.align:
-        yield f"--max-len is {options.max_len}: a pair takes at least {2 * options.align}, twice the alignment"
+def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
+    """Rules for algorithms, mixtures, groups, limits and pairs."""
+    algorithm, pairs, least = get_algorithm(options.algorithm), options.pairs, 2 * options.align
+    solves = isinstance(algorithm, Algorithm) and algorithm.limited
+    of_tokens = {*options.keep_tokens, options.input_column, options.labels_column}
+    other = f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
+    return (
+        (not solves, ["gap", "time_limit"], f", which {algorithm.name} does not use: choose --algorithm optimal"),
+        (not options.weights, ["mix_tokens", "mix_unit"], ", but there is no mixture: give sources with weights"),
+        (
+            options.mix_unit == "epochs",
+            ["mix_tokens"],
+            ", but weights in epochs fix the size already: choose one of the two",
+        ),
+        (options.group_by is None, ["group_mode"], ": name the column of groups with --group-by"),
+        (options.keeps_order, ["group_by"], other),
+        (options.group_by in of_tokens, ["group_by"], ", a column of tokens: name one with a value per document"),
+        (
+            bool(options.limit),
+            ["group_by", "pairs", "split_at", "overlap", "algorithm"],
+            ", which does not go with --limit: leave one out",
+        ),
+        (
+            not {*of_tokens, options.lengths_column}.isdisjoint(options.limits),
+            ["limit"],
+            ", a column of tokens or lengths: name one with a number for each document",
+        ),
+        (bool(options.weights), ["pairs"], "; pairs are not mixed: pack each source of pairs separately"),
+        (
+            not options.keeps_whole,
+            ["pairs"],
+            f"; pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm",
+        ),
+        (pairs, ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"),
+        (
+            pairs,
+            ["input_column", "labels_column"],
+            "; pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out",
+        ),
+        (
+            pairs and options.untrained == "drop",
+            ["untrained"],
+            ", which may leave out one side of a pair: choose keep or error",
+        ),
+        (pairs and options.max_segments == 1, ["max_segments"], ": a pair is two segments, so allow at least 2"),
+        (pairs and options.max_len < least, ["max_len"], f": a pair takes at least {least}, twice the alignment"),
+    )
