@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +24,9 @@ def _kernel_cache() -> Path:
     mode = "checked" if os.environ.get("NUMBA_BOUNDSCHECK") else "usual"
     return ROOT / ".pytest_cache" / "numba" / f"{jit.state_of_sources()}-{mode}"
 
+
+# a shell that starts the tests in the background lets them, and all that they start, ignore Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # before anything imports Numba
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
