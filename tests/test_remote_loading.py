@@ -21,9 +21,9 @@ from packer import PackerError
 from packer.loader import shard_cache
 from packer.loader.cache_space import CacheSpace
 from packer.loader.downloaded_shards import DownloadedShards
-from packer.shards import shard_table
 from packer.shards.file_names import SHARDS
 from packer.shards.generations import keys_of
+from packer.shards.shard_table import ShardTable
 from packer.stores import RemotePath
 from packer.stores.file_locks import try_lock
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk, write_source
@@ -93,7 +93,6 @@ def test_a_dataset_of_very_many_shards_has_their_table_in_the_cache(bucket, tmp_
     for file in out.iterdir():
         (bucket / "set" / file.name).upload(file)
     dataset = packer.load(f"{bucket}/set")
-    assert isinstance(dataset.manifest.shards, shard_table.ShardTable)
     (bucket / "set" / SHARDS).unlink()
     assert [as_lists(row) for row in pickle.loads(pickle.dumps(dataset))] == rows_on_disk(out)
     with pytest.raises(PackerError, match=f"{bucket}/set/{SHARDS} is missing, but listed in the manifest"):
@@ -126,11 +125,10 @@ def test_folders_in_the_cache_differ_by_whatever_shards_depend_on(small):
     first, *others = manifest.shards
     (key,) = keys_of(manifest)
     assert keys_of(replace(manifest, files={})) == [key]
-    assert keys_of(replace(manifest, shards=shard_table.ShardTable.of(manifest.shards))) == [key]
     changed = [
-        replace(manifest, shards=(replace(first, bytes=first.bytes + 1), *others)),
-        replace(manifest, shards=(replace(first, xxh3_128=others[0].xxh3_128), *others)),
-        replace(manifest, shards=tuple(others)),
+        replace(manifest, shards=ShardTable.of([replace(first, bytes=first.bytes + 1), *others])),
+        replace(manifest, shards=ShardTable.of([replace(first, xxh3_128=others[0].xxh3_128), *others])),
+        replace(manifest, shards=ShardTable.of(others)),
         replace(manifest, options=replace(manifest.options, pad_id=3)),
     ]
     assert len({key, *(keys_of(each)[0] for each in changed)}) == 5

@@ -19,11 +19,10 @@ import packer
 from packer import PackerError
 from packer.cli import cli
 from packer.facts import ShardEntry
-from packer.shards import shard_table
 from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names
 from packer.shards.files import hash_file
 from packer.shards.reader import read_manifest
-from packer.shards.shard_table import ShardTable, column_of, kept_shards
+from packer.shards.shard_table import ShardTable
 from tests.packed_rows import edit_manifest, make, rows_on_disk
 from tests.small import shrink
 from tests.test_pack import hashes
@@ -87,22 +86,10 @@ def test_a_table_gives_back_the_entries(drawn):
     assert again == table
     for one in (table, again):
         assert list(one) == entries
-        assert one[:3] == tuple(entries[:3])
+        assert list(one[1:3]) == entries[1:3]
         assert [one[-1 - index] for index in range(len(entries))] == entries[::-1]
         for name in ("rows", "tokens", "trained", "untrained_segments", "bytes"):
-            assert column_of(one, name).tolist() == column_of(entries, name).tolist()
-
-
-def test_only_very_many_shards_have_a_table(tmp_path, monkeypatch):
-    out = make(tmp_path, shard_size=400)
-    manifest = read_manifest(out)
-    assert isinstance(manifest.shards, tuple)
-    assert not (out / SHARDS).exists()
-    assert kept_shards(manifest.shards * 600) == manifest.shards * 600
-    shrink(monkeypatch, shards_in_manifest=len(manifest.shards))
-    assert isinstance(kept_shards(manifest.shards), tuple)
-    shrink(monkeypatch, shards_in_manifest=len(manifest.shards) - 1)
-    assert isinstance(kept_shards(manifest.shards), ShardTable)
+            assert one.column(name).tolist() == [getattr(entry, name) for entry in entries]
 
 
 def test_a_dataset_with_a_table_differs_only_in_where_the_entries_are(tmp_path, monkeypatch):
@@ -115,9 +102,8 @@ def test_a_dataset_with_a_table_differs_only_in_where_the_entries_are(tmp_path, 
     assert {name for name in whole | apart if whole.get(name) != apart.get(name)} == {MANIFEST, SHARDS}
     in_manifest, in_table = read_manifest(one), read_manifest(other)
     assert len(in_manifest.shards) > 3
-    assert tuple(in_table.shards) == in_manifest.shards
     files = {name: digest for name, digest in in_table.files.items() if name != SHARDS}
-    assert replace(in_table, shards=in_manifest.shards, files=files) == in_manifest
+    assert replace(in_table, files=files) == in_manifest
     contents = [json.loads((folder / MANIFEST).read_bytes()) for folder in (one, other)]
     assert contents[1]["shards"] == len(contents[0]["shards"])
 
@@ -225,7 +211,7 @@ def test_the_manifest_of_100_000_shards_is_small_and_its_folder_is_checked(tmp_p
         os.link(tmp_path / f"{number // 20_000 * 20_000}-{entry.file}", many / name)
     table = ShardTable.of(entries)
     manifest = replace(manifest, shards=table, generations=(replace(manifest.generations[0], shards=len(table)),))
-    files = shard_table.files_beside(manifest)
+    files = manifest.small_files()
     for name, content in files.items():
         (many / name).write_bytes(content)
     hashed = {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}
@@ -234,9 +220,9 @@ def test_the_manifest_of_100_000_shards_is_small_and_its_folder_is_checked(tmp_p
     found = read_manifest(many)
     assert len(found.shards) == 100_000
     assert found.shards[99_999] == replace(entries[-1], file="data-99999-of-100000.arrow")
-    assert column_of(found.shards, "rows").sum() == np.sum([entry.rows for entry in entries])
+    assert found.shards.column("rows").sum() == np.sum([entry.rows for entry in entries])
     dataset = packer.load(many)
-    assert len(dataset) == column_of(found.shards, "rows").sum()
+    assert len(dataset) == found.shards.column("rows").sum()
     last = sum(entry.rows for entry in manifest.shards[:4]) - 1
     assert dataset[-1]["doc_ids"].tolist() == packer.load(folder)[last]["doc_ids"].tolist()
     (many / "data-77777-of-100000.arrow").unlink()

@@ -24,7 +24,6 @@ from packer.progress import silent
 from packer.shards.generations import first_generations, keys_of
 from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.row_format import PADDING
-from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
@@ -145,9 +144,7 @@ class PackedDataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the shards' hashes, 16 hexadecimal digits; datasets with different rows have different ones."""
-        hashes = "".join(entry.xxh3_128 for entry in self.manifest.shards)
-        # A damaged manifest may hold any string here: the error comes when rows are read, and names the shard.
-        return blake2b(hashes.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+        return blake2b(self.manifest.shards.hashes.tobytes().hex().encode(), digest_size=8).hexdigest()
 
     @property
     def is_remote(self) -> bool:
@@ -157,7 +154,7 @@ class PackedDataset:
     @property
     def shard_rows(self) -> list[int]:
         """Number of rows in each shard."""
-        rows: list[int] = column_of(self.manifest.shards, "rows").tolist()
+        rows: list[int] = self.manifest.shards.column("rows").tolist()
         return rows
 
     def __len__(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +16,7 @@ from packer.facts import ShardEntry
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest, table_listed
 from packer.shards.reader import read_manifest
-from packer.shards.shard_table import column_of
+from packer.shards.shard_table import ShardTable
 from packer.stores import RemotePath
 
 
@@ -28,9 +27,9 @@ class DownloadedShards:
     folder: RemotePath
     """Folder of the dataset."""
 
-    def sizes(self, entries: Sequence[ShardEntry]) -> NDArray[np.int64]:
+    def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
         """Return the sizes in the manifest."""
-        return column_of(entries, "bytes")
+        return shards.column("bytes")
 
     def write(self, entry: ShardEntry, to: Path) -> None:
         """Download a shard, a second time if it is not what the manifest says."""

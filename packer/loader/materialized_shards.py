@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -31,7 +31,7 @@ from packer.loader.index_tokens import GenerationTokens, IndexTokens
 from packer.loader.open_shards import OpenShard
 from packer.shards.generations import keys_of, parts_of
 from packer.shards.manifest import Manifest
-from packer.shards.shard_table import column_of
+from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import CHUNK, held, map_whole
 
@@ -54,13 +54,13 @@ class MaterializedShards:
     tokens: IndexTokens
     """Its tokens."""
 
-    def sizes(self, entries: Sequence[ShardEntry]) -> NDArray[np.int64]:
+    def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
         """Return bounds of the sizes: of the shards of the index, the tokens, and headers."""
-        rows, row_format = column_of(entries, "rows"), self.tokens.row_format
+        rows, row_format = shards.column("rows"), self.tokens.row_format
         _, most = next(row_format.batches(int(rows.max())))  # rows of a record batch
         columns = len(row_format.token_columns) + len(row_format.kept_tokens)
         headers = (1 - (-rows // most)) * columns * _HEADER
-        sizes: NDArray[np.int64] = column_of(entries, "bytes") + rows * row_format.row_bytes + headers + _END_BYTES
+        sizes: NDArray[np.int64] = shards.column("bytes") + rows * row_format.row_bytes + headers + _END_BYTES
         return sizes
 
     def write(self, entry: ShardEntry, to: Path) -> None:

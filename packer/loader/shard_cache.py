@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock
+from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath
 from packer.stores.file_locks import FileLock
 from packer.system_errors import shortage
@@ -40,7 +41,7 @@ class ShardProvider(Protocol):
     def folder(self) -> AnyPath:
         """Folder of the dataset, for messages."""
 
-    def sizes(self, entries: Sequence[ShardEntry]) -> NDArray[np.int64]:
+    def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
         """Return an upper bound of the bytes of each shard's file: shape (entries,)."""
 
     def write(self, entry: ShardEntry, to: Path) -> None:
@@ -125,7 +126,7 @@ class ShardCache:
             return try_lock(self._beside(entry, "soon"), shared=True, create=True)
 
     def _size(self, entry: ShardEntry) -> int:
-        return int(self.provider.sizes([entry])[0])
+        return int(self.provider.sizes(ShardTable.of([entry]))[0])
 
     def _beside(self, entry: ShardEntry, ending: str) -> Path:
         """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""

@@ -123,7 +123,7 @@ class Joining:
 def _refuse_other(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest) -> None:
     """Raise a PackerError if a generation was not made for the dataset as it is."""
     before = first_generations(grown, max(len(grown.generations) - 1, 1))
-    one, other = ((each.options, each.source, tuple(each.shards)) for each in (before, present))
+    one, other = ((each.options, each.source, each.shards) for each in (before, present))
     if len(grown.generations) < 2 or one != other:
         raise PackerError(
             f"{building} holds documents that were to be appended to another state of {out}: remove it, and append "

@@ -28,7 +28,6 @@ from packer.planning.whole_plan import DocumentValues
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
-from packer.shards.shard_table import column_of
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, any_path
@@ -141,7 +140,7 @@ def packed_figures(
 
 def sampled_rows(packed: AnyPath, manifest: Manifest) -> RowFigures:
     """Return the figures of rows in SAMPLED_BATCHES record batches that are spread over a packed dataset."""
-    batches = int((-(-column_of(manifest.shards, "rows") // manifest.row_format.batch_rows)).sum())
+    batches = int((-(-manifest.shards.column("rows") // manifest.row_format.batch_rows)).sum())
     with system_errors(packed, resumes=False):
         return _rows_of(packed, manifest, every=-(-batches // SAMPLED_BATCHES))
 

@@ -27,7 +27,6 @@ from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
 from packer.shards.row_format import row_format_of
-from packer.shards.shard_table import column_of
 from packer.shards.structure import RowSegments
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.open_sources import SourceLike
@@ -169,7 +168,7 @@ class IndexPlan:
     @property
     def shard_rows(self) -> list[int]:
         """Number of rows of each shard."""
-        rows: list[int] = column_of(self.manifest.shards, "rows").tolist()
+        rows: list[int] = self.manifest.shards.column("rows").tolist()
         return rows
 
     def rows(self, shard: int) -> LocatedRows:

@@ -47,7 +47,7 @@ from packer.shards.generations import with_generation
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat, row_format_of
-from packer.shards.shard_table import kept_shards
+from packer.shards.shard_table import ShardTable
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.number_columns import ARRAY_COLUMN, is_array_file
 from packer.sources.open_sources import SourceLike, open_sources
@@ -255,7 +255,7 @@ def complete(
             own = {}
             if options.on_error == "skip":
                 own[rejected_name(number)] = write_rejected_list(claimed, sources, number, first)
-            shards = kept_shards(list(islice(left, generation.shards)))
+            shards = ShardTable.of(islice(left, generation.shards))
             added = Manifest(options=options, generations=(generation,), shards=shards, files=own)
             manifest, small = with_generation(manifest, added)
             files.update(small)

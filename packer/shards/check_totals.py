@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.errors import PackerError
-from packer.facts import MixturePart, ShardEntry, Totals
+from packer.facts import MixturePart, Totals
 from packer.options import PackOptions
 from packer.shards.files import hash_file
 from packer.shards.generations import in_generation, parts_of
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_rejected
-from packer.shards.shard_table import column_of, files_beside
 from packer.stores import AnyPath
 
 _LONGEST = 2**31 - 1  # tokens of a document
@@ -72,7 +71,7 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     for part in parts_of(manifest):
         for fault in _part_faults(part):
             yield in_generation(part, fault)
-    for name, content in files_beside(manifest).items():
+    for name, content in manifest.small_files().items():
         path = folder / name
         if name not in manifest.files:
             yield f"{name} is not listed in the manifest"
@@ -83,12 +82,13 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 def _part_faults(manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each contradiction within the description of a generation."""
     totals, shards = manifest.totals, manifest.shards
-    rows, tokens = _total(shards, "rows"), _total(shards, "tokens")
+    sums = {name: int(shards.column(name).sum()) for name in ("rows", "tokens", "trained", "untrained_segments")}
+    rows, tokens = sums["rows"], sums["tokens"]
     counted: dict[str, object] = {
         "rows": rows,
         "tokens_packed": tokens,
-        "tokens_trained": _total(shards, "trained"),
-        "segments_untrained": _total(shards, "untrained_segments"),
+        "tokens_trained": sums["trained"],
+        "segments_untrained": sums["untrained_segments"],
     }
     if rows:
         counted["efficiency"] = tokens / (rows * manifest.max_len)
@@ -150,11 +150,6 @@ def _outside(name: str, recorded: int, least: int, most: int, *, origin: str = "
     if not least <= recorded <= most:
         limits = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         yield f"{name} is {recorded:,} in the manifest, {limits} computed from {origin}"
-
-
-def _total(shards: Sequence[ShardEntry], name: str) -> int:
-    """Return the sum of a field of all entries, which may be above an int64 in a damaged manifest."""
-    return sum(column_of(shards, name).tolist())
 
 
 def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:

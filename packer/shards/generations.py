@@ -10,9 +10,8 @@ from hashlib import blake2b
 from itertools import accumulate
 
 from packer.errors import PackerError
-from packer.shards.file_names import all_shard_names
 from packer.shards.manifest import Manifest, PartOfSet
-from packer.shards.shard_table import column_of, files_beside, hashes_of, kept_shards
+from packer.shards.shard_table import ShardTable
 
 
 def parts_of(manifest: Manifest) -> tuple[Manifest, ...]:
@@ -41,7 +40,7 @@ def keys_of(manifest: Manifest) -> list[str]:
     Those of the first generations stay the same when others are appended.
     """
     options = json.dumps(manifest.options.to_dict(), sort_keys=True).encode()
-    sizes, hashes = column_of(manifest.shards, "bytes"), hashes_of(manifest.shards)
+    sizes, hashes = manifest.shards.column("bytes"), manifest.shards.hashes
     keys, begin = [], 0
     for end in manifest.shard_ends:
         hashed = blake2b(options, digest_size=16)
@@ -83,8 +82,7 @@ def first_generations(manifest: Manifest, generations: int | None) -> Manifest:
     if not 1 <= generations <= count:
         raise PackerError(f"generations is {generations}: the dataset has {count}, choose 1 to {count}")
     chosen = manifest.generations[:generations]
-    ends = tuple(accumulate(generation.shards for generation in chosen))
-    return replace(manifest, generations=chosen, shards=kept_shards(tuple(manifest.shards[: ends[-1]]), ends))
+    return replace(manifest, generations=chosen, shards=manifest.shards[: manifest.shard_ends[generations - 1]])
 
 
 def with_generation(before: Manifest | None, added: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
@@ -95,12 +93,10 @@ def with_generation(before: Manifest | None, added: Manifest) -> tuple[Manifest,
     from xxhash import xxh3_128_hexdigest
 
     generations = (*(before.generations if before else ()), *added.generations)
-    shards = tuple(before.shards if before else ())
     ends = tuple(accumulate(generation.shards for generation in generations))
-    names = all_shard_names(*ends)[len(shards) :]
-    entries = [replace(entry, file=name) for entry, name in zip(added.shards, names, strict=True)]
-    grown = replace(added, generations=generations, shards=kept_shards((*shards, *entries), ends))
-    files = files_beside(grown)
+    shards = ShardTable.of([*(before.shards if before else ()), *added.shards], ends)
+    grown = replace(added, generations=generations, shards=shards)
+    files = grown.small_files()
     hashes = {name: xxh3_128_hexdigest(content) for name, content in files.items()}
     others = {**(before.files if before else {}), **added.files}
     rest = {name: digest for name, digest in others.items() if name not in hashes}

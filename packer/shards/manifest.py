@@ -16,10 +16,14 @@ from packer.facts.json_record import read_fields, whole_number
 from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST, MOST_SHARDS, all_shard_names, rejected_name, table_name
 from packer.shards.row_format import RowFormat
+from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 
 FORMAT_VERSION = 5
 """Version of the format on disk. Versions 1 to 4 were never released."""
+
+MOST_IN_MANIFEST = 4096
+"""Largest number of shards whose entries are in manifest.json itself; these take a quarter of a second to read."""
 
 _FIELDS = {
     "options": PackOptions,
@@ -61,8 +65,8 @@ class Manifest:
     generations: tuple[Generation, ...]
     """Source, totals and number of shards of the first pack, and of every append."""
 
-    shards: Sequence[ShardEntry]
-    """Shards in order; the rows of each continue those of the one before. A tuple, or a `ShardTable` of very many."""
+    shards: ShardTable
+    """Shards in order, a sequence of `ShardEntry`; the rows of each continue those of the one before."""
 
     files: Mapping[str, str]
     """xxh3-128 of the other files of the dataset, by name."""
@@ -88,11 +92,16 @@ class Manifest:
     @property
     def shard_ends(self) -> tuple[int, ...]:
         """Number of shards that the dataset had after each generation."""
-        return tuple(accumulate(part.shards for part in self.generations))
+        return _ends_of(self.generations)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the shards are too many for the manifest, so that a file of its own has their entries."""
+        return len(self.shards) > MOST_IN_MANIFEST
 
     @property
     def table_name(self) -> str:
-        """Name of the file with the entries of the shards, if these are too many for the manifest."""
+        """Name of the file with the entries of the shards, if there is one."""
         return table_name(len(self.generations) - 1)
 
     @property
@@ -146,7 +155,7 @@ class Manifest:
             ("documents", f"{totals.documents_packed:,} of {totals.documents:,}, {totals.segments:,} segments"),
             ("tokens", f"{totals.tokens_packed:,}, {totals.tokens_lost:,} truncated or dropped"),
             ("algorithm", self.options.algorithm),
-            ("size", byte_size(sum(shard.bytes for shard in self.shards))),
+            ("size", byte_size(int(self.shards.column("bytes").sum()))),
         ]
         if self.options.labels:
             facts.insert(3, ("trained tokens", f"{totals.tokens_trained:,}"))
@@ -159,12 +168,11 @@ class Manifest:
         return {**self._content(), "source": self.source.to_dict(), "totals": self.totals.to_dict()}
 
     def _content(self) -> dict[str, Any]:
-        in_manifest = isinstance(self.shards, tuple)
         return {
             "format_version": self.format_version,
             "options": self.options.to_dict(),
             "generations": [generation.to_dict() for generation in self.generations],
-            "shards": [shard.to_dict() for shard in self.shards] if in_manifest else len(self.shards),
+            "shards": len(self.shards) if self.has_table else [shard.to_dict() for shard in self.shards],
             "files": dict(self.files),
         }
 
@@ -173,8 +181,13 @@ class Manifest:
         content = self._content()
         return _to_bytes({**content, "checksum": checksum(content)})
 
+    def small_files(self) -> dict[str, bytes]:
+        """Return the content, by name, of the small files of the dataset that depend on its shards and its source."""
+        table = {self.table_name: self.shards.to_bytes()} if self.has_table else {}
+        return datasets_files(self.source, all_shard_names(*self.shard_ends)) | table
+
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any], table: Sequence[ShardEntry] | None = None) -> Manifest:
+    def from_dict(cls, content: Mapping[str, Any], table: ShardTable | None = None) -> Manifest:
         """Create a manifest from what `to_dict` returns; unknown fields, which later versions may add, are ignored.
 
         Args:
@@ -187,11 +200,21 @@ class Manifest:
             PackerError: options cannot be combined.
         """
         found = _fields_of(content)
-        manifest = cls(**{**found, "shards": found["shards"] if table is None else table})
-        manifest._check_generations(listed=len(manifest.shards) if table is None else found["shards"])
-        manifest._check_names()
-        if table is not None and len(table) != found["shards"]:
-            raise TypeError(f"there are {found['shards']:,} shards, and {len(table):,} in {manifest.table_name}")
+        listed = found.pop("shards")
+        if table is None:
+            table = ShardTable.of(listed, _ends_of(found["generations"]))
+        manifest = cls(**found, shards=table)
+        manifest._check_generations(len(listed) if isinstance(listed, tuple) else listed)
+        for name in manifest.files:
+            if not _PLAIN_NAME.fullmatch(name):
+                raise TypeError(f"a file is named {json.dumps(name)[:60]}, which is not a plain file name")
+        if not isinstance(listed, tuple):
+            if len(table) != listed:
+                raise TypeError(f"there are {listed:,} shards, and {len(table):,} in {manifest.table_name}")
+            return manifest
+        for number, (shard, name) in enumerate(zip(listed, all_shard_names(*manifest.shard_ends), strict=True)):
+            if shard.file != name:
+                raise TypeError(f"shard {number} is named {json.dumps(shard.file)[:60]}, not {name}")
         return manifest
 
     def _check_generations(self, listed: int) -> None:
@@ -219,15 +242,9 @@ class Manifest:
             if source.texts and self.options.tokenizer is None:
                 raise TypeError("the source is text, but there is no options.tokenizer")
 
-    def _check_names(self) -> None:
-        """Check that every file name has the expected form, so that none points outside the folder."""
-        if isinstance(self.shards, tuple):
-            for number, (shard, name) in enumerate(zip(self.shards, all_shard_names(*self.shard_ends), strict=True)):
-                if shard.file != name:
-                    raise TypeError(f"shard {number} is named {json.dumps(shard.file)[:60]}, not {name}")
-        for name in self.files:
-            if not _PLAIN_NAME.fullmatch(name):
-                raise TypeError(f"a file is named {json.dumps(name)[:60]}, which is not a plain file name")
+
+def _ends_of(generations: Sequence[Generation]) -> tuple[int, ...]:
+    return tuple(accumulate(generation.shards for generation in generations))
 
 
 def _fields_of(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +252,7 @@ def _fields_of(content: Mapping[str, Any]) -> dict[str, Any]:
     return read_fields(content, _TABLE if type(content.get("shards")) is int else _FIELDS)
 
 
-def table_listed(content: Mapping[str, Any]) -> tuple[str, str, list[int]] | None:
+def table_listed(content: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]] | None:
     """Return the name and hash of the file with the entries of the shards; None if these are in the manifest.
 
     The third value is the number of shards that the dataset had after each generation. Raises a KeyError, TypeError or
@@ -245,7 +262,7 @@ def table_listed(content: Mapping[str, Any]) -> tuple[str, str, list[int]] | Non
         return None
     found = _fields_of(content)
     name = table_name(len(found["generations"]) - 1)
-    return name, found["files"][name], list(accumulate(part.shards for part in found["generations"]))
+    return name, found["files"][name], _ends_of(found["generations"])
 
 
 def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from packer.errors import PackerError, first_line
 from packer.facts import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed, table_listed
-from packer.shards.shard_table import ShardTable, column_of
+from packer.shards.shard_table import ShardTable
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import map_whole
@@ -141,7 +141,7 @@ def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
         raise
     except OSError as error:
         raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
-    expected = column_of(manifest.shards, "bytes").tolist()
+    expected = manifest.shards.column("bytes").tolist()
     for number, (name, size) in enumerate(zip(all_shard_names(*manifest.shard_ends), expected, strict=True)):
         if sizes.get(name) != size:
             check_size(folder, manifest.shards[number])

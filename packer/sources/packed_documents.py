@@ -37,7 +37,6 @@ from packer.shards.file_names import MANIFEST
 from packer.shards.kept_columns import tokens_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
-from packer.shards.shard_table import column_of
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now, write_runs
 from packer.stores import AnyPath
 
@@ -114,7 +113,7 @@ class PackedRows:
     def file(self) -> SourceFile:
         """All shards under one name, as the file of the source."""
         name = f"data-*-of-{len(self.shards):05d}.arrow"
-        return SourceFile(name=name, bytes=int(column_of(self.manifest.shards, "bytes").sum()))
+        return SourceFile(name=name, bytes=int(self.manifest.shards.column("bytes").sum()))
 
     def borders(self, size: int) -> tuple[int, ...]:
         """Divide the documents into ranges of about `size` bytes once decoded, which begin at even documents.

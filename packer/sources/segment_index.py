@@ -32,7 +32,6 @@ from packer.shards.files import HashingFile
 from packer.shards.generations import documents_of_shard
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
-from packer.shards.shard_table import column_of
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.decoded_pieces import NotedFile
 from packer.stores import AnyPath
@@ -139,7 +138,7 @@ class SegmentIndex:
         """Yield the segments of each record batch of some shards, in the order of the rows."""
         shards = self.manifest.shards
         first, last = run * self._shards_per_run, min((run + 1) * self._shards_per_run, len(shards))
-        row = int(column_of(shards, "rows")[:first].sum())
+        row = int(shards.column("rows")[:first].sum())
         for number in range(first, last):
             entry, documents = shards[number], documents_of_shard(self.manifest, number)
             for batch in checked_batches(self.packed, entry, self.manifest, compares_hash=self.is_source):
