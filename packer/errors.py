@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Exceptions raised by reading damaged JSON."""
+
 
 class PackerError(Exception):
     """A user's mistake or a machine's limit, described in one line: the value, the limit and the remedy.

@@ -18,9 +18,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.engine import Engine, run_once
-from packer.output.unfinished_output import UnfinishedPack
+from packer.errors import UNREADABLE
 from packer.progress import Progress, silent
 from packer.stores.requests import AT_ONCE
+from packer.stores.store import Store
 
 _ALIGNED = 64  # bytes
 _HEAD = 16 << 10  # bytes of a large note that are read for its facts
@@ -74,7 +75,7 @@ def note_of(content: bytes | mmap.mmap) -> Note | None:
             part = body[one["place"] : one["place"] + one["count"] * dtype.itemsize]
             arrays[one["name"]] = part.view(dtype)
         return Note(facts=head["facts"], arrays=arrays)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         return None
 
 
@@ -124,36 +125,40 @@ class Notes:
 class NotesInStore(Notes):
     """Notes of an unfinished packed dataset. The note "STAGE-NUMBER" is the file STAGE/NUMBER."""
 
-    claimed: UnfinishedPack
-    """The dataset."""
+    store: Store
+    """Store of the dataset."""
+
+    folder: str
+    """Name of their folder in it."""
+
+    is_shared: bool
+    """Whether other processes store notes, too."""
 
     def load(self, name: str) -> Note | None:
         """Return a note, or None if it is missing or damaged, so that the task must run again."""
         try:
-            return note_of(self.claimed.store.get(self._file(name)))
+            return note_of(self.store.get(self._file(name)))
         except FileNotFoundError:
             return None
 
     def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
         """Yield several notes in order; in object storage, some are read at the same time."""
         for first in range(0, len(names), AT_ONCE):
-            yield from self.claimed.store.each(self.load, names[first : first + AT_ONCE])
+            yield from self.store.each(self.load, names[first : first + AT_ONCE])
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
         """Return the facts of the notes that exist, by number; their folder is listed once."""
-        store, folder = self.claimed.store, self._file(f"{stage}-0").rpartition("/")[0]
-        sizes = store.sizes(folder, among=[str(number) for number in numbers])
-        facts = store.each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
+        sizes = self.store.sizes(f"{self.folder}/{stage}", among=[str(number) for number in numbers])
+        facts = self.store.each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
         return {int(name): each for name, each in zip(sizes, facts, strict=True) if each is not None}
 
     def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
         """Return the facts of a note; of a large one in object storage, which checks it, only the head is read."""
-        if self.claimed.store.is_remote and size > _HEAD:
-            with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
-                line, newline, _ = bytes(self.claimed.store.get(self._file(name), _HEAD)).partition(b"\n")
-                if newline:
-                    facts: Mapping[str, Any] = json.loads(line)["facts"]
-                    return facts
+        if self.store.is_remote and size > _HEAD:
+            with contextlib.suppress(FileNotFoundError, *UNREADABLE):
+                line, _, _ = bytes(self.store.get(self._file(name), _HEAD)).partition(b"\n")
+                facts: Mapping[str, Any] = json.loads(line)["facts"]
+                return facts
         note = self.load(name)
         return None if note is None else note.facts
 
@@ -162,22 +167,22 @@ class NotesInStore(Notes):
 
         A lasting note that another process has stored meanwhile is kept, because its content may differ.
         """
-        store, file, content = self.claimed.store, self._file(name), note.to_bytes()
+        file, content = self._file(name), note.to_bytes()
         if lasting and self.load(name) is not None:
             return
-        if lasting and self.claimed.is_shared:
-            store.delete(file)  # damaged
-            store.put_if_absent(file, content)
+        if lasting and self.is_shared:
+            self.store.delete(file)  # damaged
+            self.store.put_if_absent(file, content)
         else:
-            store.put(file, content, lasting=lasting)
+            self.store.put(file, content, lasting=lasting)
 
     def save_all(self, notes: Mapping[str, Note]) -> None:
         """Store several notes by name, in object storage at the same time."""
-        self.claimed.store.each(lambda each: self.save(*each), list(notes.items()))
+        self.store.each(lambda each: self.save(*each), list(notes.items()))
 
     def _file(self, name: str) -> str:
         stage, _, number = name.rpartition("-")
-        return f"{self.claimed.notes}/{stage}/{number}" if stage else f"{self.claimed.notes}/{number}"
+        return f"{self.folder}/{stage}/{number}" if stage else f"{self.folder}/{number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

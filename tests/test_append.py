@@ -20,9 +20,9 @@ import packer
 from packer import heartbeats
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.output.claim_pack import claim_append
+from packer.output.claim import claim_append
 from packer.output.join_generation import Joining
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.pipeline.collect_figures import packed_figures
 from packer.pipeline.write_shards import ShardTask
 from packer.shards.reader import read_manifest
@@ -372,7 +372,7 @@ def test_a_kill_at_any_instant_leaves_the_old_set_or_the_new_one(tmp_path):
 
 def stopped(monkeypatch, packed, source, commits=2):
     """Append until some shards are committed, and stop like a kill."""
-    commit, done = UnfinishedPack.commit, []
+    commit, done = Output.commit, []
 
     def stop(self, *arguments):
         if len(done) == commits:
@@ -380,7 +380,7 @@ def stopped(monkeypatch, packed, source, commits=2):
         done.append(commit(self, *arguments))
 
     with monkeypatch.context() as patched:
-        patched.setattr(UnfinishedPack, "commit", stop)
+        patched.setattr(Output, "commit", stop)
         with pytest.raises(KeyboardInterrupt):
             packer.append(packed, source, workers=1)
 

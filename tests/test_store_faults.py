@@ -20,7 +20,7 @@ from test_stored_outputs import OPTIONS, expected, quickly, refusal, source  # n
 
 import packer
 from packer.heartbeats import Heartbeats
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
 from tests.small import shrink
@@ -59,7 +59,7 @@ def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(source, bucke
 
 def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, expected, uploads, monkeypatch):  # noqa: F811
     """Signs of rank 0 do not arrive any more, so rank 1 does its tasks, while rank 0 still does them, too."""
-    both, met, commit, write = threading.Barrier(2), set(), UnfinishedPack.commit, Heartbeats._write
+    both, met, commit, write = threading.Barrier(2), set(), Output.commit, Heartbeats._write
 
     def silent(self, word):
         if self._rank == 1 or not word.isdecimal() or word == "0":
@@ -72,7 +72,7 @@ def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, exp
         commit(self, file, entry)
 
     monkeypatch.setattr(Heartbeats, "_write", silent)
-    monkeypatch.setattr(UnfinishedPack, "commit", together)
+    monkeypatch.setattr(Output, "commit", together)
     results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS, timeout=0.5)
     assert results[0] == results[1]
     assert uploads.count("data-00000-of-00006.arrow") == 2

@@ -18,8 +18,8 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.heartbeats import Heartbeats
-from packer.output import claim_pack
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output import claim as claim_pack
+from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.stores.store import store_at
 from packer.stores.temporary_files import temporary_folder
@@ -212,7 +212,7 @@ def test_a_dataset_that_is_finished_while_heartbeats_are_looked_for_is_not_remov
 
 def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_path, monkeypatch):
     """A process that was taken for dead when it was about to finish comes back after another command has finished."""
-    out, options, check, begun = bucket / "set", {**OPTIONS, "max_len": 32}, UnfinishedPack.check_request, []
+    out, options, check, begun = bucket / "set", {**OPTIONS, "max_len": 32}, Output.check_request, []
     expected = packer.pack(source, tmp_path / "expected", **options)
 
     def sleeping(self):
@@ -223,7 +223,7 @@ def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_pat
             self.clear()
             begun.append(packer.pack(source, str(out), **options))
 
-    monkeypatch.setattr(UnfinishedPack, "check_request", sleeping)
+    monkeypatch.setattr(Output, "check_request", sleeping)
     told = refusal(source, str(out), workers=1)
     removed = f"{out} was finished, removed or started again by another packer"
     assert told == f"{removed}: repeat the command, or choose another output"
@@ -234,7 +234,7 @@ def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_pat
 
 def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source, bucket, tmp_path, monkeypatch):
     """A process that was taken for dead comes back after another command has begun anew."""
-    out, options, commit, begun = bucket / "set", {**OPTIONS, "seed": 5}, UnfinishedPack.commit, []
+    out, options, commit, begun = bucket / "set", {**OPTIONS, "seed": 5}, Output.commit, []
     expected = packer.pack(source, tmp_path / "expected", **options)
 
     def sleeping(self, file, entry):
@@ -246,7 +246,7 @@ def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source
             begun.append(packer.pack(source, str(out), **options))
         commit(self, file, entry)
 
-    monkeypatch.setattr(UnfinishedPack, "commit", sleeping)
+    monkeypatch.setattr(Output, "commit", sleeping)
     told = refusal(source, str(out), workers=1)
     removed = f"{out} was finished, removed or started again by another packer"
     assert told == f"{removed}: repeat the command, or choose another output"

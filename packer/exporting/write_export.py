@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
 from packer.engine import available_workers, run_tasks
-from packer.errors import PackerError, first_line
+from packer.errors import UNREADABLE, PackerError, first_line
 from packer.exporting.targets import TARGETS, Target
 from packer.facts import ShardEntry
 from packer.facts.json_record import JsonRecord
 from packer.loader.dataset import PackedDataset, load
 from packer.loader.open_shards import rows_of
 from packer.options.choices import Compression
-from packer.output.claim_folder import claim
+from packer.output.claim import claim
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Kind
 from packer.paths import expanded, local_output
@@ -172,7 +172,7 @@ def _output(packed: AnyPath, output: str | AnyPath | None, to: str) -> Path:
 
 def _found(out: Path) -> Export | None:
     """Return the record of a complete export; None if there is none, or it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    with contextlib.suppress(OSError, *UNREADABLE):
         record = json.loads((out / RECORD).read_bytes())
         if record.pop("export_version") == EXPORT_VERSION:
             return Export.from_dict(record)

@@ -1,10 +1,8 @@
 """Outputs that appear complete or not at all: packed datasets, tokenized datasets and exports.
 
-unfinished_output.py  an output that this process has claimed, also a packed dataset: its files, shards and notes
+unfinished_output.py  an output that this process has claimed: its files, shards and notes
 request.py            the options and files of an output, and how two requests differ
-work_lock.py          the lock of a work folder
-claim_folder.py       claim a folder, to begin or resume an output
-claim_pack.py         claim a packed dataset in a folder or in object storage, to build it or append to it
+claim.py              claim an output in a folder or in object storage, to build it or append to it
 replace_folder.py     replace a folder by a finished one, and complete replacements that were interrupted
 join_generation.py    move an appended generation into the dataset
 """

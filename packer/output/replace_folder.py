@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.output.unfinished_output import Kind
-from packer.output.work_lock import in_use
+from packer.output.unfinished_output import LOCK, Kind
 from packer.shards.file_names import WORK, is_appended_to
+from packer.stores.file_locks import try_lock
 from packer.stores.store import sync_folder
 
 _OLD = "old"
@@ -162,3 +162,14 @@ def _names_for(name: str) -> Iterator[str]:
 
 def _holds_anything(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process holds the lock of the work folder in a folder; not where the file system has no locks."""
+    try:
+        lock = try_lock(folder / WORK / LOCK, create=False)
+    except OSError:
+        return False
+    if lock is not None:
+        lock.release()
+    return lock is None

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from packer.errors import PackerError
+from packer.errors import UNREADABLE, PackerError
 from packer.facts import FileIdentity, JsonRecord, TextIdentity
 from packer.facts.json_record import Count
 from packer.options import PackOptions, options_of
 from packer.options.option import as_json
-from packer.output.unfinished_output import UNREADABLE
-from packer.stores import AnyPath
+from packer.output.unfinished_output import REQUEST, Output
+from packer.shards.file_names import WORK
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,28 +73,28 @@ def difference(begun: Request, request: Request) -> str:
     return "from other source files" if one != other else "from a source that has changed since"
 
 
-def resumes(content: bytes, request: Request, out: AnyPath, *, path: AnyPath, overwrite: bool) -> bool:
-    """Whether an unfinished output was begun with an equal request, which the file `path` has as its content.
+def resumes(content: bytes | None, request: Request, output: Output, *, overwrite: bool) -> bool:
+    """Whether an unfinished output was begun with an equal request; `content` is that of `Output.begun`.
 
     If the file is damaged, or the request is another one, this is a PackerError without `overwrite`.
     """
+    if content is None:
+        return False
     try:
         begun = Request.from_dict(json.loads(content))
     except UNREADABLE as error:
         if overwrite:
             return False
-        raise damaged(path) from error
+        raise PackerError(
+            f"{output.store.root / WORK / REQUEST} is damaged, so the unfinished output cannot be resumed: "
+            "start afresh with --overwrite"
+        ) from error
     if begun != request and not overwrite:
         raise PackerError(
-            f"{out} is an unfinished pack {difference(begun, request)}: "
+            f"{output.out} is an unfinished pack {difference(begun, request)}: "
             "repeat that command to finish it, or start afresh with --overwrite"
         )
     return begun == request
-
-
-def damaged(path: AnyPath) -> PackerError:
-    """Return the error for a file without which an unfinished output cannot be resumed."""
-    return PackerError(f"{path} is damaged, so the unfinished output cannot be resumed: start afresh with --overwrite")
 
 
 def _by_name(texts: Mapping[str, TextIdentity]) -> dict[str, object]:

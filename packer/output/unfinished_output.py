@@ -5,20 +5,16 @@ OUT                       a packed dataset is built here, unless a complete outp
 .OUT.packer-tokenizing    a tokenized dataset is built here, and an export in .OUT.packer-export; never in OUT
     .packer/lock            lock held by the working process; moves along with the swap; not in object storage
     .packer/request.json    options and source files of the output; only an equal request resumes it
-    .packer/*               files being written, and temporary files of each kind of output
+    .packer/spill/          decoded copies of sources that cannot be mapped, or shards of a tokenized dataset
+    .packer/notes/          results of finished tasks, for later tasks
+    .packer/committed/      the future manifest entry of each shard in place, with its hash
+    .packer/ranks/          heartbeats
+    .packer/*               temporary files
 
 The record is written last: without it, an output is unfinished. Claims by several processes are held by locks, in
-object storage by the request (`claim_pack.py`). A packed dataset also has:
-
-data-00000-of-00012.arrow   shards, at once under their names
-.packer/ranks/              heartbeats
-.packer/spill/              decoded copies of sources that cannot be mapped
-.packer/notes/              results of finished tasks, for later tasks
-.packer/committed/          the future manifest entry of each shard in place, with its hash
-
-In object storage, the last three are in .packer/ID, where ID is a hash of the request, so that what a process of
-another request may still write is never read. Everything that is needed to resume is in the store. A note, decoded
-source or shard that does not match its hash is made again.
+object storage by the request (`claim.py`). There, decoded copies, notes and entries are in .packer/ID, where ID is a
+hash of the request, so that what a process of another request may still write is never read. Everything that is needed
+to resume is in the store. A note, decoded source or shard that does not match its hash is made again.
 """
 
 from __future__ import annotations
@@ -35,11 +31,11 @@ from typing import Any
 
 import xxhash
 
-from packer.errors import PackerError
+from packer.errors import UNREADABLE, PackerError
 from packer.facts import REJECTED, ShardEntry
+from packer.notes import Note, NotesInStore, note_of
 from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output
 from packer.shards.files import hash_file
-from packer.shards.manifest import checksum
 from packer.stores import AnyPath
 from packer.stores.store import Store, delete
 from packer.stores.temporary_files import temporary_folder
@@ -48,10 +44,9 @@ LOCK = "lock"
 """File in WORK that is locked by the working process."""
 
 REQUEST = "request.json"
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Exceptions raised by reading damaged JSON."""
+"""File in WORK with the request that began the output."""
 
-_NESTED = re.compile(r"\d{5}")  # folders inside a scratch folder, one per source of a mixture
+_NESTED = re.compile(r"\d{5}")  # folders among decoded copies, one per source of a mixture
 _SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 _WRITTEN_HERE = re.compile(
     r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards(-\d+)?\.arrows|state\.json|dataset_info\.json|"
@@ -91,6 +86,9 @@ class Kind:
         return named | {self.record, WORK}
 
 
+PACKED = Kind(name="a packed dataset", record=MANIFEST, building="new", listed=names_listed, in_place=True)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
     """An unfinished output that this process has claimed. Can be pickled."""
@@ -121,49 +119,87 @@ class Output:
         """Local folder of everything that is removed once the output is complete."""
         return self.building / WORK
 
-    def scratch(self, name: str) -> Path:
-        """Return a folder in `work`, created if missing; partly written files of an interrupted run are removed.
+    @property
+    def own(self) -> str:
+        """Name of the folder for this request alone."""
+        return WORK if self.request is None else f"{WORK}/{xxhash.xxh3_64_hexdigest(self.request)}"
 
-        If other processes write to it, too, everything stays.
+    @property
+    def spill(self) -> AnyPath:
+        """Folder of decoded sources."""
+        return self.store.root / self.own / "spill"
+
+    @property
+    def notes(self) -> NotesInStore:
+        """Notes of finished tasks."""
+        return NotesInStore(self.store, f"{self.own}/notes", self.is_shared)
+
+    @property
+    def entries(self) -> str:
+        """Name of the folder of the entries of committed shards."""
+        return f"{self.own}/committed"
+
+    @property
+    def disk(self) -> Path:
+        """Local folder on the disk that fills while the output is written."""
+        return temporary_folder() if self.store.is_remote else self.work
+
+    def disk_needed(self, rows: int, at_once: int) -> int:
+        """Return the bytes that this disk must have room for: of all rows, or of the shards written at a time."""
+        return min(rows, at_once) if self.store.is_remote else rows - sum(self.shards().values())
+
+    def make_folders(self) -> None:
+        """Make the local folders of decoded sources and notes; partly decoded files of an interrupted run are removed.
+
+        If other processes write to the output, too, everything stays.
         """
-        folder = self.folder(name)
+        for folder in (self.work / "spill", self.work / "notes"):
+            if not self.is_shared and not folder.is_dir():
+                delete(folder)
+            folder.mkdir(exist_ok=True)
         if not self.is_shared:
-            _remove_leftovers(folder)
-        return folder
-
-    def folder(self, name: str) -> Path:
-        """Return a folder in `work`, created if missing."""
-        folder = self.work / name
-        if not self.is_shared and not folder.is_dir():
-            delete(folder)
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """Return a context that yields a local path to write to, for `put`. An exception removes it."""
-        return self.store.temporary(name)
-
-    def put(self, temporary: Path, name: str) -> None:
-        """Move a written file to its final name in the output."""
-        self.store.put_file(name, temporary)
+            _remove_leftovers(self.work / "spill")
 
     def is_complete(self) -> bool:
         """Whether the record is written."""
         return self.kind.is_complete(self.store.root)
 
+    def begun(self) -> bytes | None:
+        """Return the content of the request with which the output was begun; None if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return bytes(self.store.get(f"{WORK}/{REQUEST}"))
+        return None
+
     def check_request(self) -> None:
         """Raise a PackerError if another command has started an output in object storage again, or has finished it."""
-        if self.request is None:
-            return
-        try:
-            found = self.store.get(f"{WORK}/{REQUEST}")
-        except FileNotFoundError:
-            found = b""
-        if found != self.request:
+        if self.request is not None and self.begun() != self.request:
             raise PackerError(
                 f"{self.out} was finished, removed or started again by another packer: "
                 f"repeat the command{or_other_output(self.out)}"
             )
+
+    def commit(self, temporary: Path, entry: ShardEntry) -> None:
+        """Put a written shard in place: first its entry, then the shard itself; see `check_request`."""
+        self.check_request()
+        self.store.put(f"{self.entries}/{entry.file}.json", Note(facts=entry.to_dict()).to_bytes())
+        self.store.put_file(entry.file, temporary)
+
+    def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
+        """Return entries, by name, of the given shards that are in place with the right size."""
+        sizes = self.store.sizes(among=names)
+        entries = zip(sizes, self.store.each(self._entry, list(sizes)), strict=True)
+        return {name: entry for name, entry in entries if entry is not None and entry.bytes == sizes[name]}
+
+    def _entry(self, name: str) -> ShardEntry | None:
+        """Return the entry of a shard; None if it is missing or damaged."""
+        with contextlib.suppress(FileNotFoundError, *UNREADABLE):
+            note = note_of(self.store.get(f"{self.entries}/{name}.json"))
+            return None if note is None else ShardEntry.from_dict(note.facts)
+        return None
+
+    def is_intact(self, entry: ShardEntry) -> bool:
+        """Whether a shard in place matches its hash; object storage checks what it holds."""
+        return self.store.is_remote or hash_file(self.store.root / entry.file) == entry.xxh3_128
 
     def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
         """Write small files, then the record, which completes the output; False if another process has just written it.
@@ -181,16 +217,20 @@ class Output:
         self.store.put(self.kind.record, record)
         return True
 
-    def remove_shards(self) -> None:
-        """Remove all shards in place, and the files that describe them."""
-        for name in self.shards():
-            self.store.delete(name)
-        for name in (REJECTED, SHARDS):
-            self.store.delete(name)
-
     def shards(self) -> dict[str, int]:
         """Return the bytes of the shards in place, by name."""
         return {name: size for name, size in self.store.sizes().items() if _SHARD.fullmatch(name)}
+
+    def remove_shards(self) -> None:
+        """Remove all shards in place, and the files that describe them."""
+        for name in (*self.shards(), REJECTED, SHARDS):
+            self.store.delete(name)
+
+    def forget_plan(self) -> None:
+        """Remove the notes of the plan, and the shards made from it."""
+        self.store.delete_all(self.notes.folder)
+        self.remove_shards()
+        self.store.delete_all(self.entries)
 
     def clear(self) -> None:
         """Remove everything but the lock.
@@ -208,96 +248,11 @@ class Output:
         self.store.delete_all(WORK, keep=[LOCK, REQUEST])
         self.store.delete(request)
 
-    def discard(self) -> None:
-        """Remove an unfinished output that cannot be finished."""
-        self.clear()
-        self.leave()
-
     def leave(self) -> None:
         """Remove the work folder, and the folder itself if it is empty."""
         shutil.rmtree(self.work, ignore_errors=True)
         with contextlib.suppress(OSError):  # it may hold files of the user
             self.building.rmdir()
-
-
-PACKED = Kind(
-    name="a packed dataset",
-    record=MANIFEST,
-    building="new",
-    listed=names_listed,
-    in_place=True,
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnfinishedPack(Output):
-    """A claimed folder, on a disk or in object storage, that becomes a packed dataset. Can be pickled."""
-
-    kind: Kind = PACKED
-    """Kind of the output."""
-
-    @property
-    def own(self) -> str:
-        """Name of the folder for this request alone."""
-        return WORK if self.request is None else f"{WORK}/{xxhash.xxh3_64_hexdigest(self.request)}"
-
-    @property
-    def spill(self) -> AnyPath:
-        """Folder of decoded sources."""
-        return self.store.root / self.own / "spill"
-
-    @property
-    def notes(self) -> str:
-        """Name of the folder of the notes of the plan."""
-        return f"{self.own}/notes"
-
-    @property
-    def entries(self) -> str:
-        """Name of the folder of the entries of committed shards."""
-        return f"{self.own}/committed"
-
-    @property
-    def disk(self) -> Path:
-        """Local folder on the disk that fills while the dataset is written."""
-        return temporary_folder() if self.store.is_remote else self.work
-
-    def disk_needed(self, rows: int, at_once: int) -> int:
-        """Return the bytes that this disk must have room for: of all rows, or of the shards written at a time."""
-        return min(rows, at_once) if self.store.is_remote else rows - sum(self.shards().values())
-
-    def commit(self, temporary: Path, entry: ShardEntry) -> None:
-        """Put a written shard in place: first its entry, then the shard itself; see `check_request`."""
-        self.check_request()
-        content = entry.to_dict()
-        sealed = {**content, "checksum": checksum(content)}
-        self.store.put(f"{self.entries}/{entry.file}.json", json.dumps(sealed).encode())
-        self.put(temporary, entry.file)
-
-    def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
-        """Return entries, by name, of the given shards that are in place with the right size."""
-        sizes = self.store.sizes(among=names)
-        entries = zip(sizes, self.store.each(self._entry, list(sizes)), strict=True)
-        return {name: entry for name, entry in entries if entry is not None and entry.bytes == sizes[name]}
-
-    def _entry(self, name: str) -> ShardEntry | None:
-        """Return the entry of a shard; None if it is missing or damaged."""
-        try:
-            entry = json.loads(bytes(self.store.get(f"{self.entries}/{name}.json")))
-            if entry.pop("checksum") != checksum(entry):
-                return None
-            return ShardEntry.from_dict(entry)
-        except (FileNotFoundError, *UNREADABLE):
-            return None
-
-    def is_intact(self, entry: ShardEntry) -> bool:
-        """Whether a shard in place matches its hash; object storage checks what it holds."""
-        return self.store.is_remote or hash_file(self.store.root / entry.file) == entry.xxh3_128
-
-    def forget_plan(self) -> None:
-        """Remove the notes of the plan, and the shards made from it."""
-        self.store.delete_all(self.notes)
-        self.remove_shards()
-        self.store.delete_all(self.entries)
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -16,9 +16,9 @@ from packer.engine import Engine
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import SourceIdentity, TextIdentity
 from packer.options import PackOptions
-from packer.output.claim_pack import claim_append
+from packer.output.claim import claim_append
 from packer.output.join_generation import Joining, changed_by_another, finish_joining
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.paths import expanded
 from packer.pipeline.complete_output import request_of
 from packer.pipeline.job import Job, Written, build_claimed
@@ -253,7 +253,7 @@ def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) 
     watch, request = Watch.of(opened), request_of(opened, options.to_dict())
     made_of = {"appended_to": xxh3_128_hexdigest(target.manifest.to_bytes()), "plan_version": PLAN_VERSION}
 
-    def build(claimed: UnfinishedPack, engine: Engine) -> Manifest:
+    def build(claimed: Output, engine: Engine) -> Manifest:
         if job.as_rank is not None and target.has_grown():  # by other ranks, before this one came
             raise FinishedElsewhere
         return pack_into(

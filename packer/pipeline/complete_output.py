@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from packer.errors import PackerError
-from packer.output.claim_pack import way_to_replace
+from packer.output.claim import way_to_replace
 from packer.output.request import Request, RequestedFile, difference, names_and_sizes
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST

@@ -12,9 +12,9 @@ from packer.engine import Engine, available_workers
 from packer.errors import OptionError, PackerError
 from packer.heartbeats import Heartbeats
 from packer.options import RunOptions
-from packer.output.claim_pack import claim_pack
+from packer.output.claim import claim
 from packer.output.request import Request
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import PACKED, Output
 from packer.paths import PathList
 from packer.ranks import FinishedElsewhere, RankOf, Ranks, rank_of
 from packer.shards.manifest import Manifest
@@ -99,7 +99,7 @@ def _is_in_memory(source: object) -> bool:
 def build_claimed(
     out: AnyPath,
     request: Request,
-    build: Callable[[UnfinishedPack, Engine], Manifest],
+    build: Callable[[Output, Engine], Manifest],
     job: Job,
     *,
     is_complete: Callable[[], bool],
@@ -113,8 +113,8 @@ def build_claimed(
     shared, patience = job.as_rank is not None, job.rank_timeout
     try:
         with (
-            claim_pack(
-                out, request, sync=job.sync, overwrite=job.overwrite, shared=shared, patience=patience
+            claim(
+                out, PACKED, request, sync=job.sync, overwrite=job.overwrite, shared=shared, patience=patience
             ) as claimed,
             _engine(claimed, job, is_complete) as engine,
         ):
@@ -128,7 +128,7 @@ def build_claimed(
 
 
 @contextmanager
-def _engine(claimed: UnfinishedPack, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
+def _engine(claimed: Output, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
     """Yield the engine that runs the tasks, while other processes see its heartbeat."""
     heartbeats = Heartbeats(store=claimed.store, patience=job.rank_timeout, is_alone=job.ranks is None)
     rank = job.as_rank

@@ -15,7 +15,7 @@ from packer.errors import PackerError
 from packer.facts import Totals
 from packer.gather import lengths_of
 from packer.options import PackOptions
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import request_of
 from packer.pipeline.job import Job, Written
@@ -120,7 +120,7 @@ class _Part:
 
 
 def _write(
-    claimed: UnfinishedPack, engine: Engine, *, parts: Sequence[_Part], options: PackOptions, progress: Progress
+    claimed: Output, engine: Engine, *, parts: Sequence[_Part], options: PackOptions, progress: Progress
 ) -> Manifest:
     """Write the rows of an index into a claimed folder, resuming an interrupted run."""
     # Locate the rows in the sources.

@@ -12,7 +12,7 @@ from packer.errors import OptionError, PackerError
 from packer.facts import SourceIdentity
 from packer.inputs.formats import ending_of
 from packer.options import PackOptions, byte_size
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.paths import PathList
 from packer.shards.file_names import or_other_output
 from packer.shards.row_format import RowFormat
@@ -72,7 +72,7 @@ def refuse_inside(
         raise PackerError(f"{out} is inside the source {source}: {remedy}")
 
 
-def check_decoding(claimed: UnfinishedPack, source: Corpus, options: PackOptions, workers: int) -> None:
+def check_decoding(claimed: Output, source: Corpus, options: PackOptions, workers: int) -> None:
     """Check that the decoded source and the rows fit, and log the space they need if it is a quarter of what is free.
 
     This process writes `workers` shards at a time.
@@ -115,7 +115,7 @@ def check_tokenizing(folder: Path, source: Corpus, out: AnyPath) -> None:
         )
 
 
-def check_writing(claimed: UnfinishedPack, rows: int, shard_size: int, workers: int) -> None:
+def check_writing(claimed: Output, rows: int, shard_size: int, workers: int) -> None:
     """Check that the rows still to be written fit; all have `rows` bytes, and `workers` shards are made at a time."""
     needed = claimed.disk_needed(rows, workers * shard_size)
     free = _free(claimed)
@@ -126,7 +126,7 @@ def check_writing(claimed: UnfinishedPack, rows: int, shard_size: int, workers: 
         )
 
 
-def check_mixture(claimed: UnfinishedPack, identity: SourceIdentity, options: PackOptions, workers: int) -> None:
+def check_mixture(claimed: Output, identity: SourceIdentity, options: PackOptions, workers: int) -> None:
     """Check that the rows of a mixture can fit before they are planned, because a mixture may repeat its documents."""
     if options.untrained == "drop" or options.index_only:  # the size of the rows is not known yet
         return
@@ -134,16 +134,16 @@ def check_mixture(claimed: UnfinishedPack, identity: SourceIdentity, options: Pa
     check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes, options.shard_size, workers)
 
 
-def _free(claimed: UnfinishedPack) -> int:
+def _free(claimed: Output) -> int:
     return shutil.disk_usage(claimed.disk).free
 
 
-def _place(claimed: UnfinishedPack) -> AnyPath:
+def _place(claimed: Output) -> AnyPath:
     """Return what is too small: the output, or the folder of temporary files."""
     return claimed.disk.parent if claimed.store.is_remote else claimed.out
 
 
-def _or_other(claimed: UnfinishedPack) -> str:
+def _or_other(claimed: Output) -> str:
     if claimed.store.is_remote:
         return ", or choose a TMPDIR with more"
     return ", or choose an --output with more" if or_other_output(claimed.out) else ""

@@ -11,11 +11,11 @@ from itertools import islice
 from packer.engine import Engine, run_once
 from packer.errors import PackerError
 from packer.facts import Generation, PlanTotals, ShardEntry, SourceIdentity, Totals
-from packer.notes import Note, Notes, NotesInStore
+from packer.notes import Note, Notes
 from packer.options import PackOptions
-from packer.output.claim_pack import finish_interrupted, refuse_replacing
+from packer.output.claim import finish_interrupted, refuse_replacing
 from packer.output.request import Request
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import check_complete, is_written, request_of
 from packer.pipeline.job import Job, Written, build_claimed
@@ -111,7 +111,7 @@ def _of_lengths(source: object, options: PackOptions) -> PackOptions:
 def write_dataset(
     out: AnyPath,
     requested: Sequence[tuple[Corpus, Request]],
-    build: Callable[[UnfinishedPack, Engine], Manifest],
+    build: Callable[[Output, Engine], Manifest],
     *,
     job: Job,
     made_of: Mapping[str, object],
@@ -148,7 +148,7 @@ def write_dataset(
 
 
 def pack_into(
-    claimed: UnfinishedPack,
+    claimed: Output,
     engine: Engine,
     *,
     opened: Corpus,
@@ -170,7 +170,7 @@ def pack_into(
     watch = watch.of_mapped(mapped)
 
     # Check every document, and that an interrupted run had the same source.
-    notes = NotesInStore(claimed)
+    notes = claimed.notes
     documents = _checked_documents(mapped, options, job.progress)
     _refuse_changed(claimed, notes, documents.identity, overwrite=job.overwrite)
     row_format = row_format_of(options, documents.table.extra)
@@ -201,7 +201,7 @@ def pack_into(
 
 
 def _decoded(
-    claimed: UnfinishedPack, engine: Engine, opened: Corpus, watch: Watch, options: PackOptions, progress: Progress
+    claimed: Output, engine: Engine, opened: Corpus, watch: Watch, options: PackOptions, progress: Progress
 ) -> Corpus:
     """Decode a source next to the output."""
     check_decoding(claimed, opened, options, engine.workers)
@@ -234,7 +234,7 @@ def _totals(
 
 
 def complete(
-    claimed: UnfinishedPack,
+    claimed: Output,
     engine: Engine,
     options: PackOptions,
     generations: Sequence[tuple[Generation, Mapping[str, Source]]],
@@ -268,7 +268,7 @@ def complete(
     return written
 
 
-def _refuse_changed(claimed: UnfinishedPack, notes: Notes, identity: SourceIdentity, *, overwrite: bool) -> None:
+def _refuse_changed(claimed: Output, notes: Notes, identity: SourceIdentity, *, overwrite: bool) -> None:
     """Note the identity of the source; if an interrupted run noted another, raise a PackerError or discard its plan."""
     noted = notes.load("source")
     if noted is not None and noted.facts != identity.to_dict():

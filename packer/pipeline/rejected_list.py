@@ -29,14 +29,14 @@ def write_rejected_list(
     The name of the file has the generation, and the numbers of its documents begin at `first_document`.
     """
     name = rejected_name(generation)
-    with folder.temporary(name) as temporary:
+    with folder.store.temporary(name) as temporary:
         with closing(HashingFile(temporary)) as file:
             for record in _rejected_records(sources):
                 record = replace(record, document=record.document + first_document)
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
             if folder.store.sync:
                 file.sync()
-        folder.put(temporary, name)
+        folder.store.put_file(name, temporary)
     return file.hexdigest()
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer.engine import Engine
-from packer.errors import PackerError
+from packer.errors import UNREADABLE, PackerError
 from packer.facts import REJECTED, JsonRecord, SourceIdentity, TextIdentity
 from packer.facts.json_record import Count
 from packer.inputs.hugging_face import REPORT, STATE
 from packer.options import PackOptions
-from packer.output.claim_folder import claim
+from packer.output.claim import claim
 from packer.output.replace_folder import restore
 from packer.output.request import Request, RequestedFile, difference
-from packer.output.unfinished_output import UNREADABLE, Kind, Output
+from packer.output.unfinished_output import Kind, Output
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.complete_output import changed_since, check_files, request_of
 from packer.pipeline.job import Job, Written
@@ -27,7 +27,7 @@ from packer.pipeline.output_place import check_tokenizing, name_after, refuse_in
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_unstopped
 from packer.progress import Progress
-from packer.shards.file_names import shard_name
+from packer.shards.file_names import WORK, shard_name
 from packer.shards.manifest import datasets_files
 from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.decoded_pieces import Piece, cut_source
@@ -194,7 +194,7 @@ def _write(
 ) -> TokenizeReport:
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
     warn_of_linked_files(opened)
-    spill = folder.scratch("spill")
+    spill = folder.building / WORK / "spill"
     (text,) = opened.parts
     pieces = cut_source(text, spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]

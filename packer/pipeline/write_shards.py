@@ -21,7 +21,7 @@ from packer.facts.rejection import REMEDY
 from packer.gather import Spans, held_spans
 from packer.inputs.document_errors import reading, value_message, wrong_values
 from packer.inputs.token_tables import TokenTable
-from packer.output.unfinished_output import UnfinishedPack
+from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing
 from packer.plan.rows import LocatedRows, Plan, ShardRows
 from packer.plan.segments import context_of, extents_of
@@ -184,7 +184,7 @@ class ShardMaker:
 class ShardTask:
     """Writes and commits single shards. Can be pickled: any process can write a shard, even a second time."""
 
-    claimed: UnfinishedPack
+    claimed: Output
     """Unfinished output."""
 
     makers: Sequence[ShardMaker]
@@ -203,7 +203,7 @@ class ShardTask:
         first = self.ends[generation - 1] if generation else 0
         name, maker = shard_name(shard, self.ends[generation]), self.makers[generation]
         schema = maker.row_format.schema
-        with self.claimed.temporary(name) as temporary:
+        with self.claimed.store.temporary(name) as temporary:
             batches = observe(maker.batches(shard - first))
             entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.store.sync)
             self.claimed.commit(temporary, entry)
@@ -211,7 +211,7 @@ class ShardTask:
 
 
 def write_shards(
-    claimed: UnfinishedPack,
+    claimed: Output,
     makers: Sequence[ShardMaker],
     shard_size: int,
     watch: Watch,
@@ -283,9 +283,7 @@ class _RowCount:
             self.add(batch.num_rows)
 
 
-def _intact_shards(
-    claimed: UnfinishedPack, names: list[str], workers: int, progress: Progress
-) -> dict[str, ShardEntry]:
+def _intact_shards(claimed: Output, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
     """Return the entries of shards that were committed before and still match their hash, by name."""
     committed = [*claimed.committed(names).values()]
     done, total = 0, sum(entry.bytes for entry in committed)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS, TOKEN_COLUMNS
 from packer.engine import Engine
-from packer.errors import PackerError
+from packer.errors import UNREADABLE, PackerError
 from packer.facts import ShardEntry
 from packer.gather import count_trained
 from packer.plan.segments import context_of
@@ -93,7 +93,7 @@ def _names_appended(building: AnyPath) -> frozenset[str]:
     """Return the names of the files that an append is moving into the dataset, before it replaces the manifest."""
     try:
         return frozenset(names_listed(json.loads((building / MANIFEST).read_bytes())))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, *UNREADABLE):
         return frozenset()
 
 

@@ -1,0 +1,303 @@
+"""Claim an output, in a local folder or in object storage: to begin or resume it, or to append to it.
+
+OUT/.packer/lock        held while a process works, or several ranks together, so that nobody else does
+OUT/.packer/append-N/   generation N, built as a packed dataset is, with the manifest that the dataset will have
+
+`join_generation.py` moves a finished generation into the dataset. If the claim ends before that, the generation stays.
+In object storage there is no lock: the process that begins a dataset or generation N first makes it, and a manifest is
+replaced only if it is still the one that was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from packer.errors import PackerError, SourceError
+from packer.heartbeats import Heartbeats
+from packer.output import replace_folder
+from packer.output.replace_folder import in_use
+from packer.output.request import Request, resumes
+from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output
+from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
+from packer.stores import AnyPath, RemotePath
+from packer.stores.file_locks import FileLock, try_lock
+from packer.stores.store import Folder, delete, store_at, sync_folder
+
+_PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder needs to prepare it
+
+log = logging.getLogger(__name__)
+
+
+def claim(
+    out: AnyPath,
+    kind: Kind,
+    request: Request | None,
+    *,
+    sync: bool,
+    overwrite: bool,
+    shared: bool = False,
+    patience: float = 0.0,
+) -> contextlib.AbstractContextManager[Output]:
+    """Return a context that claims an output, to begin or resume it; once finished, it is moved into place.
+
+    If the block raises, the unfinished output is kept and can be resumed by an equal request. It is removed if there is
+    no request, or if the source is at fault (`SourceError`). With `overwrite`, a complete output is replaced, and an
+    unfinished one that is damaged or has another request is discarded. With `shared`, never together with `overwrite`,
+    other processes may claim it for the same request. What lies in object storage is always shared, and never replaced;
+    a process without a heartbeat for `patience` seconds is considered dead.
+
+    Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; or
+    has symbolic links in its work folder; or is complete and `overwrite` is false.
+    """
+    if isinstance(out, RemotePath):
+        assert request is not None
+        return _claim_stored(out, kind, request, overwrite=overwrite, patience=patience)
+    return _claim_folder(out, kind, request, sync=sync, overwrite=overwrite, shared=shared)
+
+
+@contextlib.contextmanager
+def _claim_folder(
+    out: Path, kind: Kind, request: Request | None, *, sync: bool, overwrite: bool, shared: bool
+) -> Iterator[Output]:
+    _refuse_foreign(out, kind, overwrite=overwrite)
+    in_place = kind.in_place and not kind.is_complete(out)
+    building = out if in_place else replace_folder.sibling(out, kind.building)
+    refuse_foreign_work(building)
+    output = Output(out=out, store=Folder(building, sync, WORK), kind=kind, is_shared=shared)
+    state = "being written" if request is None else "in use"
+    busy = f"{out} is {state} by another packer: wait for it{or_other_output(out)}"
+    if not in_place:
+        replace_folder.refuse_mount_point(out)
+        if in_use(building) or in_use(out):
+            raise PackerError(busy)
+        replace_folder.prepare_beside(building, out, kind)
+    with _locked(output, request, busy, overwrite=overwrite or not in_place) as lock:
+        if not in_place and in_use(out):  # another process has just moved its output there
+            output.leave()
+            raise PackerError(busy)
+        try:
+            output.make_folders()
+            yield output
+            if not in_place:
+                _refuse_foreign(out, kind, overwrite=overwrite)  # another process may have written there meanwhile
+        except BaseException as error:
+            if shared and kind.is_complete(out):  # by another process, whose removal may have met new files of this one
+                output.leave()
+            elif (request is None or isinstance(error, SourceError)) and lock.change(shared=False):
+                output.clear()
+                output.leave()
+            raise
+        if not in_place and output.is_complete():
+            replace_folder.swap(out, building, kind, sync=sync)
+    if kind.is_complete(out):
+        shutil.rmtree(out / WORK, ignore_errors=True)  # leftovers do no harm
+        if sync:
+            sync_folder(out)
+            sync_folder(out.parent)
+
+
+def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
+    """Raise a `PackerError` if `out` was not made by packer, or is complete and `overwrite` is false."""
+    if out.exists() and not out.is_dir():
+        raise PackerError(f"{out} exists and is not a folder: choose another --output")
+    if kind.is_complete(out):
+        if not overwrite:
+            raise PackerError(f"{out} exists: choose another --output, or replace it with --overwrite")
+    elif out.is_dir() and any(out.iterdir()) and not (kind.in_place and (out / WORK).is_dir()):
+        raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
+
+
+def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> FileLock:
+    """Lock the folder that is being built and prepare it for a request; closing the lock releases it."""
+    if (output.work / LOCK).is_dir():  # which is damaged, and locked by nobody
+        delete(output.work / LOCK)
+
+    def prepare() -> None:
+        _refuse_finished(output)
+        if request is None:
+            output.clear()
+            return
+        if not resumes(output.begun(), request, output, overwrite=overwrite):
+            output.clear()  # also without a request, which means an interrupted removal
+        for left in output.work.iterdir():
+            if left.name not in (LOCK, REQUEST) and not left.is_dir():
+                left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
+        output.store.put(f"{WORK}/{REQUEST}", json.dumps(request.to_dict()).encode())
+
+    lock = _lock_work(output.work, prepare, shared=output.is_shared)
+    _refuse_finished(output)
+    if lock is None:
+        raise PackerError(busy)
+    if output.is_shared and request is not None and not resumes(output.begun(), request, output, overwrite=False):
+        raise PackerError(busy)
+    return lock
+
+
+def _refuse_finished(output: Output) -> None:
+    """Raise a PackerError if another process has just completed the output."""
+    if output.store.root == output.out and output.is_complete():
+        if not output.store.is_remote:
+            output.leave()
+        raise PackerError(f"{output.out} was finished by another packer just now: repeat the command to compare")
+
+
+def _lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> FileLock | None:
+    """Lock a work folder for this process, or with others that share it; return None if another process has it.
+
+    `prepare` is called while no other process has the folder, so only by the first one of those that share it.
+    These are waited for while one prepares the folder.
+    """
+    deadline = time.monotonic() + _PREPARED_WITHIN
+    while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return lock
+
+
+def _try_lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> FileLock | None:
+    path = work / LOCK
+    with contextlib.ExitStack() as stack:
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+            lock = alone = try_lock(path)
+            if alone is None and shared:
+                lock = try_lock(path, shared=True)
+        except FileNotFoundError:  # removed by the process that held it until now
+            return None
+        if lock is None:
+            return None
+        stack.enter_context(lock)
+        if not lock.is_at(path):
+            return None
+        if alone is not None:
+            prepare()
+        if shared and not lock.change(shared=True):
+            return None
+        stack.pop_all()
+    return lock
+
+
+@contextlib.contextmanager
+def claim_append(out: AnyPath, *, prepare: Callable[[], None], shared: bool = False) -> Iterator[None]:
+    """Claim a complete dataset for this process, or together with others, to append to it.
+
+    `prepare` is called first, while no other process has the dataset; in object storage, where others cannot be kept
+    out, each process calls it. Raises a PackerError if another process appends to the dataset, or replaces it; or its
+    work folder has links or files of other users, as a dataset from elsewhere may have.
+    """
+    if isinstance(out, RemotePath):
+        prepare()
+        yield
+        return
+    refuse_foreign_work(out, other_owners=False)
+    busy = f"{out} is in use by another packer: wait for it, and repeat the command"
+    if in_use(replace_folder.sibling(out, PACKED.building)):
+        raise PackerError(busy)
+    lock = _lock_work(out / WORK, prepare, shared=shared)
+    if lock is None:
+        raise PackerError(busy)
+    with lock:
+        try:
+            yield
+        finally:
+            is_last = lock.change(shared=False) and lock.is_at(out / WORK / LOCK)
+            if is_last and not is_appended_to(out):
+                shutil.rmtree(out / WORK, ignore_errors=True)
+
+
+# object storage
+
+
+@contextlib.contextmanager
+def _claim_stored(
+    out: RemotePath, kind: Kind, request: Request, *, overwrite: bool, patience: float
+) -> Iterator[Output]:
+    """Claim an output in object storage together with all processes that have the same request.
+
+    If the source is at fault (`SourceError`), the last process removes the unfinished output.
+    """
+    content = json.dumps(request.to_dict()).encode()
+    output = Output(out=out, store=store_at(out), kind=kind, is_shared=True, request=content)
+    holds_anything = out.exists()  # subtle: checked first, because another process may be about to begin it
+    if holds_anything and not (out / WORK).is_dir():
+        _refuse_finished(output)
+        raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
+    output = _begun(output, request, overwrite=overwrite)
+    try:
+        yield output
+    except SourceError:
+        if not _is_alive(output, patience) and not output.is_complete():
+            output.clear()
+        raise
+    _finish_removal(out)
+
+
+def _begun(output: Output, request: Request, *, overwrite: bool) -> Output:
+    """Begin an output in object storage, or find it begun with an equal request."""
+    assert output.request is not None
+    while not output.store.put_if_absent(f"{WORK}/{REQUEST}", output.request):
+        begun = output.begun()
+        if begun is None:  # removed just now
+            continue
+        if resumes(begun, request, output, overwrite=overwrite):
+            return replace(output, request=begun)
+        if _is_alive(output):
+            raise PackerError(
+                f"{output.out} is being written by another packer: wait for it{or_other_output(output.out)}"
+            )
+        _refuse_finished(output)  # subtle: a process that finishes meanwhile has no more heartbeats, either
+        output.clear()
+    return output
+
+
+def _is_alive(output: Output, patience: float | None = None) -> bool:
+    """Whether another process works on an output: a heartbeat changes within `patience`, by default some seconds."""
+    heartbeats = Heartbeats(store=output.store, patience=0)
+    heartbeats.patience = 2.5 * heartbeats.interval if patience is None else patience
+    return heartbeats.any_changes()
+
+
+def finish_interrupted(out: AnyPath) -> None:
+    """Finish what a process was doing to a dataset when it was killed: a replacement, or the removal of leftovers."""
+    if isinstance(out, RemotePath):
+        _finish_removal(out)
+    else:
+        replace_folder.restore(out, PACKED)
+
+
+def _finish_removal(out: RemotePath) -> None:
+    """Remove what a process that was killed after it completed a dataset has left, or one that came late."""
+    work = out / WORK
+    try:
+        if PACKED.is_complete(out) and work.is_dir() and not is_appended_to(out):
+            work.remove_all()
+    except OSError as error:  # leftovers do no harm
+        log.warning(f"{work} is of no use any more, and cannot be removed: {error.strerror or error}")
+
+
+def way_to_replace(out: AnyPath) -> str:
+    """Return how a user can replace a complete dataset, for a message."""
+    if not isinstance(out, RemotePath):
+        return "replace it with --overwrite"
+    if out.scheme.startswith("s3"):
+        command = f"aws s3 rm --recursive {out}/"
+    elif out.scheme == "gs":
+        command = f"gcloud storage rm --recursive {out}/"
+    else:
+        command = f"az storage blob delete-batch --source {out.bucket} --pattern '{out.key}/*'"
+    return f"remove it first (`{command}`)"
+
+
+def refuse_replacing(out: AnyPath) -> None:
+    """Raise a PackerError for a complete dataset in object storage, which cannot be replaced in one step."""
+    if isinstance(out, RemotePath):
+        raise PackerError(
+            f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
+            f"mixture of both: choose another --output, or {way_to_replace(out)}"
+        )
