@@ -41,8 +41,7 @@ def named(monkeypatch: pytest.MonkeyPatch, tell) -> None:
 def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False, error=Killed) -> None:
     """Raise an error before or after a file of a name, a regular expression, gets it, and whenever one does later.
 
-    From then on no shard gets its name either: other threads must not go on where a killed process would not. Nor is a
-    last heartbeat written.
+    From then on no shard gets its name either: other threads must not go on where a killed process would not.
     """
     is_struck = False
 
@@ -56,5 +55,10 @@ def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False, err
         return result
 
     named(monkeypatch, tell)
+    without_last_word(monkeypatch)
+
+
+def without_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End processes without a last heartbeat, as a kill does."""
     write = Heartbeats._write
     monkeypatch.setattr(Heartbeats, "_write", lambda self, word: write(self, word) if word.isdecimal() else None)

@@ -17,7 +17,6 @@ import xxhash
 from click.testing import CliRunner
 
 import packer
-from packer import heartbeats
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.output.claim import claim_append
@@ -28,7 +27,7 @@ from packer.pipeline.write_shards import ShardTask
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
 from tests import test_index_only
-from tests.kills import Killed
+from tests.kills import Killed, without_last_word
 from tests.packed_rows import edit_manifest
 from tests.small import shrink
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
@@ -835,7 +834,7 @@ def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, f
     for number in (0, 2):
         with monkeypatch.context() as struck:
             struck.setattr(RemotePath, name, killing(getattr(RemotePath, name), number))
-            struck.setattr(heartbeats.Heartbeats, "end", lambda self, word: self._ended.set())
+            without_last_word(struck)
             with contextlib.suppress(Killed):
                 packer.append(str(in_store), files[1])
         found = hashes(in_store)
@@ -853,11 +852,11 @@ def test_of_two_appends_to_a_set_in_a_store_one_fails(packed, in_store, files, m
         packer.append(packed, source, sync=False)
     replace = RemotePath.replace_bytes
 
-    def other_first(self, content, state):
+    def other_first(self, content):
         """Another command puts the same generation in place, and appends its own, between two requests of this one."""
         monkeypatch.setattr(RemotePath, "replace_bytes", replace)
         packer.append(str(in_store), files[2])
-        replace(self, content, state)
+        replace(self, content)
 
     monkeypatch.setattr(RemotePath, "replace_bytes", other_first)
     with pytest.raises(PackerError, match="set was changed by another packer just now: repeat the command"):

@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 def finish_joining(out: AnyPath, *, sync: bool) -> None:
     """Move a generation into the dataset that an interrupted command had finished, and remove leftovers of others."""
     generations = len(read_manifest(out).generations)
-    last = Joining.of(out, generations - 1, sync=sync)
+    last = Joining(out=out, generation=generations - 1, sync=sync)
     if last.building.is_dir():  # interrupted when the manifest was in place
         last.replace_small_files()
-    joining = Joining.of(out, generations, sync=sync)
+    joining = Joining(out=out, generation=generations, sync=sync)
     if PACKED.is_complete(joining.building):
         log.warning("the documents of an interrupted append are moved into the dataset first")
         try:
@@ -40,7 +40,7 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
             if len(read_manifest(out).generations) <= generations:  # if not, another process was quicker
                 raise
     elif joining.building.is_dir() and not (joining.building / WORK).is_dir():
-        joining.remove()
+        joining.store.delete_all(joining.folder)
 
 
 def changed_by_another(out: AnyPath) -> PackerError:
@@ -55,34 +55,39 @@ class Joining:
     out: AnyPath
     """The dataset, which is claimed."""
 
-    building: AnyPath
-    """Folder in which the generation was built."""
+    generation: int
+    """Number of the generation."""
 
-    store: Store
-    """Store of `out`."""
+    sync: bool
+    """Whether files and folders are fsynced."""
 
-    folder: str
-    """Name of `building` in it."""
+    @property
+    def building(self) -> AnyPath:
+        """Folder in which the generation was built."""
+        return appending_folder(self.out, self.generation)
 
-    @classmethod
-    def of(cls, out: AnyPath, generation: int, *, sync: bool) -> Joining:
-        """Return the generation with this number; `sync` as in `store_at`."""
-        building = appending_folder(out, generation)
-        folder = f"{WORK}/{building.name}"
-        return cls(out=out, building=building, store=store_at(out, sync=sync, temporaries=folder), folder=folder)
+    @property
+    def folder(self) -> str:
+        """Name of this folder in the dataset."""
+        return f"{WORK}/{self.building.name}"
+
+    @property
+    def store(self) -> Store:
+        """Store of the dataset."""
+        return store_at(self.out, sync=self.sync, temporaries=self.folder)
 
     def join(self) -> None:
         """Move the generation, which is finished in its own folder, into the dataset.
 
         If the dataset has changed, or a file of the generation is missing or damaged, this is a PackerError.
         """
-        version = self.store.version(MANIFEST)  # subtle: before it is read
+        before = bytes(self.store.get(MANIFEST))  # subtle: before it is parsed
         grown, present = read_manifest(self.building, intact=True), read_manifest(self.out)
         if present != grown:
             _refuse_other(self.out, self.building, grown, present)
             self._bring(grown, present)
             try:
-                self.store.replace_if(MANIFEST, f"{self.folder}/{MANIFEST}", version)
+                self.store.replace_if(MANIFEST, bytes(self.store.get(f"{self.folder}/{MANIFEST}")), before)
             except ChangedError:
                 if read_manifest(self.out) != grown:  # if equal, another process put the same generation in place
                     raise changed_by_another(self.out) from None
@@ -113,11 +118,7 @@ class Joining:
             path = self.building / name
             if path.is_file() and hash_file(path) == digest:
                 self._copy(name)
-        self.remove()
-
-    def remove(self) -> None:
-        """Remove the folder of the generation."""
-        self.store.delete_folder(self.folder)
+        self.store.delete_all(self.folder)
 
 
 def _refuse_other(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest) -> None:

@@ -289,7 +289,7 @@ def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> b
         time.sleep(_LOOK_AGAIN)
     try:
         if is_mine:
-            Joining.of(target.folder, target.generations, sync=job.sync).join()
+            Joining(out=target.folder, generation=target.generations, sync=job.sync).join()
     except (OSError, PackerError):  # of files that another rank is just moving
         if job.as_rank is None or not _is_last_of(read_manifest(target.folder), target, opened):
             raise

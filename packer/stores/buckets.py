@@ -8,82 +8,22 @@ single sign-on are read by boto3 where it is installed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import packer.stores.requests
 from packer.errors import PackerError, first_line
 from packer.stores.requests import StoreError, not_installed, reason_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from obstore import GetOptions, ListResult, ObjectMeta
+    from obstore.store import ObjectStoreMethods
 
 Result = TypeVar("Result")
-
-
-class ObjectMeta(TypedDict):
-    """What a bucket says about an object."""
-
-    path: str
-    size: int
-    e_tag: str | None
-    version: str | None
-    last_modified: datetime
-
-
-class ListResult(TypedDict):
-    """Objects and folders directly in a folder of a bucket."""
-
-    common_prefixes: Sequence[str]
-    objects: Sequence[ObjectMeta]
-
-
-class GetResult(Protocol):
-    """An object, or part of one."""
-
-    @property
-    def meta(self) -> ObjectMeta:
-        """The object that it is part of."""
-
-    def bytes(self) -> Buffer:
-        """Read and return the content."""
-
-
-class Bucket(Protocol):
-    """Requests to a bucket. These are the methods of the stores of obstore that packer uses."""
-
-    def head(self, path: str) -> ObjectMeta:
-        """Return what is known about an object."""
-
-    def get(self, path: str, *, options: Mapping[str, object]) -> GetResult:
-        """Return an object, with "range" a part of it, with "if_match" only if it has this tag."""
-
-    def put(
-        self,
-        path: str,
-        file: bytes | Path,
-        *,
-        mode: str | Mapping[str, str] = ...,
-        chunk_size: int = ...,
-        max_concurrency: int = ...,
-    ) -> object:
-        """Write an object; with mode "create" if it is absent, with a tag if it has this tag."""
-
-    def list(self, prefix: str | None, *, chunk_size: int) -> Iterable[Sequence[ObjectMeta]]:
-        """Yield all objects in a folder, at any depth."""
-
-    def list_with_delimiter(self, prefix: str | None) -> ListResult:
-        """Return the objects and folders directly in a folder."""
-
-    def copy(self, path: str, to: str, /) -> object:
-        """Copy an object."""
-
-    def delete(self, paths: str | Sequence[str]) -> object:
-        """Remove objects."""
 
 
 class HubBucket:
@@ -99,7 +39,7 @@ class HubBucket:
         """Return the size of a file, and the present commit."""
         return self._found(path, self._commit(path))
 
-    def get(self, path: str, *, options: Mapping[str, object]) -> HubFile:
+    def get(self, path: str, *, options: GetOptions) -> HubFile:
         """Return a file, or part of one, at the commit "if_match", or at the present one."""
         commit = str(options.get("if_match") or self._commit(path))
         found = self._found(path, commit)
@@ -122,7 +62,7 @@ class HubBucket:
         if root not in found:  # if it is there, the folder is a file
             yield [_meta(folder + name.removeprefix(root), info, commit) for name, info in found.items()]
 
-    def list_with_delimiter(self, prefix: str | None) -> ListResult:
+    def list_with_delimiter(self, prefix: str | None) -> ListResult[Sequence[ObjectMeta]]:
         """Return the files and folders directly in a folder."""
         begin = len(prefix or "")
         every = [each for chunk in self.list(prefix, chunk_size=1000) for each in chunk]
@@ -139,7 +79,7 @@ class HubBucket:
             "hf upload"
         )
 
-    def copy(self, path: str, to: str, /) -> NoReturn:
+    def copy(self, path: str, to: str) -> NoReturn:
         """Raise a PackerError."""
         self.put(to, b"")
 
@@ -199,6 +139,9 @@ def _asked(request: Callable[[], Result]) -> Result:
         raise StoreError(first_line(error)) from error
 
 
+Bucket: TypeAlias = "ObjectStoreMethods | HubBucket"
+"""What answers requests to a bucket."""
+
 _RETRIES = 4  # of obstore, within a try: for a part of a large upload
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 
@@ -240,25 +183,19 @@ def _opened(scheme: str, bucket: str) -> Bucket:
         return opener(bucket)
     from obstore.store import from_url
 
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if scheme in ("s3", "s3a"):
         options |= _credentials_of_boto3()
         options["virtual_hosted_style_request"] = not _endpoint()
     try:
-        opened: Bucket = from_url(
+        timeout = packer.stores.requests.TIMEOUT
+        is_open = _endpoint().startswith("http://")
+        return from_url(
             f"{scheme}://{bucket}",
-            client_options={
-                "timeout": packer.stores.requests.TIMEOUT,
-                "connect_timeout": _CONNECT_TIMEOUT,
-                "allow_http": _endpoint().startswith("http://"),
-            },
-            retry_config={
-                "max_retries": _RETRIES,
-                "retry_timeout": packer.stores.requests.TIMEOUT,
-            },  # within a request, or a part of one
+            client_options={"timeout": timeout, "connect_timeout": _CONNECT_TIMEOUT, "allow_http": is_open},
+            retry_config={"max_retries": _RETRIES, "retry_timeout": timeout},  # within a request, or a part of one
             **options,
         )
-        return opened
     except Exception as error:
         raise PackerError(f"{scheme}://{bucket} cannot be opened: {reason_of(error)}") from error
 

@@ -35,10 +35,6 @@ class ListedPath(RemotePath):
         """Whether there are objects inside."""
         return self.key in self.children
 
-    def exists(self) -> bool:
-        """Whether there is such an object, or one inside."""
-        return self.is_file() or self.is_dir()
-
     def iterdir(self) -> Iterator[ListedPath]:
         """Yield the objects and folders directly inside."""
         for key in self.children.get(self.key, ()):

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from packer.errors import PackerError
-from packer.stores.buckets import SCHEMES, Bucket, ObjectMeta, opened_bucket
+from packer.stores.buckets import SCHEMES, Bucket, opened_bucket
 from packer.stores.requests import (
     PART,
     CutShortError,
@@ -25,6 +25,7 @@ from packer.stores.requests import (
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+    from obstore import GetOptions, ObjectMeta, UpdateVersion
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -166,13 +167,13 @@ class RemotePath:
         return False
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """Yield the objects and folders directly inside, sorted by name."""
-        count(lists=1)
+        """Yield the objects, pinned, and the folders directly inside, sorted by name."""
         found = self._requested(lambda: self.store.list_with_delimiter(self._inside()))
-        keys = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        for key in sorted({key.rstrip("/") for key in keys}, key=os.fsencode):
+        count(lists=1 + len(found["objects"]) // 1000)
+        states = {each["path"]: ObjectState.of(each) for each in found["objects"]}
+        for key in sorted({key.rstrip("/") for key in (*found["common_prefixes"], *states)}, key=os.fsencode):
             if key != self.key:
-                yield RemotePath(self.scheme, self.bucket, key)
+                yield RemotePath(self.scheme, self.bucket, key, states.get(key))
 
     def files(self) -> list[RemotePath]:
         """Return all objects inside, at any depth, pinned and sorted by name, with a request per 1,000 objects."""
@@ -187,12 +188,6 @@ class RemotePath:
         paths = self._requested(listed)
         count(lists=1 + len(paths) // 1000)
         return sorted(paths, key=lambda path: os.fsencode(path.key))
-
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of the objects directly inside, by name, with a request per 1,000 objects."""
-        found = self._requested(lambda: self.store.list_with_delimiter(self._inside()))["objects"]
-        count(lists=1 + len(found) // 1000)
-        return {each["path"].rpartition("/")[2]: each["size"] for each in found}
 
     def read_bytes(self) -> bytes:
         """Return the content of the object; raises as `requested`."""
@@ -218,7 +213,7 @@ class RemotePath:
             return memoryview(b"")
 
         def read() -> memoryview:
-            options = {**self._version(), "range": (start, start + length)}
+            options: GetOptions = {**self._version(), "range": (start, start + length)}
             content = memoryview(self.store.get(self.key, options=options).bytes())
             if len(content) != length:
                 raise CutShortError(f"{len(content):,} of {length:,} bytes came from byte {start:,} on")
@@ -263,9 +258,12 @@ class RemotePath:
             if not if_absent or not self._has(content):
                 raise
 
-    def replace_bytes(self, content: bytes, state: ObjectState) -> None:
-        """Write the object if it is still in this state; raise a ChangedError if it has another content by now."""
-        mode = {"e_tag": state.etag} | ({"version": state.version} if state.version is not None else {})
+    def replace_bytes(self, content: bytes) -> None:
+        """Write a pinned object if it still has this version; raise a ChangedError if it has another content by now."""
+        state = self.stat()
+        mode: UpdateVersion = {"e_tag": state.etag}
+        if state.version is not None:
+            mode["version"] = state.version
         count(writes=1, bytes_written=len(content))
         try:
             self._requested(lambda: self.store.put(self.key, content, mode=mode))
@@ -276,7 +274,7 @@ class RemotePath:
     def _has(self, content: bytes) -> bool:
         """Whether the object has this content: if so, a try to write it succeeded, and its answer was lost."""
         try:
-            return self.read_bytes() == content
+            return replace(self, state=None).read_bytes() == content
         except OSError:
             return False
 
@@ -314,7 +312,7 @@ class RemotePath:
             count(writes=1)
             self._requested(lambda some=some: self.store.delete(some))  # type: ignore[misc]
 
-    def _version(self) -> dict[str, object]:
+    def _version(self) -> GetOptions:
         return {"if_match": self.state.etag} if self.state is not None and self.state.etag else {}
 
     def _inside(self) -> str | None:

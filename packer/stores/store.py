@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from packer.errors import PackerError
-from packer.stores.remote_path import AnyPath, ObjectState, RemotePath
+from packer.stores.remote_path import AnyPath, RemotePath
 from packer.stores.requests import ChangedError, in_parallel
 from packer.stores.temporary_files import temporary_file
 
@@ -70,11 +70,11 @@ class Store(Protocol):
     def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
         """Return a context that yields a local path to write to, for `put_file`. An exception removes the file."""
 
-    def version(self, name: str) -> ObjectState | None:
-        """Return the present version of a file, for `replace_if`; None in a folder, where a lock protects files."""
+    def replace_if(self, name: str, content: bytes, before: bytes) -> None:
+        """Replace a file in one step if it has the content `before`; in object storage, raise a ChangedError if not.
 
-    def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
-        """Replace a file in one step with the content of another; raise a ChangedError if it has another version."""
+        A folder is locked instead.
+        """
 
     def move(self, names: Mapping[str, str]) -> None:
         """Rename files to names directly in the store; object storage copies them. Those that are missing are left."""
@@ -83,10 +83,7 @@ class Store(Protocol):
         """Remove a file, if it exists."""
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
-        """Remove everything in a folder except for files directly inside with these names."""
-
-    def delete_folder(self, folder: str) -> None:
-        """Remove a folder and everything in it."""
+        """Remove a folder with everything in it, except for files directly inside with names to keep."""
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Call a function that reads or writes for each item, in object storage for several at the same time."""
@@ -173,11 +170,8 @@ class Folder:
                 path.unlink(missing_ok=True)
             raise
 
-    def version(self, name: str) -> None: ...
-
-    def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
-        (self.root / new).rename(self.root / name)
-        self._sync_folder(self.root)
+    def replace_if(self, name: str, content: bytes, before: bytes) -> None:
+        self.put(name, content)
 
     def move(self, names: Mapping[str, str]) -> None:
         for name, to in names.items():
@@ -190,12 +184,9 @@ class Folder:
         delete(self.root / name)
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
-        for path in (self.root / folder).iterdir():
+        for path in (self.root / folder).iterdir() if keep else [self.root / folder]:
             if path.name not in keep:
                 delete(path)
-
-    def delete_folder(self, folder: str) -> None:
-        shutil.rmtree(self.root / folder)
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [task(item) for item in items]
@@ -257,9 +248,8 @@ class Objects:
         """See `Store.sizes`; there is a request per 1,000 files."""
         if among is not None and not among:
             return {}
-        path = self.root / folder
-        sizes = path.sizes()
-        return sizes if among is None else {name: sizes[name] for name in among if name in sizes}
+        found = {path.name: path.state.st_size for path in (self.root / folder).iterdir() if path.state is not None}
+        return found if among is None else {name: found[name] for name in among if name in found}
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
         (self.root / name).write_bytes(content)
@@ -278,12 +268,11 @@ class Objects:
         """See `Store.temporary`; the file is removed at the end."""
         return temporary_file(name)
 
-    def version(self, name: str) -> ObjectState:
-        return (self.root / name).stat()
-
-    def replace_if(self, name: str, new: str, version: ObjectState | None) -> None:
-        assert version is not None
-        (self.root / name).replace_bytes((self.root / new).read_bytes(), version)
+    def replace_if(self, name: str, content: bytes, before: bytes) -> None:
+        path = (self.root / name).pinned()
+        if path.read_bytes() != before:
+            raise ChangedError(f"{path}: the object was changed")
+        path.replace_bytes(content)
 
     def move(self, names: Mapping[str, str]) -> None:
         self.each(lambda name: _copy(self.root / name, self.root / names[name]), list(names))
@@ -294,9 +283,6 @@ class Objects:
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
         path = self.root / folder
         path.remove_all([path / name for name in keep])
-
-    def delete_folder(self, folder: str) -> None:
-        (self.root / folder).remove_all()
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return in_parallel(task, items)
