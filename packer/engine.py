@@ -20,17 +20,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 AHEAD = 3
 """Calls that are submitted per thread before their results are taken, the running one included."""
-
-Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
-"""A task that runs in a thread of this process, called as `watched(number, raise_if_cancelled)`; see `run_tasks`."""
-
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
 """Function from numbers of tasks to those whose files exist. It is called with many numbers, because each call takes a
@@ -48,29 +44,15 @@ class Engine:
     workers: int = 1
     """Largest number of tasks that this process runs at the same time."""
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes work on the same output; files that they finished are then not checked again."""
-        return False
+    is_shared: ClassVar[bool] = False
+    """Whether other processes work on the same output; files that they finished are then not checked again."""
 
-    @property
-    def is_local(self) -> bool:
-        """Whether tasks run in threads of this process; if not, they are pickled."""
-        return True
+    is_local: ClassVar[bool] = True
+    """Whether tasks run in threads of this process; if not, they are pickled."""
 
-    def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
-    ) -> Iterator[Result]:
-        """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
-
-        `watched` is the task for threads of this process, which can report progress and be stopped.
-        """
-
-        def unwatched(number: int, raise_if_cancelled: Callable[[], None]) -> Result:
-            raise_if_cancelled()
-            return task(number)
-
-        return run_tasks(watched or unwatched, numbers, self.workers)
+    def run(self, task: Callable[[int], Result], numbers: Sequence[int]) -> Iterator[Result]:
+        """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks."""
+        return run_tasks(lambda number, _: task(number), numbers, self.workers)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield tasks for this process to run, until all are done.

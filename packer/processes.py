@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 
-from packer.engine import Engine, Result, Watched, run_tasks
+from packer.engine import Engine, Result, run_tasks
 from packer.errors import PackerError
 
 _SERVE = "import sys; from packer.processes import serve; serve(int(sys.argv[1]))"
@@ -29,18 +29,13 @@ _POLL = 0.05  # seconds after which a waiting thread looks whether it is to stop
 class Processes(Engine):
     """An engine that runs every task in one of `workers` processes, which are started for each stage."""
 
-    @property
-    def is_local(self) -> bool:
-        """Always False."""
-        return False
+    is_local: ClassVar[bool] = False
 
     def threads(self, tasks: int) -> int:
         """Return the number of threads for each of the processes that run so many tasks."""
         return max(1, self.workers // max(1, tasks))
 
-    def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
-    ) -> Iterator[Result]:
+    def run(self, task: Callable[[int], Result], numbers: Sequence[int]) -> Iterator[Result]:
         """Run tasks in processes. Their errors are raised as they are; a process that was killed is a PackerError."""
         content = pickle.dumps(task)
         idle: SimpleQueue[_Process] = SimpleQueue()

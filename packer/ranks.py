@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from packer.engine import Done, Engine, without
 from packer.errors import OptionError, PackerError
@@ -92,10 +93,7 @@ class Ranks(Engine):
     is_complete: Callable[[], bool]
     """Whether the output is complete."""
 
-    @property
-    def is_shared(self) -> bool:
-        """Always True."""
-        return True
+    is_shared: ClassVar[bool] = True
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield this rank's own tasks and then, while it waits for the others, tasks of ranks that have died.

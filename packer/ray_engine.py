@@ -9,9 +9,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from packer.engine import Engine, Result, Watched
+from packer.engine import Engine, Result
 from packer.errors import PackerError
 
 RETRIES = 3
@@ -56,14 +56,9 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
 class RayEngine(Engine):
     """An engine that runs every task as a Ray task. This process claims the output alone, and takes the results."""
 
-    @property
-    def is_local(self) -> bool:
-        """Always False."""
-        return False
+    is_local: ClassVar[bool] = False
 
-    def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
-    ) -> Iterator[Result]:
+    def run(self, task: Callable[[int], Result], numbers: Sequence[int]) -> Iterator[Result]:
         """Run tasks on the cluster; raise a PackerError with the error of a task, or if Ray gave a task up."""
         import ray
         from ray.exceptions import RayError, RayTaskError

@@ -244,7 +244,8 @@ def write_shards(
 
     def write_some(some: Sequence[int]) -> None:
         for missing in engine.assigned(some, written):
-            for entry in engine.run(task, missing, write):
+            made = run_tasks(write, missing, engine.workers) if engine.is_local else engine.run(task, missing)
+            for entry in made:
                 entries[entry.file] = entry
                 if not engine.is_local:
                     rows.add(entry.rows)

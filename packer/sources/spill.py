@@ -46,7 +46,8 @@ from packer.sources.packed_documents import PackedDocuments
 from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
 from packer.sources.rejections import RejectedPart, RejectionCollector, Rejections, rejected_file
 from packer.sources.source import Source
-from packer.stores import AnyPath, each_at
+from packer.stores import AnyPath
+from packer.stores.store import store_at
 
 Result = TypeVar("Result")
 
@@ -210,7 +211,7 @@ def _digests(pieces: Sequence[Piece]) -> str:
 
 def _of_each(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
     """Read the note of each piece."""
-    return each_at(pieces[0].path, read, pieces) if pieces else []
+    return store_at(pieces[0].path.parent).each(read, pieces) if pieces else []
 
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:

@@ -10,6 +10,6 @@ mirror.py        `Mirror`, memory of the size of an object that holds the parts 
 temporary_files.py  files to be uploaded, and copies of objects
 """
 
-from packer.stores.remote_path import AnyPath, RemotePath, any_path, each_at, each_opened_at, is_remote
+from packer.stores.remote_path import AnyPath, RemotePath, any_path, each_opened_at, is_remote
 
-__all__ = ["AnyPath", "RemotePath", "any_path", "each_at", "each_opened_at", "is_remote"]
+__all__ = ["AnyPath", "RemotePath", "any_path", "each_opened_at", "is_remote"]

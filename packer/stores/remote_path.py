@@ -338,13 +338,8 @@ def any_path(path: str | AnyPath) -> AnyPath:
     return RemotePath.of(str(path)) if is_remote(path) else Path(path)
 
 
-def each_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Call a function that reads in a folder for each item: in object storage, several at the same time."""
-    return in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
-
-
 def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Call a function that opens a file in a folder for each item; see `each_at`."""
+    """Call a function that opens a file in a folder for each item: in object storage, for several at the same time."""
     return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
 
 

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from packer.errors import PackerError
 from packer.stores.remote_path import AnyPath, RemotePath
@@ -102,10 +102,7 @@ class Folder:
     temporaries: str = ""
     """Name of the folder of temporary files; it must exist."""
 
-    @property
-    def is_remote(self) -> bool:
-        """Always False."""
-        return False
+    is_remote: ClassVar[bool] = False
 
     def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
         path = self.root / name
@@ -230,15 +227,8 @@ class Objects:
     root: RemotePath
     """The folder."""
 
-    @property
-    def is_remote(self) -> bool:
-        """Always True."""
-        return True
-
-    @property
-    def sync(self) -> bool:
-        """Always False: what is uploaded lasts, and temporary files need not."""
-        return False
+    is_remote: ClassVar[bool] = True
+    sync: ClassVar[bool] = False  # what is uploaded lasts, and temporary files need not
 
     def get(self, name: str, most: int | None = None) -> bytes:
         path = self.root / name
@@ -318,6 +308,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-__all__ = ["ChangedError", "Folder", "Objects", "Store", "delete", "store_at", "sync_folder"]
