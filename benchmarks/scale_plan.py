@@ -20,7 +20,7 @@ from bench_plan import PeakMemory
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.engine import Engine, Result
+from packer.engine import Engine, Result, Watched
 from packer.notes import Note, Notes, note_of
 from packer.options import PackOptions
 from packer.plan.cutting import cut_lengths_of
@@ -110,7 +110,9 @@ class FirstTasks(Engine):
     ran: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
 
-    def run(self, task: Callable[[int], Result], numbers: Sequence[int]) -> Iterator[Result]:
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
         """Run tasks in threads, and measure them."""
         begun, stage = time.process_time(), getattr(task, "stage", "")
         yield from super().run(task, numbers)

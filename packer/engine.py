@@ -28,6 +28,10 @@ Result = TypeVar("Result")
 AHEAD = 3
 """Calls that are submitted per thread before their results are taken, the running one included."""
 
+Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
+"""A task that runs in a thread of this process, called as `watched(number, raise_if_cancelled)`; see `run_tasks`."""
+
+
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
 """Function from numbers of tasks to those whose files exist. It is called with many numbers, because each call takes a
 request in object storage."""
@@ -50,9 +54,14 @@ class Engine:
     is_local: ClassVar[bool] = True
     """Whether tasks run in threads of this process; if not, they are pickled."""
 
-    def run(self, task: Callable[[int], Result], numbers: Sequence[int]) -> Iterator[Result]:
-        """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks."""
-        return run_tasks(lambda number, _: task(number), numbers, self.workers)
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
+        """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
+
+        `watched` is the task for threads of this process, which can report progress and be stopped.
+        """
+        return run_tasks(watched or (lambda number, _: task(number)), numbers, self.workers)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield tasks for this process to run, until all are done.

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from packer.engine import Engine, Result, run_tasks
+from packer.engine import Engine, Result, Watched, run_tasks
 from packer.errors import PackerError
 
 _SERVE = "import sys; from packer.processes import serve; serve(int(sys.argv[1]))"
@@ -35,7 +35,9 @@ class Processes(Engine):
         """Return the number of threads for each of the processes that run so many tasks."""
         return max(1, self.workers // max(1, tasks))
 
-    def run(self, task: Callable[[int], Result], numbers: Sequence[int]) -> Iterator[Result]:
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
         """Run tasks in processes. Their errors are raised as they are; a process that was killed is a PackerError."""
         content = pickle.dumps(task)
         idle: SimpleQueue[_Process] = SimpleQueue()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from packer.engine import Engine, Result
+from packer.engine import Engine, Result, Watched
 from packer.errors import PackerError
 
 RETRIES = 3
@@ -58,7 +58,9 @@ class RayEngine(Engine):
 
     is_local: ClassVar[bool] = False
 
-    def run(self, task: Callable[[int], Result], numbers: Sequence[int]) -> Iterator[Result]:
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
         """Run tasks on the cluster; raise a PackerError with the error of a task, or if Ray gave a task up."""
         import ray
         from ray.exceptions import RayError, RayTaskError

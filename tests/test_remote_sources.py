@@ -180,7 +180,7 @@ class Elsewhere(Engine):
 
     is_local = False
 
-    def run(self, task, numbers):
+    def run(self, task, numbers, watched=None):
         """Run the tasks one after the other."""
         content = pickle.dumps(task)
         for number in numbers:

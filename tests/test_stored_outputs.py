@@ -18,7 +18,6 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.heartbeats import Heartbeats
-from packer.output import claim as claim_pack
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.stores.store import store_at
@@ -196,14 +195,14 @@ def test_a_pack_that_shows_heartbeats_is_not_replaced(source, bucket, monkeypatc
 def test_a_dataset_that_is_finished_while_heartbeats_are_looked_for_is_not_removed(
     source, bucket, expected, monkeypatch
 ):
-    out, is_alive = bucket / "set", claim_pack._is_alive
+    out, any_changes = bucket / "set", Heartbeats.any_changes
     begin(source, out, monkeypatch)
 
-    def finishing(claimed):
+    def finishing(heartbeats):
         packer.pack(source, str(out), **OPTIONS)
-        return is_alive(claimed)
+        return any_changes(heartbeats)
 
-    monkeypatch.setattr(claim_pack, "_is_alive", finishing)
+    monkeypatch.setattr(Heartbeats, "any_changes", finishing)
     assert refusal(source, str(out), seed=5, overwrite=True) == (
         f"{out} was finished by another packer just now: repeat the command to compare"
     )

@@ -244,8 +244,7 @@ def write_shards(
 
     def write_some(some: Sequence[int]) -> None:
         for missing in engine.assigned(some, written):
-            made = run_tasks(write, missing, engine.workers) if engine.is_local else engine.run(task, missing)
-            for entry in made:
+            for entry in engine.run(task, missing, write):
                 entries[entry.file] = entry
                 if not engine.is_local:
                     rows.add(entry.rows)
