@@ -1,6 +1,5 @@
 """Order algorithms: documents in source order -> rows, one after the other, without sorting."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +18,7 @@ class OpenRow(NamedTuple):
     """Pieces in it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OrderedRows:
+class OrderedRows(NamedTuple):
     """Rows of consecutive pieces. A document with k cuts is k + 1 pieces; one without tokens is none.
 
     Documents of 3, 0, 9 and 2 tokens by next fit in rows of 4:
@@ -87,16 +85,6 @@ def wrapped(
     return _arrange(lengths, max_len, max_segments, open_row, least=1)
 
 
-class _Found(NamedTuple):
-    """Output of a walk, as far as there is room for it: the arrays of `OrderedRows`."""
-
-    row_starts: NDArray[np.int64]
-    row_documents: NDArray[np.int64]
-    row_offsets: NDArray[np.int32]
-    cut_documents: NDArray[np.int64]
-    cut_starts: NDArray[np.int32]
-
-
 def _arrange(
     lengths: NDArray[np.int32], max_len: int, max_segments: int | None, open_row: OpenRow | None, *, least: int
 ) -> OrderedRows:
@@ -106,35 +94,38 @@ def _arrange(
     assert max_len >= 1
     assert max_segments is None or max_segments >= 1
     limit = max_len if max_segments is None else min(max_segments, max_len)
-    begun = OpenRow() if open_row is None else open_row
-    rows, cuts, pieces, _ = _walk(lengths, max_len, limit, least, begun, _room_for(0, 0))
-    found = _room_for(rows, cuts)
-    _, _, _, left_open = _walk(lengths, max_len, limit, least, begun, found)
+    nothing = _room_for(0, 0, OpenRow() if open_row is None else open_row)
+    rows, cuts, pieces, _ = _walk(lengths, max_len, limit, least, nothing)
+    found = _room_for(rows, cuts, nothing.open_row)
+    _, _, _, left_open = _walk(lengths, max_len, limit, least, found)
     found.row_starts[rows] = pieces
-    return OrderedRows(**found._asdict(), open_row=OpenRow(*left_open))
+    return found._replace(open_row=OpenRow(*left_open))
 
 
-def _room_for(rows: int, cuts: int) -> _Found:
-    return _Found(
+def _room_for(rows: int, cuts: int, open_row: OpenRow) -> OrderedRows:
+    return OrderedRows(
         row_starts=np.empty(rows + 1, np.int64),
         row_documents=np.empty(rows, np.int64),
         row_offsets=np.empty(rows, np.int32),
         cut_documents=np.empty(cuts, np.int64),
         cut_starts=np.empty(cuts, np.int32),
+        open_row=open_row,
     )
 
 
 @jit_if_large
 def _walk(
-    lengths: NDArray[np.int32], max_len: int, limit: int, least: int, open_row: OpenRow, out: _Found
+    lengths: NDArray[np.int32], max_len: int, limit: int, least: int, out: OrderedRows
 ) -> tuple[int, int, int, tuple[int, int]]:
     """Count (rows, cuts, pieces), and write down those that `out` has room for; the fourth is the row left open.
+
+    `out.open_row` is the one that earlier documents left open.
 
     A row takes the next piece while it has fewer than `limit` and room for `least` tokens, or for all that is left of
     the document. Next fit and wrapping differ in that alone: `least` is max_len, or 1.
     """
     rows, cuts, pieces = 0, 0, 0
-    room, segments = np.int64(open_row.room), np.int64(open_row.segments)
+    room, segments = np.int64(out.open_row.room), np.int64(out.open_row.segments)
     for document in range(len(lengths)):
         length = np.int64(lengths[document])
         left = length

@@ -37,6 +37,9 @@ MOST_REMOVED = 4
 IMPATIENCE = 0.01
 """Distance from the aim, in capacities, that is accepted more with every pair that is tried."""
 
+ANY = 1e300
+"""Impatience with which the first pair is taken."""
+
 SCARCE = 0.7
 """Share of a capacity that full rows use on average above which rows aim at that average."""
 
@@ -230,50 +233,54 @@ def _close(
 def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], aim: _Aim, out: NDArray[np.int64]) -> int:
     """Write the positions of up to three items that close a row to `out`; returns how many, 0 for none.
 
-    Two are preferred, as in `packer.algorithms.mixed`, and of those the nearest to the aim so far is taken as soon as
-    it is near enough. One or three are taken as they are found.
+    Two are preferred, as in `packer.algorithms.mixed`. One or three are taken as they are found.
+    """
+    first, last = _find_pair(drawing, position, rooms, aim, CANDIDATES, IMPATIENCE)
+    if first >= 0:
+        out[0], out[1] = first, last
+        return 2
+    last, _ = _find_last(drawing, rooms, aim)
+    if last >= 0:
+        out[0] = last
+        return 1
+    items = len(drawing.demands)
+    place = _next_free(drawing, position)
+    for _ in range(CANDIDATES):
+        if place == items:
+            break
+        if drawing.demands[place, 0] < rooms[0] and _fits(drawing.demands, place, rooms):
+            _hold(drawing, place, rooms)
+            first, last = _find_pair(drawing, place + 1, rooms, aim, PARTNERS, ANY)
+            _put_back(drawing, place, rooms)
+            if first >= 0:
+                out[0], out[1], out[2] = place, first, last
+                return 3
+        place = _next_free(drawing, place + 1)
+    return 0
+
+
+@jit_if_large
+def _find_pair(
+    drawing: _Drawing, position: int, rooms: NDArray[np.int64], aim: _Aim, candidates: int, impatience: float
+) -> tuple[int, int]:
+    """Return the positions of two items that close a row, the first of so many candidates; (-1, -1) for none.
+
+    Of the pairs so far, the nearest to the aim is taken as soon as it is near enough.
     """
     demands = drawing.demands
-    items = len(demands)
-    found, least = 0, np.inf
+    first, second, least = np.int64(-1), np.int64(-1), np.inf
     place = _next_free(drawing, position)
-    for tries in range(CANDIDATES):
-        if place == items or least <= IMPATIENCE * tries:
+    for tries in range(candidates):
+        if place == len(demands) or least <= impatience * tries:
             break
         if demands[place, 0] < rooms[0] and _fits(demands, place, rooms):
             _hold(drawing, place, rooms)
             last, distance = _find_last(drawing, rooms, aim)
             _put_back(drawing, place, rooms)
             if distance < least:
-                found, least = 2, distance
-                out[0], out[1] = place, last
+                first, second, least = np.int64(place), np.int64(last), distance
         place = _next_free(drawing, place + 1)
-    if found == 0:
-        last, _ = _find_last(drawing, rooms, aim)
-        if last >= 0:
-            out[0] = last
-            return 1
-        place = _next_free(drawing, position)
-    for _ in range(CANDIDATES):
-        if place == items or found > 0:
-            break
-        if demands[place, 0] < rooms[0] and _fits(demands, place, rooms):
-            _hold(drawing, place, rooms)
-            second = _next_free(drawing, place + 1)
-            for _ in range(PARTNERS):
-                if second == items or found > 0:
-                    break
-                if demands[second, 0] < rooms[0] and _fits(demands, second, rooms):
-                    _hold(drawing, second, rooms)
-                    last, _ = _find_last(drawing, rooms, aim)
-                    _put_back(drawing, second, rooms)
-                    if last >= 0:
-                        found = 3
-                        out[0], out[1], out[2] = place, second, last
-                second = _next_free(drawing, second + 1)
-            _put_back(drawing, place, rooms)
-        place = _next_free(drawing, place + 1)
-    return found
+    return first, second
 
 
 @jit_if_large

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import sorted_indices
 from packer.algorithms.jit import jit, jit_if_large
 from packer.plan.groups import NO_GROUP, GroupedSegments, apart_bound_of_extents, by_group, groups_of_numbers
 from packer.plan.rows import PlacedRows, collected_rows
@@ -45,85 +45,74 @@ def keep_apart(
     group. `groups`, shape (documents,), are 0 to groups - 1, or NO_GROUP for documents that may share any row.
     `least` is a lower bound on the rows, from `apart_bound`.
     """
-    of_numbers = groups_of_numbers(segments, groups)
-    is_clash = np.zeros(len(placed), np.bool_)
-    mark_clashes(placed.numbers, placed.row_starts, of_numbers, int(groups.max(initial=NO_GROUP)) + 1, is_clash)
-    clashes = int(np.count_nonzero(is_clash))
-    if not clashes:
+    of_numbers, extents = groups_of_numbers(segments, groups), segments.extents_of_numbers()
+    is_clash = _clashes(placed, of_numbers)
+    if not is_clash.any():
         return placed
-    repair = _Repair(
-        placed=placed,
-        extents=segments.extents_of_numbers(),
-        groups=of_numbers,
-        order=np.argsort(~is_clash, kind="stable"),
-        max_len=segments.max_len,
-        limit=segments.max_len if max_segments is None else min(max_segments, segments.max_len),
-        seed=seed,
-    )
-    rows, found = clashes, None
+    order = np.argsort(~is_clash, kind="stable")  # rows with a clash, then the others, whose order is random
+    depths = np.diff(placed.row_starts)
+
+    def first_segments(rows: int) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
+        """Return which segments are in the first rows of `order`, and extents by number that are 0 for all others."""
+        is_in_row = np.zeros(len(placed), np.bool_)
+        is_in_row[order[:rows]] = True
+        is_in = np.repeat(is_in_row, depths)
+        chosen = np.zeros_like(extents)
+        chosen[placed.numbers[is_in]] = extents[placed.numbers[is_in]]
+        return is_in, chosen
+
+    def dissolve(rows: int, least: int) -> PlacedRows:
+        """Pack the segments in the first rows of `order` again, into at least `least` rows, and keep the other rows."""
+        is_in, chosen = first_segments(rows)
+        grouped = by_group(chosen, of_numbers, segments.max_len, seed)
+        least = max(least, rows + int(EXTRA * rows))
+        new_rows, packs = _spread(grouped, segments.max_len, max_segments, least)
+        kept = np.sort(order[rows:])
+        kept_rows = np.repeat(np.arange(packs, packs + len(kept), dtype=new_rows.dtype), depths[kept])
+        numbers = np.concatenate([grouped.numbers, placed.numbers[~is_in]])
+        return collected_rows(numbers, np.concatenate([new_rows, kept_rows]), packs + len(kept), seed=seed)
+
+    rows, found = int(np.count_nonzero(is_clash)), None
     while rows < len(placed):
-        needed = apart_bound_of_extents(repair.extents_in(rows), of_numbers, segments.max_len)
+        needed = apart_bound_of_extents(first_segments(rows)[1], of_numbers, segments.max_len)
         if needed <= (1 + EXTRA) * rows:
-            found = repair.dissolve(rows, needed)
+            found = dissolve(rows, needed)
             break
         rows = math.ceil(GROWTH * rows)
     if found is None or len(found) > (1 + EXTRA) * len(placed):
-        repacked = repair.dissolve(len(placed), least)
+        repacked = dissolve(len(placed), least)
         found = repacked if found is None or len(repacked) < len(found) else found
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Repair:
-    """Rows of which some hold two segments of a group."""
+def _clashes(placed: PlacedRows, groups: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which rows hold two segments of a group, shape (rows,); `groups` is that of each segment number."""
+    of_segments = groups[placed.numbers]
+    starts, order = sorted_indices(of_segments - NO_GROUP, int(groups.max(initial=NO_GROUP)) - NO_GROUP + 1)
+    order = order[starts[1] :]  # segments by group, and in each by row
+    row_of, of_segments = np.repeat(np.arange(len(placed)), np.diff(placed.row_starts))[order], of_segments[order]
+    is_clash = np.zeros(len(placed), np.bool_)
+    is_clash[row_of[1:][(np.diff(row_of) == 0) & (np.diff(of_segments) == 0)]] = True
+    return is_clash
 
-    placed: PlacedRows
 
-    extents: NDArray[np.int32]
-    """Shape (segment numbers,): extent of each segment."""
+def _spread(grouped: GroupedSegments, max_len: int, max_segments: int | None, least: int) -> tuple[NDArray[Any], int]:
+    """Return the row of each segment, and the number of rows, at least `least` if there are as many segments.
 
-    groups: NDArray[np.int32]
-    """Shape (segment numbers,): group of each segment, -1 for none."""
-
-    order: NDArray[np.int64]
-    """Shape (packs,): rows with a clash, then the others, whose order is random."""
-
-    max_len: int
-    limit: int
-    seed: int
-
-    def extents_in(self, rows: int) -> NDArray[np.int32]:
-        """Return the extents of the segments in the first rows of `order`, by segment number; 0 for all others."""
-        numbers = self.placed.numbers[self._is_in(rows)]
-        chosen = np.zeros_like(self.extents)
-        chosen[numbers] = self.extents[numbers]
-        return chosen
-
-    def dissolve(self, rows: int, least: int) -> PlacedRows:
-        """Pack the segments in the first rows of `order` again, into at least `least` rows, and keep the other rows.
-
-        Segments are packed class of extents by class, the longest first, and within a class group by group, so that
-        rows with a segment of the group are set aside once for all its segments.
-        """
-        grouped = by_group(self.extents_in(rows), self.groups, self.max_len, self.seed)
-        begin = min(max(least, rows + int(EXTRA * rows)), len(grouped.numbers))
-        classes = _classes(self.max_len)
-        runs = np.empty_like(grouped.numbers)
-        runs = runs[: find_runs(grouped, classes, runs)]
-        new_rows = np.empty_like(grouped.numbers)
-        packs = spread_runs(grouped, classes, runs, self.max_len, self.limit, begin, new_rows)
-        # Rows that are kept get the numbers from `packs` on.
-        kept = np.sort(self.order[rows:])
-        depths = np.diff(self.placed.row_starts)[kept]
-        kept_rows = np.repeat(np.arange(packs, packs + len(kept), dtype=new_rows.dtype), depths)
-        numbers = np.concatenate([grouped.numbers, self.placed.numbers[~self._is_in(rows)]])
-        return collected_rows(numbers, np.concatenate([new_rows, kept_rows]), packs + len(kept), seed=self.seed)
-
-    def _is_in(self, rows: int) -> NDArray[np.bool_]:
-        """Return which segments are in the first rows of `order`: bool, shape (segments,)."""
-        is_chosen = np.zeros(len(self.placed), np.bool_)
-        is_chosen[self.order[:rows]] = True
-        return np.repeat(is_chosen, np.diff(self.placed.row_starts))
+    Segments are packed class of extents by class, the longest first, and within a class group by group, so that rows
+    with a segment of the group are set aside once for all its segments.
+    """
+    numbers, starts, _, extents = grouped
+    classes = _classes(max_len)
+    of_segments, none = classes[extents[numbers]].astype(np.int16), len(starts) - 2
+    is_first = np.diff(of_segments, prepend=np.int16(-1)) != 0
+    is_first[starts[:-1][starts[:-1] < len(numbers)]] = True
+    is_first[starts[none] :] = True  # each segment without a group is a run of its own
+    runs = np.flatnonzero(is_first)
+    runs = runs[np.argsort(of_segments[runs], kind="stable")]
+    rows = np.empty_like(numbers)
+    limit = max_len if max_segments is None else min(max_segments, max_len)
+    return rows, spread_runs(grouped, classes, runs, max_len, limit, min(least, len(numbers)), rows)
 
 
 def _classes(max_len: int) -> NDArray[np.int64]:
@@ -141,67 +130,6 @@ FILL, DEPTH, ABOVE, BELOW = range(4)
 
 
 @jit
-def mark_clashes(
-    slots: NDArray[Any],
-    row_starts: NDArray[np.int64],
-    groups: NDArray[np.int32],
-    count: int,
-    out: NDArray[np.bool_],
-) -> None:
-    """Mark the rows that hold two segments of a group.
-
-    Args:
-        slots: (segments,) segment numbers, row by row.
-        row_starts: (packs + 1,) start of each row in `slots`.
-        groups: (numbers,) group of each segment, -1 for none.
-        count: number of groups.
-        out: (packs,) all False; rows with a clash become True.
-    """
-    last_rows = np.full(count, NONE)  # last row that held each group
-    for row in range(len(row_starts) - 1):
-        for slot in range(row_starts[row], row_starts[row + 1]):
-            group = groups[slots[slot]]
-            if group >= 0:
-                out[row] |= last_rows[group] == row
-                last_rows[group] = row
-
-
-@jit
-def find_runs(grouped: GroupedSegments, classes: NDArray[np.int64], out_runs: NDArray[Any]) -> int:
-    """Divide groups into runs of segments of one class; write where runs begin, by class and then by group.
-
-    Args:
-        grouped: segments by group; each one without a group is a run of its own.
-        classes: (max_len + 1,) class of each extent, 0, 1, ... from the longest on.
-        out_runs: (segments,) first segment of each run; only the first elements are written.
-
-    Returns:
-        The number of runs.
-    """
-    numbers, starts, _, extents = grouped
-    none = len(starts) - 2
-    ends = np.zeros(classes[0] + 2, np.int64)
-    for group in range(none + 1):
-        last = np.int64(-1)
-        for i in range(starts[group], starts[group + 1]):
-            segment_class = classes[extents[numbers[i]]]
-            ends[segment_class + 1] += segment_class != last or group == none
-            last = segment_class
-    for segment_class in range(1, len(ends)):
-        ends[segment_class] += ends[segment_class - 1]
-    runs = ends[len(ends) - 1]
-    for group in range(none + 1):
-        last = np.int64(-1)
-        for i in range(starts[group], starts[group + 1]):
-            segment_class = classes[extents[numbers[i]]]
-            if segment_class != last or group == none:
-                out_runs[ends[segment_class]] = i
-                ends[segment_class] += 1
-                last = segment_class
-    return int(runs)
-
-
-@jit
 def spread_runs(
     grouped: GroupedSegments,
     classes: NDArray[np.int64],
@@ -216,7 +144,7 @@ def spread_runs(
     While a run is placed, rows that hold its group are set aside, so that every other row may be taken. Rows with the
     same number of tokens form a stack. `OpenPacks` is not used, because its calls take several times as long.
 
-    Classes are those of each extent, shape (max_len + 1,), and runs, from `find_runs`, the first segment of each. There
+    Classes are those of each extent, shape (max_len + 1,), and runs the first segment of each run, by class. There
     are `least` rows to begin with, and at most `limit` segments in each. Writes the row of each segment, shape
     (segments,), from 0 on, and returns the number of rows.
     """
