@@ -36,13 +36,12 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import RowExtents
 from packer.engine import Engine
-from packer.notes import Notes
 from packer.options import PackOptions
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import NO_GROUP, apart_bound
 from packer.plan.rows import place_rows
-from packer.planning.packable_segments import LengthsReader
+from packer.planning.packable_segments import LengthsReader, Planning
 from packer.planning.partitioning import plan_partitions, survey
 
 ROW_BYTES = 8  # input_ids and labels
@@ -89,17 +88,11 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
     options = PackOptions(max_len=max_len, algorithm=algorithm, shard_size=SHARD_SIZE)
     reader = LengthsReader(lengths=lengths, options=options)
     rows_per_shard = SHARD_SIZE // (ROW_BYTES * max_len)
+    planning = Planning(reader=reader, rows_per_shard=rows_per_shard, engine=Engine(workers=threads))
     begun = time.perf_counter()
-    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=threads)
+    surveyed = survey(planning)
     middle = time.perf_counter()
-    found = plan_partitions(
-        reader,
-        surveyed,
-        options,
-        rows_per_shard=rows_per_shard,
-        notes=Notes(),
-        engine=Engine(workers=threads),
-    )
+    found = plan_partitions(planning, surveyed)
     ended = time.perf_counter()
     return {
         "survey": middle - begun,

@@ -28,6 +28,7 @@ from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits
 from packer.plan.rows import PIECE
 from packer.plan.segments import Segments
+from packer.planning.packable_segments import Planning
 from packer.planning.partition_plan import PartitionPlan
 from packer.planning.partitioning import Survey, plan_partitions, survey
 
@@ -69,7 +70,7 @@ class MadeUpReader:
         for first, last in ranges.tolist():
             _draw_lengths(first, self.quantiles, lengths[done : done + last - first])
             done += last - first
-        return cut_lengths_of(self.options, lengths)
+        return cut_lengths_of(self.options, lengths, ranges)
 
 
 class StandIns(Notes):
@@ -202,10 +203,10 @@ def made_up_survey(
     """
     begun = time.process_time()
     if reader.documents <= most:
-        found = survey(reader, options, rows_per_shard=rows_per_shard, threads=threads)
+        found = survey(Planning(reader=reader, rows_per_shard=rows_per_shard, engine=Engine(workers=threads)))
         return found, time.process_time() - begun
     few = MadeUpReader(documents=most, options=options, quantiles=reader.quantiles)
-    found = survey(few, options, rows_per_shard=rows_per_shard, threads=threads)
+    found = survey(Planning(reader=few, rows_per_shard=rows_per_shard, engine=Engine(workers=threads)))
     seconds = time.process_time() - begun
     times = -(-reader.documents // most)
     account = found.account
@@ -263,8 +264,8 @@ def plan_at_scale(
     rows_per_shard = shard_size // (ROW_BYTES * max_len)
     assert documents % min(documents, most_surveyed) == 0
     few = MadeUpReader(documents=1_000_000, options=options)  # compiles the kernels
-    surveyed = survey(few, options, rows_per_shard=100, threads=1)
-    plan_partitions(few, surveyed, options, rows_per_shard=100, notes=Notes())
+    first = Planning(reader=few, rows_per_shard=100)
+    plan_partitions(first, survey(first))
     reader = MadeUpReader(documents=documents, options=options)
     with PeakMemory() as before:
         pass
@@ -277,7 +278,8 @@ def plan_at_scale(
             FirstTasks(workers=threads, most=most_tasks),
         )
         begun = time.process_time()
-        plan = plan_partitions(reader, surveyed, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
+        planning = Planning(reader=reader, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
+        plan = plan_partitions(planning, surveyed)
         seconds = time.process_time() - begun
         shards = len(plan.shard_rows)
     partitions, cut = len(plan.own_rows), plan.job.partitions

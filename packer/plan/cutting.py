@@ -12,30 +12,34 @@ from packer.algorithms.jit import jit_if_large
 from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.options.choices import LongPolicy, TruncateSide
-from packer.plan.segments import Segments, extents_of
+from packer.plan.segments import Segments, documents_of, extents_of
 
 
-def cut_lengths_of(options: PackOptions, lengths: NDArray[np.int32], *, first_document: int = 0) -> Segments:
+def cut_lengths_of(
+    options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None = None
+) -> Segments:
     """Cut documents, or pairs of them, into segments, as the options say; see `cut_documents` and `cut_pairs`.
 
-    If a document or pair is longer than max_len and may not be cut, this is a SourceError, in which the first of
-    these documents has the number `first_document`.
+    `ranges` are those of `Segments`. If a document or pair is longer than max_len and may not be cut, this is a
+    SourceError with the number of the first one.
     """
-    _refuse_long(options, lengths, first_document)
+    _refuse_long(options, lengths, ranges)
     if options.pairs:
         side = options.truncate_side
-        return cut_pairs(lengths, options.max_len, options.long, truncate_side=side, align=options.align)
-    return cut_documents(
-        lengths,
-        options.max_len,
-        options.long,
-        overlap=options.overlap,
-        truncate_side=options.truncate_side,
-        align=options.align,
-    )
+        segments = cut_pairs(lengths, options.max_len, options.long, truncate_side=side, align=options.align)
+    else:
+        segments = cut_documents(
+            lengths,
+            options.max_len,
+            options.long,
+            overlap=options.overlap,
+            truncate_side=options.truncate_side,
+            align=options.align,
+        )
+    return segments if ranges is None else replace(segments, ranges=ranges)
 
 
-def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], first_document: int) -> None:
+def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
     """Raise a SourceError if a document or a pair is longer than a row, and the options do not say how to cut it."""
     may_split = not (options.limit or options.pairs)
     if options.long not in ("split", "error") or (options.long == "split" and may_split):
@@ -48,19 +52,20 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], first_documen
     if not is_long.any():
         return
     first, count = int(is_long.argmax()), np.count_nonzero(is_long)
+    document = first * options.documents_each
+    if ranges is not None:
+        document = int(documents_of(ranges, np.array([document]))[0])
+    limit = f"and max_len is {options.max_len:,}"
     if options.pairs:
         raise SourceError(
-            f"pair {first_document // 2 + first} takes {taken[first]:,} tokens and max_len is {options.max_len:,} "
-            f"({count:,} pairs are longer), and pairs are never split: choose --long truncate or drop"
+            f"pair {document // 2} takes {taken[first]:,} tokens {limit} ({count:,} pairs are longer), and pairs are "
+            "never split: choose --long truncate or drop"
         )
-    remedy = (
-        "; choose --long split, truncate or drop"
-        if may_split
-        else ("; with --limit none is split: choose --long drop or truncate")
-    )
+    remedy = "choose --long split, truncate or drop"
+    if options.limit:
+        remedy = "with --limit none is split: choose --long drop or truncate"
     raise SourceError(
-        f"document {first_document + first} has {taken[first]:,} tokens and max_len is {options.max_len:,} "
-        f"({count:,} documents are longer){remedy}"
+        f"document {document} has {taken[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
     )
 
 
@@ -75,7 +80,7 @@ def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_docu
     elif options.long == "drop":
         kept = np.where(lengths > options.max_len, np.int32(0), lengths)
     elif options.long == "error":
-        cut_lengths_of(options, lengths, first_document=first_document)
+        _refuse_long(options, lengths, np.array([[first_document, first_document + len(lengths)]]))
     return kept
 
 

@@ -20,7 +20,7 @@ from packer.algorithms.patterns import Patterns, RowExtents
 from packer.facts import PlanTotals
 from packer.options import PackOptions
 from packer.plan.permute import key_of, permute_all, permute_runs
-from packer.plan.segments import Segments, extents_of
+from packer.plan.segments import Segments, documents_of, extents_of
 from packer.random_purposes import DRAWING, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 
@@ -50,9 +50,9 @@ class PlacedRows:
         row_starts = self.row_starts[first : last + 1]
         return PlacedRows(row_starts=row_starts - row_starts[0], numbers=self.numbers[row_starts[0] : row_starts[-1]])
 
-    def located(self, segments: Segments, ranges: NDArray[np.int64] | None = None) -> LocatedRows:
-        """Locate the segments of the rows; the arguments are those of `located_pieces`."""
-        return LocatedRows(pieces=located_pieces(segments, self.numbers, ranges), row_starts=self.row_starts)
+    def located(self, segments: Segments) -> LocatedRows:
+        """Locate the segments of the rows."""
+        return LocatedRows(pieces=located_pieces(segments, self.numbers), row_starts=self.row_starts)
 
 
 def drawn_rows(
@@ -271,31 +271,14 @@ def rows_of_plan(plan: Plan) -> Iterator[LocatedRows]:
         yield rows.part(0, len(rows))
 
 
-def located_pieces(
-    segments: Segments,
-    numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64],
-    ranges: NDArray[np.int64] | None = None,
-) -> NDArray[Any]:
-    """Locate segments by number: an array of PIECE.
-
-    `ranges`, shape (ranges, 2), has the first document of each range and the one after its last; None for the whole
-    source.
-    """
+def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
+    """Locate segments by number: an array of PIECE."""
     pieces = np.empty(len(numbers), PIECE)
     for first in range(0, len(numbers), _TOGETHER):
         part = pieces[first : first + _TOGETHER]
         documents, part["start"], part["length"] = segments.locate(numbers[first : first + _TOGETHER])
-        part["document"] = documents if ranges is None else documents_of(ranges, documents)
+        part["document"] = documents if segments.ranges is None else documents_of(segments.ranges, documents)
     return pieces
-
-
-def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Convert numbers within ranges to documents: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
-    counts = np.diff(ranges).reshape(-1)
-    ends = np.cumsum(counts)
-    of_range = np.searchsorted(ends, local, side="right")
-    documents: NDArray[np.int64] = ranges[:, 0][of_range] + local - (ends - counts)[of_range]
-    return documents
 
 
 def joined_rows(parts: Iterable[LocatedRows]) -> LocatedRows:

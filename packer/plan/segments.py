@@ -92,6 +92,10 @@ class Segments:
     untrained_tokens: int = 0
     """Tokens in segments that `without` removed and in no remaining segment, each counted once."""
 
+    ranges: NDArray[np.int64] | None = None
+    """Shape (ranges, 2): first document of each range of the source that was cut, and the one after its last; None for
+    the whole source. Documents are numbered from 0 through all ranges."""
+
     histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Shape (max_len + 1,): number of segments of every extent, 0 at extent 0; written by `counted`."""
 
@@ -266,6 +270,15 @@ class Segments:
         histogram[0] = 0
         tokens = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))
         return replace(self, histogram=histogram, tokens=tokens)
+
+
+def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Convert numbers within ranges to documents: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
+    counts = np.diff(ranges).reshape(-1)
+    ends = np.cumsum(counts)
+    of_range = np.searchsorted(ends, local, side="right")
+    documents: NDArray[np.int64] = ranges[:, 0][of_range] + local - (ends - counts)[of_range]
+    return documents
 
 
 def context_of(starts: NDArray[np.int64], overlap: int) -> NDArray[np.int64]:

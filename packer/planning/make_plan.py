@@ -20,12 +20,7 @@ from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.plan.rows import PlacedRows, Plan
 from packer.planning.order_plan import plan_in_order
-from packer.planning.packable_segments import (
-    LengthsReader,
-    SegmentReader,
-    SourceReader,
-    cut_by_policy,
-)
+from packer.planning.packable_segments import LengthsReader, Planning, SourceReader, cut_by_policy
 from packer.planning.partitioning import plan_partitions, survey
 from packer.planning.whole_plan import DocumentValues, WholePlan, document_values, plan_whole
 from packer.progress import Progress, silent
@@ -58,11 +53,9 @@ def plan_documents(
     """
     identity = documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
-    rows_per_shard = _rows_per_shard(options, row_format)
-    if options.is_planned_whole:
-        return _plan_whole(documents, options, rows_per_shard, notes, engine)
-    reader = SourceReader(source=documents, options=options)
-    return _plan_by_tasks(reader, options, rows_per_shard, notes, engine, progress)
+    reader, rows_per_shard = SourceReader(source=documents, options=options), _rows_per_shard(options, row_format)
+    planning = Planning(reader=reader, rows_per_shard=rows_per_shard, notes=notes, engine=engine, progress=progress)
+    return _plan_whole(documents, planning) if options.is_planned_whole else _plan_by_tasks(planning)
 
 
 def plan_lengths(
@@ -81,36 +74,25 @@ def plan_lengths(
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
     if options.is_planned_whole:
         return plan_whole(cut_by_policy(lengths, options), values, options, rows_per_shard=rows_per_shard)
-    reader = LengthsReader(lengths=lengths, options=options)
-    return _plan_by_tasks(reader, options, rows_per_shard, Notes(), Engine(workers=threads), progress)
+    reader, engine = LengthsReader(lengths=lengths, options=options), Engine(workers=threads)
+    return _plan_by_tasks(Planning(reader=reader, rows_per_shard=rows_per_shard, engine=engine, progress=progress))
 
 
 def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
     return max(1, options.shard_size // row_format.row_bytes)
 
 
-def _plan_by_tasks(
-    reader: SegmentReader,
-    options: PackOptions,
-    rows_per_shard: int,
-    notes: Notes,
-    engine: Engine,
-    progress: Progress,
-) -> Plan:
+def _plan_by_tasks(planning: Planning) -> Plan:
     """Plan rows without groups or limits; hold nothing per document."""
-    if options.keeps_order:
-        return plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
-    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=engine.workers)
-    return plan_partitions(
-        reader, surveyed, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine, progress=progress
-    )
+    if planning.reader.options.keeps_order:
+        return plan_in_order(planning)
+    return plan_partitions(planning, survey(planning))
 
 
-def _plan_whole(
-    documents: Documents, options: PackOptions, rows_per_shard: int, notes: Notes, engine: Engine
-) -> WholePlan:
+def _plan_whole(documents: Documents, planning: Planning) -> WholePlan:
     """Plan rows with groups or limits; the whole plan is saved as one note, and then mapped."""
     assert documents.lengths is not None
+    options, rows_per_shard = planning.reader.options, planning.rows_per_shard
     table = replace(documents.table, lengths=documents.lengths)
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe)
 
@@ -121,7 +103,7 @@ def _plan_whole(
         arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.numbers}
         return Note(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
 
-    note = make_note(notes, "plan", make, engine, lasting=True)
+    note = make_note(planning.notes, "plan", make, planning.engine, lasting=True)
     return WholePlan(
         placed=PlacedRows(row_starts=note.arrays["row_starts"], numbers=note.arrays["slots"]),
         segments=segments,

@@ -16,70 +16,32 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OpenRow, OrderedRows
-from packer.engine import Engine
 from packer.facts import PlanTotals
-from packer.notes import Note, Notes, make_note
+from packer.notes import Note, make_note
 from packer.options import PackOptions
 from packer.plan.cutting import items_of
 from packer.plan.rows import LocatedRows, PlacedRows, ShardRows, joined_rows
 from packer.plan.segments import Segments
-from packer.planning.packable_segments import SegmentReader, each_chunk, require_segments
+from packer.planning.packable_segments import Planning, SegmentReader, each_chunk, require_segments
 
 STRETCH = 1 << 20
 """Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OrderJob:
-    """Everything that the rows of an order algorithm depend on. Can be pickled."""
+def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
+    """Arrange the next documents, of which the first ones may go into `open_row`."""
+    algorithm = get_algorithm(options.algorithm)
+    assert isinstance(algorithm, OrderAlgorithm)
+    return algorithm.arrange(lengths, options.max_len, options.max_items, open_row)
 
-    reader: SegmentReader
-    """Reader of the documents."""
 
-    options: PackOptions
-    """Options of the pack."""
+def _lengths_of(items: Segments, options: PackOptions) -> NDArray[np.int32]:
+    """Return the lengths that are arranged: int32, 0 for pieces or documents without tokens.
 
-    def arrange(self, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
-        """Arrange the next documents, of which the first ones may go into `open_row`."""
-        algorithm = get_algorithm(self.options.algorithm)
-        assert isinstance(algorithm, OrderAlgorithm)
-        return algorithm.arrange(lengths, self.options.max_len, self.options.max_items, open_row)
-
-    def lengths_of(self, items: Segments) -> NDArray[np.int32]:
-        """Return the lengths that are arranged: int32, 0 for pieces or documents without tokens.
-
-        An algorithm that keeps segments whole arranges the extents of all pieces; another one the tokens of whole
-        documents, which it cuts itself.
-        """
-        return items.extents_in_order() if self.options.keeps_whole else items.kept_lengths()
-
-    def rows(self, *, document: int, skipped: int, end: int, rows: int) -> LocatedRows:
-        """Make rows of documents before `end` again: each begins empty, so it is enough to know where the first begins.
-
-        That is in `document`, of which the part `skipped` is in earlier rows; see `row_places`.
-        """
-        ranges = np.array([[document, end]])
-        segments = self.reader.segments(ranges)
-        items = items_of(segments, self.options.documents_each)
-        lengths = self.lengths_of(items)
-        if self.options.keeps_whole:
-            arranged = self.arrange(lengths[skipped:])
-            numbers = items.numbers_in_order()[skipped:]  # every piece before the first row has tokens
-        else:
-            if skipped:
-                lengths = lengths.copy()
-                lengths[0] -= skipped
-            arranged = self.arrange(lengths)
-            cut_documents, cut_starts = arranged.cut_documents, arranged.cut_starts
-            if skipped:  # also cut off the piece before the first row
-                offsets = np.where(cut_documents == 0, np.int32(skipped), np.int32(0))
-                cut_documents = np.concatenate([np.zeros(1, np.int64), cut_documents])
-                cut_starts = np.concatenate([np.array([skipped], np.int32), cut_starts + offsets])
-            segments = segments.cut_at(cut_documents, cut_starts)
-            numbers = segments.numbers_in_order()[int(skipped > 0) :]
-        row_starts = arranged.row_starts[: rows + 1]
-        placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])
-        return placed.of_items(self.options.documents_each).located(segments, ranges)
+    An algorithm that keeps segments whole arranges the extents of all pieces; another one the tokens of whole
+    documents, which it cuts itself.
+    """
+    return items.extents_in_order() if options.keeps_whole else items.kept_lengths()
 
 
 def row_places(
@@ -108,8 +70,8 @@ def row_places(
 class OrderPlan:
     """Marks of where rows begin, in ascending order; the last mark is the end of the source. Can be pickled."""
 
-    job: OrderJob
-    """Job that makes the rows."""
+    reader: SegmentReader
+    """Reader of the documents."""
 
     rows_per_shard: int
     """Rows of every shard but the last."""
@@ -139,16 +101,36 @@ class OrderPlan:
         return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.totals.rows))
 
     def stretch(self, mark: int) -> LocatedRows:
-        """Make the rows from a mark to the next one."""
-        end = self.documents[mark + 1]
+        """Make the rows from a mark to the next one: each begins empty, so it is enough to know where the first begins.
+
+        That is in document `documents[mark]`, of which the part `skipped[mark]` is in earlier rows.
+        """
+        options, each = self.reader.options, self.reader.options.documents_each
+        document, skipped, end = int(self.documents[mark]), int(self.skipped[mark]), int(self.documents[mark + 1])
         if self.skipped[mark + 1]:  # a part of the document at the next mark belongs to these rows
-            end += self.job.options.documents_each
-        return self.job.rows(
-            document=int(self.documents[mark]),
-            skipped=int(self.skipped[mark]),
-            end=int(end),
-            rows=int(self.marked_rows[mark + 1] - self.marked_rows[mark]),
-        )
+            end += each
+        segments = self.reader.segments(np.array([[document, end]]))
+        items = items_of(segments, each)
+        lengths = _lengths_of(items, options)
+        if options.keeps_whole:
+            arranged = _arrange(options, lengths[skipped:])
+            numbers = items.numbers_in_order()[skipped:]  # every piece before the first row has tokens
+        else:
+            if skipped:
+                lengths = lengths.copy()
+                lengths[0] -= skipped
+            arranged = _arrange(options, lengths)
+            cut_documents, cut_starts = arranged.cut_documents, arranged.cut_starts
+            if skipped:  # also cut off the piece before the first row
+                offsets = np.where(cut_documents == 0, np.int32(skipped), np.int32(0))
+                cut_documents = np.concatenate([np.zeros(1, np.int64), cut_documents])
+                cut_starts = np.concatenate([np.array([skipped], np.int32), cut_starts + offsets])
+            segments = segments.cut_at(cut_documents, cut_starts)
+            numbers = segments.numbers_in_order()[int(skipped > 0) :]
+        rows = int(self.marked_rows[mark + 1] - self.marked_rows[mark])
+        row_starts = arranged.row_starts[: rows + 1]
+        placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])
+        return placed.of_items(each).located(segments)
 
 
 class _ShardInOrder:
@@ -177,20 +159,12 @@ class _ShardInOrder:
             first = end
 
 
-def plan_in_order(
-    reader: SegmentReader,
-    options: PackOptions,
-    *,
-    rows_per_shard: int,
-    notes: Notes,
-    engine: Engine = Engine(),  # noqa: B008 (immutable)
-) -> OrderPlan:
+def plan_in_order(planning: Planning) -> OrderPlan:
     """Plan the rows of all documents by an order algorithm; shards but the last have `rows_per_shard` rows."""
-    job = OrderJob(reader=reader, options=options)
-    note = make_note(notes, "order", partial(_note_marks, job, rows_per_shard, engine.workers), engine)
+    note = make_note(planning.notes, "order", partial(_note_marks, planning), planning.engine)
     return OrderPlan(
-        job=job,
-        rows_per_shard=rows_per_shard,
+        reader=planning.reader,
+        rows_per_shard=planning.rows_per_shard,
         totals=PlanTotals.from_dict(note.facts["totals"]),
         marked_rows=np.array(note.arrays["rows"]),
         documents=np.array(note.arrays["documents"]),
@@ -198,16 +172,16 @@ def plan_in_order(
     )
 
 
-def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
+def _note_marks(planning: Planning) -> Note:
     """Arrange all documents; note the totals, and where the first row of every shard and stretch begins."""
-    options, keeps_whole = job.options, job.options.keeps_whole
-    step = options.documents_each
+    options = planning.reader.options
+    keeps_whole, step = options.keeps_whole, options.documents_each
     account, histogram = None, np.zeros(options.max_len + 1, np.int64)
     rows = pieces = documents = places = stretch = 0
     open_row = OpenRow()
     found: list[NDArray[np.int64]] = []
-    for chunk in each_chunk(job.reader, options, job.lengths_of, workers):
-        arranged = job.arrange(chunk.values, open_row)
+    for chunk in each_chunk(planning.reader, partial(_lengths_of, options=options), planning.engine.workers):
+        arranged = _arrange(options, chunk.values, open_row)
         one = chunk.account
         if not keeps_whole:
             one = replace(one, documents_split=int(np.count_nonzero(np.diff(arranged.cut_documents, prepend=-1))))
@@ -215,7 +189,7 @@ def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
         histogram += chunk.items.histogram
         numbers = np.arange(rows, rows + arranged.packs)
         stretches = (arranged.row_documents + places + arranged.row_starts[:-1] + pieces) // STRETCH
-        chosen = np.flatnonzero((numbers % rows_per_shard == 0) | (np.diff(stretches, prepend=stretch) > 0))
+        chosen = np.flatnonzero((numbers % planning.rows_per_shard == 0) | (np.diff(stretches, prepend=stretch) > 0))
         items, skipped = row_places(chunk.items, arranged, chosen, keeps_whole=keeps_whole)
         found.append(np.stack([numbers[chosen], items * step + documents, skipped]))
         stretch = int(stretches[-1]) if arranged.packs else stretch

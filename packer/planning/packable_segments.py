@@ -6,7 +6,7 @@ A `SegmentReader` cuts any range of documents, without holding those of the whol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import lower_bound
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS
-from packer.engine import each_in_threads
+from packer.engine import Engine, each_in_threads
 from packer.errors import SourceError
 from packer.facts import Account
 from packer.gather import Spans, count_trained, gather, held_spans, lengths_of, list_lengths, mask_context
 from packer.inputs.document_errors import reading
 from packer.inputs.documents import TURN_STARTS
 from packer.inputs.token_tables import TokenTable
+from packer.notes import Notes
 from packer.options import PackOptions
 from packer.plan.cutting import cut_lengths_of, cuts_between, items_of
 from packer.plan.groups import apart_bound, together_bound
-from packer.plan.rows import documents_of
-from packer.plan.segments import Segments, context_of
+from packer.plan.segments import Segments, context_of, documents_of
+from packer.progress import Progress, silent
 from packer.shards.kept_columns import KeptValues
 from packer.sources.corpus import Documents
 
@@ -35,18 +36,22 @@ _CHECKED_TOGETHER = 4 << 20  # labels
 
 
 def cut_table(
-    table: TokenTable, options: PackOptions, describe: Callable[[int], str], *, first_document: int | None = None
+    table: TokenTable,
+    options: PackOptions,
+    describe: Callable[[int], str],
+    ranges: NDArray[np.int64] | None = None,
 ) -> Segments:
     """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
 
-    Labels and the column `turn_starts` are read if the options need them. `first_document` is the number of the
-    first document in messages about its length, by default that of the table.
+    Labels and the column `turn_starts` are read if the options need them. `ranges` are the documents of the source that
+    the table has, by default all from its first one on.
 
     A document that is too long, cannot be split at turns, or has an untrained segment is a SourceError if the
     options say so.
     """
-    first_document = table.first_document if first_document is None else first_document
-    segments = cut_lengths_of(options, table.lengths, first_document=first_document)
+    if ranges is None and table.first_document:
+        ranges = np.array([[table.first_document, table.first_document + len(table.lengths)]])
+    segments = cut_lengths_of(options, table.lengths, ranges)
     return _without_untrained(_split_at_turns(segments, table, options, describe), table, options, describe)
 
 
@@ -235,6 +240,10 @@ class SegmentReader(Protocol):
     """Cuts ranges of documents into segments. Can be pickled."""
 
     @property
+    def options(self) -> PackOptions:
+        """Options of the pack, which say how documents are cut."""
+
+    @property
     def documents(self) -> int:
         """Number of documents."""
 
@@ -259,17 +268,35 @@ class Chunk(NamedTuple):
     """What the function of `each_chunk` makes of the items."""
 
 
-def each_chunk(
-    reader: SegmentReader, options: PackOptions, values_of: Callable[[Segments], NDArray[Any]], threads: int
-) -> Iterator[Chunk]:
+def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[Any]], threads: int) -> Iterator[Chunk]:
     """Cut all documents, chunk by chunk in some threads, and yield the chunks in order."""
 
     def read(first: int) -> Chunk:
         segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
-        items = items_of(segments, options.documents_each)
-        return Chunk(account_of(segments, options), items, values_of(items))
+        items = items_of(segments, reader.options.documents_each)
+        return Chunk(account_of(segments, reader.options), items, values_of(items))
 
     return each_in_threads(read, range(0, reader.documents, CHUNK), threads)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planning:
+    """Documents to plan, and what runs the tasks of the plan."""
+
+    reader: SegmentReader
+    """Reader of the documents."""
+
+    rows_per_shard: int
+    """Largest number of rows of a shard."""
+
+    notes: Notes = field(default_factory=Notes)
+    """Store of the results of tasks; a task that has left a note does not run again."""
+
+    engine: Engine = field(default_factory=Engine)
+    """Engine that runs the tasks."""
+
+    progress: Progress = silent
+    """Callback that is told of tasks, as "plan"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -291,7 +318,7 @@ class LengthsReader:
         """Cut the documents of some ranges; see `SegmentReader`."""
         parts = [self.lengths[first:last] for first, last in ranges]
         lengths = np.array(parts[0]) if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
-        return cut_lengths_of(self.options, lengths, first_document=int(ranges[0, 0]) if len(ranges) else 0)
+        return cut_lengths_of(self.options, lengths, ranges)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,9 +339,8 @@ class SourceReader:
     def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges; see `SegmentReader`."""
         lengths = self._lengths(ranges)
-        first = int(ranges[0, 0]) if len(ranges) else 0
         if self.options.split_at == "tokens" and self.options.untrained == "keep":
-            return cut_lengths_of(self.options, lengths, first_document=first)
+            return cut_lengths_of(self.options, lengths, ranges)
         documents = documents_of(ranges, np.arange(len(lengths)))
         table = self.source.table
         part = replace(table, lengths=lengths, lists=table.lists_of(documents), first_document=0)
@@ -322,7 +348,7 @@ class SourceReader:
         def describe(local: int) -> str:
             return self.source.describe(int(documents[local]))
 
-        return cut_table(part, self.options, describe, first_document=first)
+        return cut_table(part, self.options, describe, ranges)
 
     def _lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
         """Look up the lengths of documents, a part at a time, because their numbers take twice as many bytes."""

@@ -100,9 +100,6 @@ class PartitionJob:
     partitions: Partitions
     """Documents of each partition."""
 
-    options: PackOptions
-    """Options of the pack."""
-
     most_rows: int
     """Largest number of rows of a partition."""
 
@@ -112,24 +109,29 @@ class PartitionJob:
     far: bool = False
     """Whether segments from anywhere in the order may close a row that is drawn."""
 
-    def part(self, partition: int) -> Part:
-        """Read the documents of a partition."""
-        ranges = self.partitions.ranges(partition)
-        segments = self.reader.segments(ranges)
-        items = items_of(segments, self.options.documents_each)
-        return Part(ranges=ranges, segments=segments, extents=items.extents_of_numbers())
+    @property
+    def options(self) -> PackOptions:
+        """Options of the pack."""
+        return self.reader.options
 
-    def own_rows(self, part: Part, partition: int, shares: Shares | None) -> tuple[RowExtents, NDArray[np.int64]]:
-        """Make the rows of a partition as extents, and the histogram of the items left over.
+    def documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
+        """Read the segments of a partition, and the extent of each item; 0 for a number without one."""
+        segments = self.reader.segments(self.partitions.ranges(partition))
+        return segments, items_of(segments, self.options.documents_each).extents_of_numbers()
+
+    def own_rows(
+        self, extents: NDArray[np.int32], partition: int, shares: Shares | None
+    ) -> tuple[RowExtents, NDArray[np.int64]]:
+        """Make the rows of a partition, whose items have these extents, and the histogram of the items left over.
 
         `shares` has what partitions take of the patterns; without it, the only partition takes all, or rows are drawn.
         """
         if self.patterns is not None:
             rows = RowExtents.of_patterns(self.patterns) if shares is None else self._shared(shares, partition)
-            return rows, self.histogram(part.extents) - self.histogram(rows.extents)
+            return rows, self.histogram(extents) - self.histogram(rows.extents)
         is_only = len(self.partitions) == 1
         reserve, most_rows = (LAST_RESERVE, None) if is_only else (OWN_RESERVE, self.most_rows)
-        rows, left = self._drawn(part.extents, reserve, partition, most_rows)
+        rows, left = self._drawn(extents, reserve, partition, most_rows)
         if is_only and left.any():
             rows, left = rows + self._solved(left), np.zeros_like(left)
         return rows, left
@@ -145,10 +147,10 @@ class PartitionJob:
 
     def rows(self, partition: int, shares: Shares | None) -> LocatedRows:
         """Make the rows of a partition; `shares` is that of `own_rows`."""
-        part = self.part(partition)
-        rows, _ = self.own_rows(part, partition, shares)
-        placed, _ = place_rows(part.extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
-        return placed.of_items(self.options.documents_each).located(part.segments, part.ranges)
+        segments, extents = self.documents(partition)
+        rows, _ = self.own_rows(extents, partition, shares)
+        placed, _ = place_rows(extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
+        return placed.of_items(self.options.documents_each).located(segments)
 
     def histogram(self, extents: NDArray[np.int32]) -> NDArray[np.int64]:
         """Count items by extent: shape (max_len + 1,)."""
@@ -182,26 +184,12 @@ class PartitionJob:
         return RowExtents.of_patterns(self.patterns, *shares.of(number))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """Documents of a partition."""
-
-    ranges: NDArray[np.int64]
-    """Shape (ranges, 2): first document of each range, and the one after its last."""
-
-    segments: Segments
-    """Segments of the documents, numbered within the partition."""
-
-    extents: NDArray[np.int32]
-    """Shape (items,): extent of every segment, or pair of segments; 0 for a number without one."""
-
-
 def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
     """Count the rows that a partition makes, and note the pieces that it leaves over."""
-    part = job.part(partition)
-    rows, left = job.own_rows(part, partition, shares)
-    numbers = segments_left(part.extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
-    left_over = located_pieces(part.segments, segments_of_items(numbers, job.options.documents_each), part.ranges)
+    segments, extents = job.documents(partition)
+    rows, left = job.own_rows(extents, partition, shares)
+    numbers = segments_left(extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
+    left_over = located_pieces(segments, segments_of_items(numbers, job.options.documents_each))
     return Note(facts={"rows": len(rows)}, arrays={"left": left_over})
 
 
@@ -209,7 +197,7 @@ def note_share(job: PartitionJob, partition: int) -> Note:
     """Take an even share of the patterns, and note it with the histogram of the segments left over."""
     assert job.patterns is not None
     share = even_share(
-        job.histogram(job.part(partition).extents),
+        job.histogram(job.documents(partition)[1]),
         job.patterns,
         partition=partition,
         partitions=len(job.partitions),

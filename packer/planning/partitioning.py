@@ -20,14 +20,13 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
-from packer.engine import Engine
 from packer.facts import Account, PlanTotals
-from packer.notes import Note, Notes, make_note, run_stage
+from packer.notes import Note, make_note, run_stage
 from packer.options import PackOptions
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
 from packer.plan.rows import extents_of_pieces, solve_histogram
 from packer.plan.segments import Segments
-from packer.planning.packable_segments import SegmentReader, each_chunk, require_segments
+from packer.planning.packable_segments import Planning, each_chunk, require_segments
 from packer.planning.partition_plan import (
     Method,
     PartitionJob,
@@ -38,7 +37,7 @@ from packer.planning.partition_plan import (
     note_share,
 )
 from packer.planning.pattern_shares import Shares, noted_shares
-from packer.progress import Progress, silent
+from packer.progress import silent
 
 REGION = 256
 """Partitions per region, and regions per region of the level above: a task reads at most this many notes."""
@@ -55,41 +54,20 @@ MOST_ADDED_FIRST = 0.005
 MOST_ADDED where rows could still be closed by segments from anywhere."""
 
 
-def plan_partitions(
-    reader: SegmentReader,
-    surveyed: Survey,
-    options: PackOptions,
-    *,
-    rows_per_shard: int,
-    notes: Notes,
-    engine: Engine = Engine(),  # noqa: B008 (immutable)
-    progress: Progress = silent,
-) -> PartitionPlan:
-    """Plan the rows of all documents by a histogram algorithm.
-
-    `rows_per_shard` is the largest number of rows of a shard; it is reduced to keep to MOST_SEGMENTS. A task that
-    has left a note does not run again. Progress is reported as "plan", in tasks.
-    """
+def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
+    """Plan the rows of all documents by a histogram algorithm; shards have fewer rows to keep to MOST_SEGMENTS."""
+    options = planning.reader.options
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
     bound = lower_bound(surveyed.histogram, options.max_items)
     patterns = None
     if not algorithm.always_draws:
-        patterns = _solved(surveyed, options, notes, engine)
+        patterns = _solved(planning, surveyed.histogram)
         bound = max(bound, patterns.lower_bound)
     packs = bound if patterns is None else patterns.packs
     held = max(surveyed.segments, surveyed.account.documents)
-    rows_per_shard = max(1, min(rows_per_shard, packs * MOST_SEGMENTS // held))
-    planner = _Planner(
-        reader=reader,
-        surveyed=surveyed,
-        options=options,
-        rows_per_shard=rows_per_shard,
-        notes=notes,
-        engine=engine,
-        progress=progress,
-        lower_bound=bound,
-    )
+    rows_per_shard = max(1, min(planning.rows_per_shard, packs * MOST_SEGMENTS // held))
+    planner = _Planner(planning=planning, surveyed=surveyed, rows_per_shard=rows_per_shard, lower_bound=bound)
     if algorithm.draws:
         allowed = max(packs + 1, int(packs * (1 + MOST_ADDED)))
         drawn = planner.drawn(packs, allowed, far=False)
@@ -101,11 +79,11 @@ def plan_partitions(
     return planner.by_patterns(patterns)
 
 
-def _solved(surveyed: Survey, options: PackOptions, notes: Notes, engine: Engine) -> Patterns:
+def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
     """Solve the histogram of all documents once; with a time limit, a second solution may differ."""
 
     def solve() -> Note:
-        patterns = solve_histogram(options, surveyed.histogram)
+        patterns = solve_histogram(planning.reader.options, histogram)
         arrays: dict[str, NDArray[Any]] = {
             "offsets": patterns.offsets,
             "extents": patterns.extents,
@@ -113,35 +91,31 @@ def _solved(surveyed: Survey, options: PackOptions, notes: Notes, engine: Engine
         }
         return Note(facts={"lower_bound": patterns.lower_bound}, arrays=arrays)
 
-    note = make_note(notes, "solved", solve, engine, lasting=True)
-    return Patterns(
-        offsets=np.array(note.arrays["offsets"]),
-        extents=np.array(note.arrays["extents"]),
-        counts=np.array(note.arrays["counts"]),
-        lower_bound=note.facts["lower_bound"],
-    )
+    note = make_note(planning.notes, "solved", solve, planning.engine, lasting=True)
+    arrays = {name: np.array(note.arrays[name]) for name in ("offsets", "extents", "counts")}
+    return Patterns(**arrays, lower_bound=note.facts["lower_bound"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Planner:
-    """Plans by drawing or by patterns; the attributes are the arguments of `plan_partitions`."""
+    """Plans by drawing or by patterns."""
 
-    reader: SegmentReader
+    planning: Planning
     surveyed: Survey
-    options: PackOptions
     rows_per_shard: int
-    notes: Notes
-    engine: Engine
-    progress: Progress
     lower_bound: int
+
+    @property
+    def options(self) -> PackOptions:
+        """Options of the pack."""
+        return self.planning.reader.options
 
     def job(self, packs: int, patterns: Patterns | None = None, *, far: bool = False) -> PartitionJob:
         """Return the job with as many partitions as this number of rows needs."""
         partitions = -(-packs // self.rows_per_shard)
         return PartitionJob(
-            reader=self.reader,
+            reader=self.planning.reader,
             partitions=make_partitions(self.surveyed.blocks, partitions, seed=self.options.seed),
-            options=self.options,
             most_rows=self.rows_per_shard,
             patterns=patterns,
             far=far,
@@ -151,14 +125,14 @@ class _Planner:
         self, stage: str, count: int, task: Callable[[int], Note], *, first: int = 0, silently: bool = False
     ) -> NDArray[np.int64]:
         """Run tasks first..count - 1 of a stage; return the number of rows of each: int64, shape (count - first,)."""
-        progress = silent if silently else self.progress
+        progress = silent if silently else self.planning.progress
         numbers = range(first, count)
-        found = run_stage(self.notes, stage, numbers, task, engine=self.engine, progress=progress)
+        found = run_stage(self.planning.notes, stage, numbers, task, engine=self.planning.engine, progress=progress)
         return np.array([found[number]["rows"] for number in numbers], np.int64)
 
     def stage(self, name: str, rows: NDArray[np.int64]) -> Stage:
         """Return a stage that has run."""
-        return Stage(notes=self.notes, name=name, rows=rows, size=REGION)
+        return Stage(notes=self.planning.notes, name=name, rows=rows, size=REGION)
 
     def drawn(self, packs: int, allowed: int | None, *, far: bool) -> PartitionPlan | None:
         """Draw the rows, about `packs`; return None if that takes more rows than allowed.
@@ -174,7 +148,7 @@ class _Planner:
                 return self.drawn(int(own[0]), allowed, far=far)
             plan = self.plan(job, None, [self.stage(stage, own)])
         else:
-            if allowed is not None and self._adds_too_many(job, self.notes.read(f"{stage}-0")):
+            if allowed is not None and self._adds_too_many(job, self.planning.notes.read(f"{stage}-0")):
                 return None
             own = np.concatenate([own, self.run(stage, count, task, first=1)])
             stages = [self.stage(stage, own)]
@@ -193,7 +167,7 @@ class _Planner:
 
     def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
-        histogram = job.histogram(job.part(0).extents)
+        histogram = job.histogram(job.documents(0)[1])
         left = extents_of_pieces(note.arrays["left"], self.options.align, self.options.documents_each)
         rows = int(note.facts["rows"])
         if len(left):
@@ -208,20 +182,20 @@ class _Planner:
         count, max_len = len(job.partitions), self.options.max_len
         if count == 1:
             return self.plan(job, None, [self.stage("", np.array([patterns.packs], np.int64))])
-        even = f"share-{count}"
+        even, notes = f"share-{count}", self.planning.notes
         self.run(even, count, partial(note_share, job))
         left: NDArray[np.int64] = patterns.counts.copy()
-        for share in noted_shares(self.notes, even, count, max_len):
+        for share in noted_shares(notes, even, count, max_len):
             left[share.given] -= share.packs
-        own = Shares(notes=self.notes, name=f"further-{count}", size=REGION, even=even)
-        before = noted_shares(self.notes, even, count, max_len)
+        own = Shares(notes=notes, name=f"further-{count}", size=REGION, even=even)
+        before = noted_shares(notes, even, count, max_len)
         regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_shard)
         name, shares = f"left-{count}", own
         stages = [self.stage(name, self.run(name, count, partial(note_rows, job, own)))]
         while left.any():
             name = f"pool-{count}" if regions == 1 else f"pool-{count}-level{len(stages)}"
-            before = noted_shares(self.notes, shares.name, regions, max_len)
-            shares = Shares(notes=self.notes, name=f"{name}-shares", size=REGION)
+            before = noted_shares(notes, shares.name, regions, max_len)
+            shares = Shares(notes=notes, name=f"{name}-shares", size=REGION)
             regions = shares.deal(before, patterns, left, max_len=max_len)
             stages.append(self.pack_rest(name, job, shares, stages))
         return self.plan(job, own, stages)
@@ -257,17 +231,18 @@ class Survey:
     """Runs of consecutive documents that take about the same number of places in rows."""
 
 
-def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, threads: int = 1) -> Survey:
+def survey(planning: Planning) -> Survey:
     """Survey all documents, some chunks at a time; a SourceError if there is nothing to pack, or as `reader.segments`.
 
     Blocks take a fraction of a shard of `rows_per_shard` rows.
     """
-    target = max(1, min(BLOCK_PLACE, rows_per_shard * options.max_len // BLOCKS_PER_PARTITION))
+    options = planning.reader.options
+    target = max(1, min(BLOCK_PLACE, planning.rows_per_shard * options.max_len // BLOCKS_PER_PARTITION))
     marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
     account = None
     step = options.documents_each
-    for chunk in each_chunk(reader, options, Segments.places_of_documents, threads):
+    for chunk in each_chunk(planning.reader, Segments.places_of_documents, planning.engine.workers):
         account = chunk.account if account is None else account + chunk.account
         histogram += chunk.items.histogram
         marker.add(chunk.values, documents_each=step)
