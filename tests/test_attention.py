@@ -16,7 +16,7 @@ from packer import PackerError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from packer.attention import IMPLEMENTATION, boundaries, varlen  # noqa: E402  needs torch, as all that follows
+from packer.attention import IMPLEMENTATION, varlen  # noqa: E402  needs torch, as all that follows
 from packer.attention.transformers_hook import attention, attention_mask  # noqa: E402
 from tests import naive_attention  # noqa: E402
 from tests.families import VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
@@ -167,7 +167,7 @@ def test_the_kernel_of_the_torch_installed_has_a_version_known_here():
 
 
 def find(rows=1, row_tokens=TOKENS, *, cu_seq_lens=None, max_length=None, position_ids=None):
-    return boundaries.find_boundaries(
+    return varlen.find_boundaries(
         rows,
         row_tokens,
         cu_seq_lens=cu_seq_lens,
@@ -202,7 +202,7 @@ def test_boundaries_are_those_handed_over_or_where_positions_restart():
             r"from 0 to 0, but the batch has 32 tokens.*dispatch_batches",
         ),
         ({"cu_seq_lens": CU_SEQLENS[:3], "max_length": 12}, "from 0 to 6, but the batch has 32 tokens"),
-        ({"cu_seq_lens": CU_SEQLENS, "max_length": 9}, "max_length_q is 9, but the longest segment has 12"),
+        ({"cu_seq_lens": CU_SEQLENS.clone(), "max_length": 9}, "max_length_q is 9, but the longest segment has 12"),
         ({"position_ids": torch.zeros(3, 1, TOKENS)}, r"position_ids of shape \[3, 1, 32\]"),
         ({"position_ids": torch.zeros(2, TOKENS)}, r"position_ids of shape \[2, 32\]"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -212,43 +213,19 @@ def _norm(tensor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
-@contextmanager
-def training_without_dropout(model: PreTrainedModel) -> Iterator[None]:
-    """Put a model into training mode, without dropout and gradients, and restore it afterwards.
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model in training mode, without gradients, dropout and other random noise.
 
-    Some kernels use segment boundaries in training mode only. The mode, dropout rates, gradients and attention
-    implementation of the model are restored, and torch's random state.
+    Some kernels use segment boundaries in training mode only.
     """
-    training, text = model.training, model.config.get_text_config()
-    parts = {part: getattr(model.config, part) for part in model.config.sub_configs}
-    implementations = {
-        part: config._attn_implementation for part, config in {"": model.config, **parts}.items() if config is not None
-    }
-    text_implementation = text._attn_implementation
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    holders = {id(holder): holder for holder in (*model.modules(), model.config, text)}
-    rates = [
-        (holder, name, rate)
-        for holder in holders.values()
-        for name, rate in vars(holder).items()
-        if isinstance(rate, float) and (_is_random(name) or (name == "p" and isinstance(holder, torch.nn.Dropout)))
-    ]
-    try:
-        with seeded():
-            for holder, name, _ in rates:
+    model = copy.deepcopy(model).train()
+    model.zero_grad()
+    for holder in (*model.modules(), model.config, model.config.get_text_config()):
+        for name, rate in list(vars(holder).items()):
+            is_random = "drop" in name or "jitter" in name or (name == "p" and isinstance(holder, torch.nn.Dropout))
+            if isinstance(rate, float) and is_random:
                 setattr(holder, name, 0.0)
-            for parameter, _ in gradients:
-                parameter.grad = None
-            model.train()
-            yield
-    finally:
-        for holder, name, rate in rates:
-            setattr(holder, name, rate)
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        model.train(training)
-        if text._attn_implementation != text_implementation:
-            model.set_attn_implementation({name: one for name, one in implementations.items() if one is not None})
+    return model
 
 
 @contextmanager
@@ -257,11 +234,6 @@ def seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(0)
         yield
-
-
-def _is_random(name: str) -> bool:
-    """Return whether a field has the name of a rate of random noise."""
-    return "drop" in name or "jitter" in name
 
 
 def one_line(error: BaseException) -> str:

@@ -31,7 +31,8 @@ from packer.attention.compare_outputs import (
     outputs_alone,
     packed_outputs,
     reference_outputs,
-    training_without_dropout,
+    seeded,
+    without_dropout,
 )
 from packer.attention.implementations import Answer, Verdict
 from packer.attention.rope import depends_on_longest_document
@@ -55,14 +56,32 @@ def probe(
     position_offset: int = 0,
     also_in_float32: bool = False,
 ) -> list[Verdict]:
-    """Return a verdict for each attention implementation; see `packer.attention.probe`.
+    """Test for each attention implementation whether documents in a packed batch affect each other.
 
-    With `also_in_float32`, a model in half precision is converted and probed in float32 as well: what is not safe in
-    float32 is not safe, and float32 decides what is unclear in half precision. The model's buffers are then rounded.
+    The model runs on a batch of `packer.collate`, then on the same batch with one document changed; the outputs of all
+    other documents must stay the same. Logits, loss and gradients are also compared with those of each document alone;
+    where they differ, the difference is compared with that of the model under other rounding. In a causal language
+    model, no token may change earlier ones, and eager and sdpa must agree on single documents. A copy of the model is
+    probed, so the model itself stays as it is. Documents have up to 20 tokens: `Verdict.thresholds` lists config
+    fields, such as a sliding window, above which the model may behave differently.
+
+    Args:
+        model: model to probe, on its device and in its dtype; a few layers suffice.
+        implementations: values of `attn_implementation`; by default all that are installed.
+        position_offset: position of the first token of every document, as in `packer.batches`.
+        also_in_float32: whether a model in half precision is probed in float32 as well: what is not safe in float32 is
+            not safe, and float32 decides what is unclear in half precision.
+
+    Returns:
+        One verdict per implementation, in order.
+
+    Raises:
+        PackerError: torch or transformers is not installed, or the model fails on single documents.
     """
     names = implementations or installed_implementations()
     thresholds = thresholds_above(model.config.get_text_config(), max(LENGTHS))
-    with training_without_dropout(model):
+    with seeded():
+        model = without_dropout(model)
         verdicts = _judge_all(model, names, position_offset)
         if also_in_float32 and model.dtype in KERNEL_DTYPES:
             verdicts = _confirm_in_float32(model, verdicts, position_offset)
@@ -78,12 +97,11 @@ def probe(
 def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], position_offset: int) -> list[Verdict]:
     """Return the verdicts, with that in float32 instead of one that is unclear, or safe in half precision alone."""
     names = [verdict.implementation for verdict in verdicts if verdict.implementation in EXACT]
-    dtype, module = model.dtype, cast("torch.nn.Module", model)
+    in_float32 = copy.deepcopy(model)
+    cast("torch.nn.Module", in_float32).to(torch.float32)
     with warnings.catch_warnings():
-        module.to(torch.float32)
         warnings.simplefilter("ignore", UserWarning)  # the varlen kernel has no float32
-        exact = {each.implementation: each for each in _judge_all(model, names, position_offset)}
-    module.to(dtype)
+        exact = {each.implementation: each for each in _judge_all(in_float32, names, position_offset)}
     confirmed = []
     for verdict in verdicts:
         found = exact.get(verdict.implementation, verdict)

@@ -16,9 +16,8 @@ try:
 except ImportError as error:
     raise PackerError(f'{error.name} is not installed: pip install "packer-llm[torch]" transformers') from error
 
-from packer.attention.boundaries import find_boundaries
 from packer.attention.rope import check_longest_segment, use_document_frequencies
-from packer.attention.varlen import KERNEL_DTYPES, segment_attention
+from packer.attention.varlen import KERNEL_DTYPES, find_boundaries, segment_attention
 
 REFUSED = {
     "softcap": "caps its attention logits, which the varlen kernel does not support",
@@ -42,7 +41,14 @@ _callers: set[type[torch.nn.Module]] = set()
 
 
 def register() -> str:
-    """Register the attention and its mask with transformers; see `packer.attention.register`."""
+    """Register packer's attention with transformers and return its name, for `attn_implementation=`.
+
+    Prefer `use` for a model that is loaded already: it also detects models whose attention cannot be replaced, and
+    accepts batches with position_ids alone. Without `use`, batches need `cu_seq_lens_q` and `max_length_q`.
+
+    Raises:
+        PackerError: torch or transformers is not installed, or transformers is too old.
+    """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
@@ -55,7 +61,31 @@ def register() -> str:
 
 
 def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrainedModel:
-    """Switch a model to this attention; see `packer.attention.use`."""
+    """Make a Hugging Face model compute attention within segments only, and return the model.
+
+    On NVIDIA GPUs in float16 or bfloat16 this runs torch's varlen FlashAttention-2, elsewhere SDPA for each segment.
+    Sliding windows, grouped heads, head sizes and scales of the model are kept. With LongRoPE and dynamic RoPE, each
+    document gets the frequencies of its own length. The batch must contain the segment boundaries: `cu_seq_lens_q` and
+    `max_length_q`, as `packer.collate` returns them, or `position_ids` that restart with every segment.
+
+        model = packer.attention.use(AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B", dtype="bfloat16"))
+        for batch in packer.batches(packer.load("dataset-packed-4096"), rows=4):
+            model(**batch).loss.backward()
+
+    The model can be compiled afterwards, with `torch.compile` or the Trainer's `torch_compile=True`.
+
+    The forward pass raises PackerError if its result would be wrong: with a KV cache, an attention mask, chunked layers
+    that are shorter than a segment, capped logits, attention sinks, dropout, or missing boundaries.
+
+    Args:
+        model: model to switch.
+        rows_are_documents: whether batches without boundaries are accepted, each of whose rows is then one document, as
+            in an evaluation of single documents.
+
+    Raises:
+        PackerError: the model's attention cannot be replaced; torch or transformers is not installed; or transformers
+            is too old.
+    """
     name, text = register(), model.config.get_text_config()
     parts = [part for part in model.config.sub_configs if getattr(model.config, part) is text]
     model.set_attn_implementation({parts[0]: name} if parts else name)  # an image encoder keeps its own
@@ -181,13 +211,12 @@ def attention(
         device=query.device,
     )
     _check_layer(module, sliding_window, found.longest)
-    flat = [_kernel_dtype(tensor, value).transpose(1, 2).flatten(0, 1) for tensor in (query, key, value)]
+    query, key, value = (_kernel_dtype(tensor, value).transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
     attended = segment_attention(
-        flat[0],
-        flat[1],
-        flat[2],
-        found.cu_seqlens,
-        found.longest,
+        query,
+        key,
+        value,
+        *found,
         causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
         window=sliding_window,
         scale=scaling,
