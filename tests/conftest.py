@@ -108,6 +108,14 @@ def _one_thread():
         torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_lines_of_progress():
+    """No line of progress every 15 seconds, of a command that takes that long on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("packer.cli.progress_bars.INTERVAL", float("inf"))
+        yield
+
+
 @pytest.fixture
 def no_gpu(monkeypatch):
     """Torch without a GPU: results are compared with those of the CPU."""

@@ -73,8 +73,6 @@ def test_the_blocks_of_a_page_run(name, page_data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    # while kernels are compiled, lines of progress would get into the output
-    monkeypatch.setattr("packer.cli.progress_bars.INTERVAL", float("inf"))
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     for page in (name, *(page for page, start in CONTINUED.items() if start == name)):
         run_page(ROOT / page)
