@@ -1,4 +1,4 @@
-"""Run tasks in processes of this machine: for work that holds the interpreter's lock, such as rendering chats.
+"""Run tasks in processes of this machine: for work that holds the interpreter's lock, or that a fork cannot do.
 
 The processes are fresh interpreters, not forks, because this one has threads; and they do not import its main module,
 as `multiprocessing` does, because that may be a script that packs without asking for its `__name__`.
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
@@ -40,9 +40,10 @@ class Processes(Engine):
     ) -> Iterator[Result]:
         """Run tasks in processes. Their errors are raised as they are; a process that was killed is a PackerError."""
         content = pickle.dumps(task)
-        idle: SimpleQueue[_Process] = SimpleQueue()
-        threads = self.threads(len(numbers))
-        started = [_Process(content, threads) for _ in range(min(self.workers, len(numbers)))]
+        idle: SimpleQueue[TaskProcess] = SimpleQueue()
+        # the library of tokenizers would start a thread for each core in every process
+        threads = {"RAYON_NUM_THREADS": str(self.threads(len(numbers)))}
+        started = [TaskProcess(content, threads) for _ in range(min(self.workers, len(numbers)))]
         for process in started:
             idle.put(process)
 
@@ -50,6 +51,11 @@ class Processes(Engine):
             process = idle.get()
             try:
                 return process.call(number, raise_if_cancelled)
+            except ProcessEndedError as error:
+                raise PackerError(
+                    f"a process that tokenizes ended ({error}): if memory is short, set fewer --workers, and repeat "
+                    "the same command: it resumes where it stopped"
+                ) from None
             finally:
                 idle.put(process)
 
@@ -60,13 +66,19 @@ class Processes(Engine):
                 process.end()
 
 
-class _Process:
-    """A process that runs a pickled task, and ends when this end of its pipe is closed."""
+class ProcessEndedError(Exception):
+    """A process ended before it answered; the message is the signal, or its exit code."""
 
-    def __init__(self, content: bytes, threads: int) -> None:
+
+class TaskProcess:
+    """A process that runs a pickled task, and ends when this end of its pipe is closed.
+
+    It has the environment variables of this process, and those in `defaults` that this process does not have.
+    """
+
+    def __init__(self, content: bytes, defaults: Mapping[str, str] | None = None) -> None:
         self._pipe, theirs = Pipe()
-        # the library of tokenizers would start a thread for each core in every process
-        variables = {"RAYON_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        variables = {**(defaults or {}), **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         with theirs:
             fd = theirs.fileno()
             words = [sys.executable, "-c", _SERVE, str(fd)]
@@ -76,23 +88,19 @@ class _Process:
             )
         self._content: bytes | None = content
 
-    def call(self, number: int, raise_if_cancelled: Callable[[], None]) -> Any:
-        """Run the task for a number; return its result, or raise its error."""
+    def call(self, argument: object, raise_if_cancelled: Callable[[], None] = lambda: None) -> Any:
+        """Run the task for an argument; return its result, or raise its error."""
         try:
             if self._content is not None:
                 self._pipe.send_bytes(self._content)
                 self._content = None
-            self._pipe.send(number)
+            self._pipe.send(argument)
             while not self._pipe.poll(_POLL):
                 raise_if_cancelled()
             result, error = self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = self._process.wait()
-            how = signal.Signals(-code).name if code < 0 else f"code {code}"
-            raise PackerError(
-                f"a process that tokenizes ended ({how}): if memory is short, set fewer --workers, and repeat the same "
-                "command: it resumes where it stopped"
-            ) from None
+            raise ProcessEndedError(signal.Signals(-code).name if code < 0 else f"code {code}") from None
         if error is not None:
             raise error
         return result
@@ -104,7 +112,7 @@ class _Process:
 
 
 def serve(fd: int) -> None:
-    """Run tasks in a process that `Processes` started, until the other end of the pipe is closed."""
+    """Run a task in a process that `TaskProcess` started, until the other end of the pipe is closed."""
     pipe = Connection(fd)
     received: SimpleQueue[Any] = SimpleQueue()
 
@@ -117,7 +125,7 @@ def serve(fd: int) -> None:
             os._exit(1)
 
     threading.Thread(target=receive, daemon=True).start()
-    task: Callable[[int], object] = pickle.loads(received.get())
+    task: Callable[[Any], object] = pickle.loads(received.get())
     while True:
         try:
             pipe.send((task(received.get()), None))

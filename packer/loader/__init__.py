@@ -24,8 +24,7 @@ Rows, or raw examples, to the batch of a trainer; everything is NumPy until the 
 Shards in a cache folder on the node's disk, of a dataset in object storage or an index whose source is there. There is
 no server: processes agree by locks on files, which the system releases when a process ends.
 
-    cached_dataset.py       a dataset that is read through the cache: opens its shards, and fetches those that follow
-    shard_cache.py          the shards of a generation: each is fetched by one process, while others wait
+    shard_cache.py          shards of a dataset: each is fetched by one process, ahead if possible, while others wait
     cache_space.py          how much shards may take, which are evicted for others, and the files in the folder
     downloaded_shards.py    what is fetched from object storage: the manifest, and shards
 

@@ -27,8 +27,8 @@ from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
-    from packer.loader.cached_dataset import CachedDataset
     from packer.loader.index_tokens import GenerationTokens
+    from packer.loader.shard_cache import CachedDataset
     from packer.sources.open_sources import SourceLike
 
 _T = TypeVar("_T")
@@ -97,8 +97,8 @@ class PackedDataset:
         path, key, tokens = opening.path, None, opening.tokens
         self._cached: CachedDataset | None = None
         if isinstance(path, RemotePath):
-            from packer.loader.cached_dataset import CachedDataset
             from packer.loader.downloaded_shards import DownloadedShards, read_cached_manifest
+            from packer.loader.shard_cache import CachedDataset
 
             found, key = read_cached_manifest(path, opening.cache.folder, opening.key)
             manifest = first_generations(found, opening.generations)

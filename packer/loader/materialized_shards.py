@@ -25,10 +25,10 @@ from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.inputs.document_errors import reading
 from packer.loader.cache_space import CacheOptions
-from packer.loader.cached_dataset import CachedDataset
 from packer.loader.downloaded_shards import DownloadedShards
 from packer.loader.index_tokens import GenerationTokens, IndexTokens
 from packer.loader.open_shards import OpenShard
+from packer.loader.shard_cache import CachedDataset
 from packer.shards.generations import keys_of, parts_of
 from packer.shards.manifest import Manifest
 from packer.shards.shard_table import ShardTable

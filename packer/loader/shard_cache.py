@@ -1,16 +1,16 @@
-"""Shards of a generation in the cache of a node: each is fetched by one process, and locked while others read it."""
+"""Shards in the cache of a node: each is fetched by one process, ahead if possible, and locked while others read it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pickle
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.facts import ShardEntry
-from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock
+from packer.loader.cache_space import CacheOptions, CacheSpace, sidecar_path, try_lock
+from packer.loader.open_shards import OpenShard
+from packer.options import byte_size
+from packer.processes import ProcessEndedError, TaskProcess
+from packer.shards.generations import parts_of
+from packer.shards.manifest import Manifest
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath
 from packer.stores.file_locks import FileLock
@@ -73,6 +78,8 @@ class ShardCache:
         self.space = space
         self._pid = os.getpid()
         self._checked: set[str] = set()  # names of shards that this process has fetched or hashed
+        self._process: tuple[int, TaskProcess] | None = None  # what writes for a forked process, given its id
+        self._asking = threading.Lock()
 
     def hold(self, entry: ShardEntry, *, give_up_one: Callable[[], bool]) -> tuple[FileLock, ShardEntry]:
         """Return a lock, with which a shard stays in the cache, and its entry with the size of the file.
@@ -80,25 +87,11 @@ class ShardCache:
         A shard that is not there is fetched. If there is no room, `give_up_one` releases a shard that this process does
         not need any more, and returns whether there was one.
         """
-
-        def reserve() -> Path:
-            deadline = time.monotonic() + ROOM_PATIENCE
-            path, size = self.folder / entry.file, self._size(entry)
-            while (part := self.space.reserve(path, size, displace=True)) is None:
-                if give_up_one():
-                    continue
-                if time.monotonic() > deadline:
-                    raise self.space.shortage(path, size)
-                time.sleep(_PAUSE)
-            return part
-
         with _local_errors(self.space.folder):
-            held = self._locked(entry)
-            if held is None:
-                with self._fetching(entry):
-                    held = self._locked(entry) or self._fetched(entry, reserve)  # another process may have fetched it
-            assert held is not None
-            return held
+            if (held := self._locked(entry)) is not None:
+                return held
+            with self._fetching(entry):  # another process may have fetched it meanwhile
+                return self._locked(entry) or self._fetched(entry, self._reserved(entry, give_up_one))
 
     def fetch_ahead(self, entry: ShardEntry) -> bool:
         """Fetch a shard that is not needed yet, if there is room; return whether there was."""
@@ -109,11 +102,10 @@ class ShardCache:
                 if fetching is None:
                     return True  # another process fetches it
                 with fetching:
-                    held = self._fetched(
-                        entry, lambda: self.space.reserve(self.folder / entry.file, self._size(entry), displace=False)
-                    )
-        if held is None:
-            return False
+                    part = self.space.reserve(self.folder / entry.file, self._size(entry), displace=False)
+                    if part is None:
+                        return False
+                    held = self._fetched(entry, part)
         held[0].release()
         return True
 
@@ -127,6 +119,18 @@ class ShardCache:
 
     def _size(self, entry: ShardEntry) -> int:
         return int(self.provider.sizes(ShardTable.of([entry]))[0])
+
+    def _reserved(self, entry: ShardEntry, give_up_one: Callable[[], bool]) -> Path:
+        """Return a file to write a shard to, for which shards are evicted; wait until there is room."""
+        deadline = time.monotonic() + ROOM_PATIENCE
+        path, size = self.folder / entry.file, self._size(entry)
+        while (part := self.space.reserve(path, size, displace=True)) is None:
+            if give_up_one():
+                continue
+            if time.monotonic() > deadline:
+                raise self.space.shortage(path, size)
+            time.sleep(_PAUSE)
+        return part
 
     def _beside(self, entry: ShardEntry, ending: str) -> Path:
         """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""
@@ -179,17 +183,13 @@ class ShardCache:
                 found.append((state.st_blocks, state.st_mtime_ns))
         return found
 
-    def _fetched(self, entry: ShardEntry, reserve: Callable[[], Path | None]) -> tuple[FileLock, ShardEntry] | None:
-        """Fetch a shard into a file that `reserve` returns; return what `hold` does, or None if there is no room."""
-        path, part = self.folder / entry.file, reserve()
-        if part is None:
-            return None
+    def _fetched(self, entry: ShardEntry, part: Path) -> tuple[FileLock, ShardEntry]:
+        """Fetch a shard into a file that was reserved for it; return what `hold` does."""
+        path = self.folder / entry.file
         try:
-            if self._pid == os.getpid():
-                self.provider.write(entry, part)
-            else:  # the threads that make requests do not survive a fork
-                write_in_subprocess(self.provider, entry, part)
-            _sync(part)
+            self._write(entry, part)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
             with self.space.mutex():  # nothing is evicted before it is locked
                 part.rename(path)
                 lock, found = try_lock(path, shared=True, create=False), self.provider.found(path, entry, intact=False)
@@ -200,10 +200,25 @@ class ShardCache:
         finally:
             part.unlink(missing_ok=True)
 
+    def _write(self, entry: ShardEntry, part: Path) -> None:
+        """Have the provider write a shard: in another process after a fork, which no thread for requests survives."""
+        if self._pid == os.getpid():
+            self.provider.write(entry, part)
+            return
+        with self._asking:
+            if self._process is None or self._process[0] != os.getpid():
+                self._process = os.getpid(), TaskProcess(pickle.dumps(partial(_write_shard, self.provider)))
+            try:
+                self._process[1].call((entry, part))
+            except ProcessEndedError as error:
+                self._process = None
+                raise PackerError(
+                    f"{self.provider.folder / entry.file}: the process that fetches it ended ({error})"
+                ) from None
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+
+def _write_shard(provider: ShardProvider, request: tuple[ShardEntry, Path]) -> None:
+    provider.write(*request)
 
 
 @contextlib.contextmanager
@@ -220,92 +235,117 @@ def _local_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-_COMMAND = "from packer.loader.shard_cache import main; main()"
+class CachedDataset:
+    """A dataset that is read through the cache: shards are fetched when they are needed, or ahead.
 
+    `providers` has, for each generation, the name of its folder in the cache, and what fetches its shards.
+    """
 
-def write_in_subprocess(provider: ShardProvider, entry: ShardEntry, to: Path) -> None:
-    """Write a shard as `ShardProvider.write` does, in another process; if this ends, that is a PackerError, too."""
-    global _process
-    with _starting:
-        process = _process
-        if process is None or not process.is_usable:
-            process = _process = _FetchProcess()
-    process.write(provider, entry, to)
-
-
-class _FetchProcess:
-    """The process that writes shards for this one, one after the other."""
-
-    def __init__(self) -> None:
+    def __init__(
+        self, manifest: Manifest, providers: Sequence[tuple[str, ShardProvider]], options: CacheOptions
+    ) -> None:
+        space = CacheSpace(options.folder, options.limit)
+        self._manifest = manifest
+        self._limit = options.limit
+        self._caches = [ShardCache(provider, key, space) for key, provider in providers]
+        parts = zip(parts_of(manifest), providers, strict=True)
+        self._sizes = np.concatenate([provider.sizes(part.shards) for part, (_, provider) in parts])
+        largest = int(self._sizes.max())
+        if options.limit is not None and options.limit < largest:
+            raise PackerError(
+                f"cache_bytes is {byte_size(options.limit)}, and {providers[0][1].folder} has shards of "
+                f"{byte_size(largest)}: raise cache_bytes"
+            )
+        self._ahead: ReadAhead | None = None
+        self._wanted: tuple[Sequence[int], Sequence[int]] = (), ()
         self._pid = os.getpid()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-        self._sent: list[ShardProvider] = []
-        self._asking = threading.Lock()
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether it is a process of this one, and runs."""
-        return self._pid == os.getpid() and self._process.poll() is None
+    def open(self, number: int, give_up_one: Callable[[], bool]) -> OpenShard:
+        """Map a shard, given its number; fetch it if it is not in the cache, for which `give_up_one` may make room."""
+        cache, entry = _find(number, self._manifest, self._caches)
+        lock, found = cache.hold(entry, give_up_one=give_up_one)
+        try:
+            return OpenShard(cache.folder, found, self._manifest, lock)
+        except PackerError as error:
+            lock.release()
+            raise PackerError(str(error).replace(str(cache.folder), str(cache.provider.folder))) from error
 
-    def write(self, provider: ShardProvider, entry: ShardEntry, to: Path) -> None:
-        with self._asking:
-            number = next((number for number, sent in enumerate(self._sent) if sent is provider), len(self._sent))
-            is_new = number == len(self._sent)
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            try:
-                pickle.dump((number, provider if is_new else None, entry, to), self._process.stdin)
-                self._process.stdin.flush()
-                failure = pickle.load(self._process.stdout)
-            except (OSError, EOFError, pickle.UnpicklingError):
-                raise PackerError(f"{provider.folder / entry.file}: {self._end()}") from None
-            if is_new:
-                self._sent.append(provider)
-        if failure is not None:
-            raise failure
+    def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
+        """Fetch shards that are read now, then upcoming ones, in the background, and keep them until others are named.
 
-    def _end(self) -> str:
-        """Wait until the process has ended; return how it did."""
-        status = self._process.wait()
-        self._errors.seek(0)
-        text = " ".join(self._errors.read().decode(errors="replace").split())[-300:]
-        return f"the process that fetches it ended with {status} ({text})"
+        If those that are read now do not fit into the cache together, this is a PackerError.
+        """
+        if (shards, upcoming) == self._wanted:
+            return
+        size, limit = int(self._sizes[list(shards)].sum()), self._limit
+        if limit is not None and size > limit:
+            raise PackerError(
+                f"cache_bytes is {byte_size(limit)}, and the {len(shards)} shards that this rank reads together "
+                f"have {byte_size(size)}: raise cache_bytes, or choose fewer lanes or a smaller window"
+            )
+        if self._ahead is None or self._pid != os.getpid():  # a thread does not survive a fork
+            self._ahead, self._pid = ReadAhead(self._manifest, self._caches), os.getpid()
+            weakref.finalize(self, self._ahead.want, ())
+        self._ahead.want([*shards, *upcoming])
+        self._wanted = shards, upcoming
 
 
-_process: _FetchProcess | None = None
-_starting = threading.Lock()
+def _find(number: int, manifest: Manifest, caches: Sequence[ShardCache]) -> tuple[ShardCache, ShardEntry]:
+    """Return the cache of the generation of a shard, and the entry of the shard."""
+    return caches[bisect_right(manifest.shard_ends, number)], manifest.shards[number]
 
 
-def main() -> None:
-    """Answer the requests on the standard input with None or an error, until it ends."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else is printed is no answer
-    providers: list[ShardProvider] = []
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+_RETRY_PAUSE = 0.5  # seconds until a shard that did not fit into the cache is tried again
+_IDLE = 10.0  # seconds after which the thread ends; it starts again when there is something to do
+
+
+class ReadAhead:
+    """Shards that are wanted soon, fetched one after the other.
+
+    Errors are not raised here: whoever needs the shard fetches it again, and raises its error then. It does not
+    refer to the dataset, which may end before its thread. `caches` has the cache of each generation.
+    """
+
+    def __init__(self, manifest: Manifest, caches: Sequence[ShardCache]) -> None:
+        self._manifest = manifest
+        self._caches = caches
+        self._changed = threading.Condition()
+        self._missing: list[int] = []  # wanted, and perhaps not in the cache yet
+        self._locks: dict[int, FileLock | None] = {}  # of all shards that are wanted
+        self._is_running = False
+
+    def want(self, shards: Sequence[int]) -> None:
+        """Replace the shards that are wanted, the most urgent first."""
+        with self._changed:
+            for shard in [shard for shard in self._locks if shard not in shards]:
+                lock = self._locks.pop(shard)
+                if lock is not None:
+                    lock.release()
+            self._missing = [shard for shard in shards if shard in self._missing or shard not in self._locks]
+            for shard in [shard for shard in shards if shard not in self._locks]:
+                cache, entry = _find(shard, self._manifest, self._caches)
+                self._locks[shard] = cache.announce(entry)
+            if self._missing and not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="packer read ahead", daemon=True).start()
+            self._changed.notify()
+
+    def _run(self) -> None:
         while True:
+            with self._changed:
+                if not self._missing:
+                    self._changed.wait(_IDLE)
+                if not self._missing:
+                    self._is_running = False
+                    return
+                shard = self._missing[0]
             try:
-                number, provider, entry, to = pickle.load(sys.stdin.buffer)
-            except EOFError:
-                return
-            if provider is not None:
-                providers[number:] = [provider]
-            pickle.dump(_failure(providers[number], entry, to), answers)
-            answers.flush()
-
-
-def _failure(provider: ShardProvider, entry: ShardEntry, to: Path) -> Exception | None:
-    """Write a shard; return the error if that fails, in a form that can be pickled."""
-    try:
-        provider.write(entry, to)
-    except PackerError as error:
-        return PackerError(str(error))
-    except OSError as error:
-        return OSError(error.errno, error.strerror or str(error), error.filename)
-    return None
+                cache, entry = _find(shard, self._manifest, self._caches)
+                has_room = cache.fetch_ahead(entry)
+            except Exception:  # raised again for whoever needs the shard
+                has_room = True
+            with self._changed:
+                if not has_room:
+                    self._changed.wait(_RETRY_PAUSE)
+                elif shard in self._missing:
+                    self._missing.remove(shard)
