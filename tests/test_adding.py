@@ -75,7 +75,7 @@ def test_an_algorithm_is_an_entry(source, tmp_path):
 @pytest.fixture
 def numbers(monkeypatch, tmp_path) -> Path:
     """A file of the toy format, which is registered."""
-    toy = InputFormat(title="Numbers", endings=(".numbers",), magic=(NUMBERS,), module="tests.toy_format")
+    toy = InputFormat(title="Numbers", endings=(".numbers",), magic=(NUMBERS,), reader="tests.toy_format.NumberLines")
     monkeypatch.setitem(INPUT_FORMATS, "numbers", toy)
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "rows.numbers"

@@ -19,6 +19,18 @@ class NumberLines(Reader):
     path: Path
     fields: Mapping[str, Any]
 
+    @classmethod
+    def open(cls, path: Path, name: str) -> "NumberLines":
+        return cls(SourceFile(name=name, bytes=path.stat().st_size), path, {"text": ""})
+
+    @classmethod
+    def open_lists(cls, path: Path, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
+        return decoded_lists(cls.open(path, name), columns, has_labels=False)
+
+    @classmethod
+    def column_names(cls, path: Path, name: str, usable: str | None = None) -> list[str]:
+        return ["input_ids"]
+
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         yield self.path.read_bytes().removeprefix(NUMBERS), self.file.bytes
 
@@ -31,15 +43,3 @@ class NumberLines(Reader):
             return Batch([pa.array(lines, pa.list_(pa.int64()))], None, block[1])
 
         return decode
-
-
-def open_lists(path: Path, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
-    return decoded_lists(open_records(path, name), columns, has_labels=False)
-
-
-def open_records(path: Path, name: str) -> NumberLines:
-    return NumberLines(SourceFile(name=name, bytes=path.stat().st_size), path, {"text": ""})
-
-
-def column_names(path: Path, name: str, usable: str | None = None) -> list[str]:
-    return ["input_ids"]

@@ -8,8 +8,7 @@ Files, found and opened:
 
     file_search.py       files in a folder, by a glob, in a split, or at several paths
     hugging_face.py      files or tables of saved datasets, `datasets` objects and the Hub
-    file_access.py       opens and decompresses a file; refuses pipes and devices
-    formats.py           the registry of formats
+    formats.py           the registry of formats; refuses pipes and devices
 
 A reader for each format:
 
@@ -19,8 +18,7 @@ A reader for each format:
     json_files.py        JSON: an object per line, or one array
     line_blocks.py       blocks of whole lines, of files of lines and of arrays; the object on a line
     json_lists.py        a block to token lists; lines that cannot be used
-    csv_files.py         CSV
-    text_files.py        one document per file
+    text_files.py        CSV, and plain text with one document per file
 
 Arrow, whose lists are addressed in place and not copied:
 

@@ -52,6 +52,47 @@ class ArrowReader(TableReader):
     indices: NDArray[Any] | None = None
     """Record i is row indices[i] of the record batches; None for row i."""
 
+    @classmethod
+    def open(cls, path: AnyPath, name: str) -> ArrowReader:
+        """Map a stream or file and count its records."""
+        with reading(name):
+            file = _file(path, name)
+            buffer = map_file(path)
+            if isinstance(path, RemotePath):
+                rows, whole = headers_of(path)
+            else:
+                rows, whole = 0, False
+                for batch, _, _ in placed_batches(buffer, name, ()):
+                    rows += len(batch)
+                    whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
+        fields, per_block = schema_of(buffer), rows_per_block(file, rows)
+        return cls(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=whole)
+
+    @classmethod
+    def open_lists(
+        cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False
+    ) -> MappedLists | DecodedInput:
+        """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped."""
+        with reading(name):
+            file = _file(path, name)
+            fields = schema_of(map_file(path))
+            has_labels = find_columns(fields, name, columns)
+            is_plain = all(
+                plain_type(kind).equals(kind) for kind in (fields.field(name).type for name in columns.extra)
+            )
+            mapped, rows = _map_lists(path, file, columns, has_labels=has_labels)
+        if mapped is not None and is_plain:
+            return mapped
+        per_block = rows_per_block(file, rows, 4 * LISTS, LIST_ROWS)
+        reader = cls(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=mapped is None)
+        return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
+
+    @classmethod
+    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+        """Return the column names of a stream or file; none if it is empty."""
+        with reading(name):
+            return list(schema_of(map_file(path)).names) if path.stat().st_size else []
+
     def cut(self, size: int) -> Sequence[ArrowReader]:
         """Cut into runs of equally many records; a compressed file stays whole."""
         pieces = 1 if self.whole else max(1, min(self.file.bytes // size, self.rows))
@@ -121,21 +162,6 @@ class ArrowReader(TableReader):
             yield from pa.Table.from_batches(taken).combine_chunks().to_batches()
 
 
-def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> MappedLists | DecodedInput:
-    """Map the token lists of a stream or file, or prepare to decode them if they cannot be mapped."""
-    with reading(name):
-        file = _file(path, name)
-        fields = schema_of(map_file(path))
-        has_labels = find_columns(fields, name, columns)
-        is_plain = all(plain_type(kind).equals(kind) for kind in (fields.field(name).type for name in columns.extra))
-        mapped, rows = _map_lists(path, file, columns, has_labels=has_labels)
-    if mapped is not None and is_plain:
-        return mapped
-    per_block = rows_per_block(file, rows, 4 * LISTS, LIST_ROWS)
-    reader = ArrowReader(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=mapped is None)
-    return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
-
-
 def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> DecodedInput:
     """Return mapped lists as an input that decodes them each time they are read, so that steps can change them."""
     (store,) = lists.stores
@@ -148,28 +174,6 @@ def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> Decod
         per_block=rows_per_block(lists.file, lists.rows, 4 * LISTS, LIST_ROWS),
     )
     return decoded_lists(reader, columns, has_labels=lists.has_labels, skips=skips)
-
-
-def open_records(path: AnyPath, name: str) -> ArrowReader:
-    """Map a stream or file and count its records."""
-    with reading(name):
-        file = _file(path, name)
-        buffer = map_file(path)
-        if isinstance(path, RemotePath):
-            rows, whole = headers_of(path)
-        else:
-            rows, whole = 0, False
-            for batch, _, _ in placed_batches(buffer, name, ()):
-                rows += len(batch)
-                whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
-    fields, per_block = schema_of(buffer), rows_per_block(file, rows)
-    return ArrowReader(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=whole)
-
-
-def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-    """Return the column names of a stream or file; none if it is empty."""
-    with reading(name):
-        return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 
 
 def _file(path: AnyPath, name: str) -> SourceFile:

@@ -6,7 +6,8 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -40,90 +41,49 @@ def write_stream(
     raised for a value that no type of its column holds. Unless `sync`, the stream need not survive a crash of the
     system.
     """
+    kinds: dict[str, pa.DataType] = {}  # that hold the values of all batches so far
+    made = _record_batches(batches, columns, kinds, has_labels=has_labels)
+    files: list[Path] = []
     with atomic_write(path, sync=sync) as temporary:
-        parts = _Parts(temporary, columns, has_labels=has_labels)
         try:
-            for batch in batches:
-                parts.write(batch)
-            return parts.join()
+            for schema, run in groupby(made, key=attrgetter("schema")):
+                files.append(temporary.with_name(f"{temporary.name}.{len(files)}"))
+                with closing(HashingFile(files[-1])) as file:
+                    with pa.ipc.new_stream(file, schema) as writer:
+                        for batch in run:
+                            writer.write_batch(batch)
+                    digest = file.hexdigest()
+            if len(files) > 1:
+                return rewrite(files, temporary, kinds)
+            files[0].replace(temporary)
+            return digest
         finally:
-            parts.remove()
+            for part in files:
+                part.unlink(missing_ok=True)
 
 
-class _Parts:
-    """A stream being written, with one file per run of batches whose extra columns have the same types."""
+def _record_batches(
+    batches: Iterable[Batch], columns: Columns, kinds: dict[str, pa.DataType], *, has_labels: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield documents as record batches, an empty one if there are none; extra columns have the types of their batch.
 
-    def __init__(self, path: Path, columns: Columns, *, has_labels: bool) -> None:
-        self._path = path
-        self._extra = columns.extra
-        self._tokens = [(column, pa.list_(pa.int32())) for column in columns[: 1 + has_labels]]
-        self._files: list[Path] = []
-        self._file: HashingFile | None = None
-        self._writer: pa.RecordBatchStreamWriter | None = None
-        self._digest = ""  # of the last file closed
-        self._last_kinds: dict[str, pa.DataType] = {}  # of the extra columns, in the last file
-        self._kinds: dict[str, pa.DataType] = {}  # that hold the values of all files
-        self.rows = 0
-
-    def write(self, batch: Batch) -> None:
-        """Append a batch; raises a DocumentError if no type holds its values and those before."""
+    `kinds` is updated to types that hold all of their values. A DocumentError is raised if there is none.
+    """
+    rows = 0
+    for batch in batches:
         for number, tokens in enumerate(batch.input_ids):
             extra = {name: chunks[number] for name, chunks in batch.extra.items()}
-            self._open(extra)
-            assert self._writer is not None
+            for name, values in extra.items():
+                kinds[name] = join_with(kinds.get(name, pa.null()), values, name, first_row=rows)
             lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
             for run in runs(tokens):
                 arrays = [*(int32_lists(array[run]) for array in lists), *(values[run] for values in extra.values())]
-                self._writer.write_batch(pa.record_batch(arrays, schema=self._schema(self._last_kinds)))
-            self.rows += len(tokens)
-
-    def _open(self, extra: dict[str, pa.Array]) -> None:
-        """Begin a file unless the last one has the same types."""
-        found = {name: values.type for name, values in extra.items()}
-        if self._writer is not None and found == self._last_kinds:
-            return
-        for name, values in extra.items():
-            kind = self._kinds.get(name, pa.null())
-            self._kinds[name] = join_with(kind, values, name, first_row=self.rows)
-        self._begin(found)
-
-    def _begin(self, kinds: dict[str, pa.DataType]) -> None:
-        self._close()
-        self._last_kinds = kinds
-        self._files.append(self._path.with_name(f"{self._path.name}.{len(self._files)}"))
-        self._file = HashingFile(self._files[-1])
-        self._writer = pa.ipc.new_stream(self._file, self._schema(kinds))
-
-    def join(self) -> str:
-        """Join all files into one stream and return its hash; a DocumentError if a value does not fit its column."""
-        if not self._files:  # no documents, so that no column has a type
-            self._kinds = dict.fromkeys(self._extra, pa.null())
-            self._begin(self._kinds)
-        self._close()
-        if self._last_kinds == self._kinds and len(self._files) == 1:
-            self._files[0].replace(self._path)
-            return self._digest
-        return rewrite(self._files, self._path, self._kinds)
-
-    def remove(self) -> None:
-        """Remove the files, even if a full disk makes closing them fail."""
-        try:
-            self._close()
-        finally:
-            for file in self._files:
-                file.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        if self._writer is not None and self._file is not None:
-            writer, self._writer = self._writer, None
-            try:
-                writer.close()
-                self._digest = self._file.hexdigest()
-            finally:
-                self._file.close()
-
-    def _schema(self, kinds: Mapping[str, pa.DataType]) -> pa.Schema:
-        return pa.schema([*self._tokens, *kinds.items()])
+                yield pa.record_batch(arrays, names=[*columns[: 1 + has_labels], *extra])
+            rows += len(tokens)
+    if not rows:
+        types = dict.fromkeys(columns.wanted(has_labels=has_labels), pa.list_(pa.int32()))
+        types |= dict.fromkeys(columns.extra, pa.null()) | kinds
+        yield pa.RecordBatch.from_pylist([], schema=pa.schema(types))
 
 
 def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataType]) -> str:

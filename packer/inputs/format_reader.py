@@ -8,18 +8,18 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from packer.errors import SourceError
+from packer.errors import PackerError, SourceError
 from packer.inputs.column_checks import require_kept
 from packer.inputs.column_types import as_plain
 from packer.inputs.decode_pool import DecodePool, pool_or_new
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Batch, Columns, DecodedSize, Input, InputFile, Places, RecordPlaces, SourceFile
 from packer.inputs.list_checks import check_lists
-from packer.stores import AnyPath
+from packer.stores import AnyPath, RemotePath
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +47,52 @@ LISTS = 1 << 22
 LIST_ROWS = 1 << 16
 """Largest number of token lists decoded at once."""
 
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+"""Codecs of compressed files, by the endings of their names."""
+
 
 class Reader(InputFile, Protocol):
     """A file of one format, or a piece of one, read in blocks of records.
 
     `blocks` cuts the file quickly, in one thread; `records` and the function that `lists` returns decode a block in any
-    thread. Subclasses may leave out every member but `file`, `path`, `fields`, `blocks` and `records`.
+    thread. Subclasses may leave out every member but `open`, `file`, `path`, `fields`, `blocks` and `records`.
+
+    The class methods take the path of a file, and its name in messages and in the manifest. They raise a `PackerError`
+    if the file cannot be read, and a `SourceError` if it is truncated or corrupt.
     """
+
+    no_lists: ClassVar[str] = ""
+    """Why files of the format hold no lists of tokens, for a message; empty if they may."""
+
+    @classmethod
+    def open(cls, path: AnyPath, name: str) -> Reader:
+        """Open a file of other records than token lists: text, or numbers."""
+
+    @classmethod
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> Input:
+        """Open a file of token lists.
+
+        Args:
+            path: the file.
+            name: its name.
+            columns: the columns to read.
+            skips: reject records that cannot be used.
+
+        Raises:
+            PackerError: a column is missing, or the format holds no lists.
+        """
+        raise PackerError(f"{name}: {cls.no_lists}: set --tokenizer, or give another format")
+
+    @classmethod
+    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+        """Return the names of the columns at the beginning of the file; none if it has no valid record.
+
+        Args:
+            path: the file.
+            name: its name.
+            usable: column that a record must have to count, if records that cannot be used are rejected.
+        """
+        return [*next(cls.open(path, name).samples(), ())]
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, object] | None:
@@ -153,6 +192,17 @@ class TableReader(Reader, Protocol):
             return Batch([batch.column(columns.input_ids)], labels, done, extra)
 
         return decode
+
+
+def open_stream(path: AnyPath) -> pa.NativeFile:
+    """Open a file for reading, be it local or in object storage."""
+    return pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.OSFile(str(path))
+
+
+def decompressed(path: AnyPath, file: pa.NativeFile) -> pa.NativeFile:
+    """Return the content of an open file, decompressed if the ending of its path says so."""
+    codec = CODECS.get(path.suffix)
+    return pa.CompressedInputStream(file, codec) if codec else file
 
 
 def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:

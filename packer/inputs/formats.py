@@ -1,27 +1,32 @@
-"""Formats of input files: how to recognize each, and the module that reads it.
+"""Formats of input files: how to recognize each, and the class that reads it.
 
-`FORMATS` is the only registry. A new format is a module with three functions and an entry here.
+`FORMATS` is the only registry. A new format is a reader class and an entry here.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from importlib import import_module
 
 from packer.errors import PackerError
 from packer.inputs.document_errors import reading
-from packer.inputs.documents import Columns, Input
 from packer.inputs.format_reader import Reader
-from packer.stores import AnyPath
+from packer.stores import AnyPath, RemotePath
+
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFormat:
-    """A format of input files: `FORMATS["parquet"].open_lists(path, "a.parquet", columns).rows`.
-
-    The functions take the path of a file and its name in messages and in the manifest. They raise a `PackerError` if
-    the file cannot be read, and a `SourceError` if it is truncated or corrupt.
-    """
+    """A format of input files: `FORMATS["parquet"].reader_class.open(path, "a.parquet").rows`."""
 
     title: str
     """Name in messages."""
@@ -38,85 +43,54 @@ class InputFormat:
     alone: bool = False
     """Whether files in a folder are read only if the folder has no files of other formats; they may be mere notes."""
 
-    no_lists: str = ""
-    """Why files hold no lists of tokens, for a message; empty if they may."""
-
-    module: str
-    """Name of the module with the functions `open_records`, `column_names` and, for lists of tokens, `open_lists`.
-
-    It is imported on first use.
-    """
+    reader: str
+    """Module and name of its reader class, such as "packer.inputs.parquet.ParquetReader"; imported on first use."""
 
     @property
     def all_endings(self) -> tuple[str, ...]:
         """All endings, of plain and compressed files."""
         return tuple(ending + after for ending in self.endings for after in ("", *self.compressed))
 
-    def open_lists(self, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> Input:
-        """Open a file of token lists.
+    @property
+    def reader_class(self) -> type[Reader]:
+        """The class whose methods `open`, `open_lists` and `column_names` open a file."""
+        module, name = self.reader.rsplit(".", 1)
+        found: type[Reader] = getattr(import_module(module), name)
+        return found
 
-        Args:
-            path: the file.
-            name: its name.
-            columns: the columns to read.
-            skips: reject records that cannot be parsed.
-
-        Raises:
-            PackerError: a column is missing, or the format holds no lists.
-        """
-        if self.no_lists:
-            raise PackerError(f"{name}: {self.no_lists}: set --tokenizer, or give another format")
-        opened: Input = import_module(self.module).open_lists(path, name, columns, skips=skips)
-        return opened
-
-    def open_records(self, path: AnyPath, name: str) -> Reader:
-        """Open a file of other records: text, or numbers."""
-        reader: Reader = import_module(self.module).open_records(path, name)
-        return reader
-
-    def column_names(self, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-        """Return the names of the columns at the beginning of the file.
-
-        Args:
-            path: the file.
-            name: its name.
-            usable: column that a record must have to count, if records that cannot be used are rejected.
-        """
-        names: list[str] = import_module(self.module).column_names(path, name, usable)
-        return names
-
-
-_READERS = "packer.inputs"
 
 FORMATS: dict[str, InputFormat] = {
     "arrow": InputFormat(
         title="Arrow",
         endings=(".arrow", ".ipc", ".feather"),
         magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file, and of a stream
-        module=f"{_READERS}.arrow_files",
+        reader="packer.inputs.arrow_files.ArrowReader",
     ),
-    "parquet": InputFormat(title="Parquet", endings=(".parquet",), magic=(b"PAR1",), module=f"{_READERS}.parquet"),
+    "parquet": InputFormat(
+        title="Parquet",
+        endings=(".parquet",),
+        magic=(b"PAR1",),
+        reader="packer.inputs.parquet.ParquetReader",
+    ),
     "jsonl": InputFormat(
         title="JSON",
         endings=(".jsonl", ".ndjson", ".json"),
         compressed=(".gz", ".zst"),
-        module=f"{_READERS}.json_files",
+        reader="packer.inputs.json_files.JsonFile",
     ),
     "csv": InputFormat(
         title="CSV",
         endings=(".csv",),
         compressed=(".gz", ".zst"),
         alone=True,
-        no_lists="CSV holds text, not lists of tokens",
-        module=f"{_READERS}.csv_files",
+        reader="packer.inputs.text_files.CsvFile",
     ),
     "text": InputFormat(
         title="text",
         endings=(".txt",),
         compressed=(".gz", ".zst"),
         alone=True,
-        no_lists="a text file holds no tokens",
-        module=f"{_READERS}.text_files",
+        reader="packer.inputs.text_files.PlainText",
     ),
 }
 """All formats by name."""
@@ -160,3 +134,25 @@ def known_formats() -> str:
         also = f", also {' '.join(each.compressed)}" if each.compressed else ""
         shown.append(f"{each.title} ({' '.join(each.endings)}{also})")
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def require_regular(path: AnyPath, name: str) -> None:
+    """Raise a PackerError unless this is a regular file, which can be read more than once; links are followed.
+
+    Reading a pipe may block, and a device may never end, so neither is opened. The path must be UTF-8, since neither
+    Arrow nor a manifest can hold another.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise PackerError(f"{os.fsencode(str(path))!r}: the name is not UTF-8; rename it") from None
+    with reading(name):
+        if isinstance(path, RemotePath):
+            path.stat()
+            return
+        mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise PackerError(
+            f"{name}: {_SPECIAL.get(stat.S_IFMT(mode), 'a special file')}, where a file is expected that can be read "
+            "more than once; write its content to a file"
+        )

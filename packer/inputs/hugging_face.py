@@ -18,8 +18,8 @@ from packer.inputs.arrow_files import ArrowReader, stream_batches
 from packer.inputs.column_checks import check_indices
 from packer.inputs.document_errors import reading
 from packer.inputs.documents import SourceFile
-from packer.inputs.file_access import require_regular
 from packer.inputs.format_reader import rows_per_block
+from packer.inputs.formats import require_regular
 from packer.inputs.token_tables import DatasetsTable, TableInMemory
 from packer.stores import AnyPath, any_path
 from packer.stores.listing import pinned

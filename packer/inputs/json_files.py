@@ -18,8 +18,7 @@ from packer.inputs.column_checks import check_per_token, require_column
 from packer.inputs.column_types import holds_numbers, infer, join
 from packer.inputs.document_errors import DocumentError, reading
 from packer.inputs.documents import Batch, Columns, Places, RowPlaces, SourceFile
-from packer.inputs.file_access import CODECS
-from packer.inputs.format_reader import DecodedInput, ListDecoder, Reader, decoded_lists, reject
+from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists, reject
 from packer.inputs.json_lists import count_lines, parse_lines
 from packer.inputs.line_blocks import (
     array_blocks,
@@ -64,6 +63,42 @@ class JsonFile(Reader):
 
     stop: int | None = None
     """Byte offset of the end of the last line; None for the end of the file, as for arrays and compressed files."""
+
+    @classmethod
+    def open(cls, path: AnyPath, name: str) -> JsonFile:
+        """Open a file of records: read the first one."""
+        return _open(path, name, format_reader.BLOCK)
+
+    @classmethod
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
+        """Open a file of token lists: read its first record.
+
+        With `skips`, records that cannot be used are rejected, and the first usable one takes the place of the first.
+        """
+        reader = _open(path, name, _BLOCK)
+        record = (_usable_record(reader, columns.input_ids, columns.labels) if skips else reader.fields) or {}
+        reader = replace(reader, fields=record)
+        if not record:
+            return decoded_lists(reader, columns, has_labels=None, skips=skips)
+        require_column(list(record), name, columns)
+        reader.require(columns.extra)
+        types = {column: _type_of(record.get(column), column) for column in columns.extra}
+        for column in columns.per_token:
+            if skips and not holds_numbers(types[column]):
+                types[column] = pa.null()
+            check_per_token(types[column], column, name)
+            types[column] = join(types[column], pa.list_(pa.null())) or types[column]
+        has_labels = record.get(columns.labels) is not None
+        return decoded_lists(replace(reader, types=types), columns, has_labels=has_labels, skips=skips)
+
+    @classmethod
+    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+        """Return the names of the fields of the first record.
+
+        With a column as `usable`, the first record with a list in it counts, or else the first valid one.
+        """
+        reader = _open(path, name, _BLOCK)
+        return list((reader.fields if usable is None else _usable_record(reader, usable)) or {})
 
     def cut(self, size: int) -> Sequence[Reader]:
         """Cut a plain file between lines, near multiples of `size`; an array or a compressed file stays whole."""
@@ -154,42 +189,6 @@ class JsonFile(Reader):
                 count = len(numbers)
             row, line = row - count, line + block.count(b"\n")
         raise AssertionError(row)
-
-
-def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
-    """Open a file of token lists: read its first record.
-
-    With `skips`, records that cannot be used are rejected, and the first usable one takes the place of the first.
-    """
-    reader = _open(path, name, _BLOCK)
-    record = (_usable_record(reader, columns.input_ids, columns.labels) if skips else reader.fields) or {}
-    reader = replace(reader, fields=record)
-    if not record:
-        return decoded_lists(reader, columns, has_labels=None, skips=skips)
-    require_column(list(record), name, columns)
-    reader.require(columns.extra)
-    types = {column: _type_of(record.get(column), column) for column in columns.extra}
-    for column in columns.per_token:
-        if skips and not holds_numbers(types[column]):
-            types[column] = pa.null()
-        check_per_token(types[column], column, name)
-        types[column] = join(types[column], pa.list_(pa.null())) or types[column]
-    has_labels = record.get(columns.labels) is not None
-    return decoded_lists(replace(reader, types=types), columns, has_labels=has_labels, skips=skips)
-
-
-def open_records(path: AnyPath, name: str) -> JsonFile:
-    """Open a file of records: read the first one."""
-    return _open(path, name, format_reader.BLOCK)
-
-
-def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-    """Return the names of the fields of the first record.
-
-    With a column as `usable`, the first record with a list in it counts, or else the first valid one.
-    """
-    reader = _open(path, name, _BLOCK)
-    return list((reader.fields if usable is None else _usable_record(reader, usable)) or {})
 
 
 def _open(path: AnyPath, name: str, block: int) -> JsonFile:

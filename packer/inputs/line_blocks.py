@@ -16,7 +16,7 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.inputs import document_errors
 from packer.inputs.document_errors import DocumentError, reading, too_long
-from packer.inputs.file_access import decompressed, open_stream
+from packer.inputs.format_reader import decompressed, open_stream
 from packer.stores import AnyPath
 
 MOST_BLANK = 1 << 28

@@ -52,6 +52,26 @@ class ParquetReader(TableReader):
     holds_lists: bool
     """Whether the file is read as token lists, so that larger blocks are decoded at once."""
 
+    @classmethod
+    def open(cls, path: AnyPath, name: str) -> ParquetReader:
+        """Open a file of records: read its footer."""
+        with reading(name), _open_footer(path) as parquet:
+            return _reader(parquet, path, name)
+
+    @classmethod
+    def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
+        """Open a file of token lists: read its footer."""
+        with reading(name), _open_footer(path) as parquet:
+            has_labels = find_columns(parquet.schema_arrow, name, columns)
+            reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
+        return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
+
+    @classmethod
+    def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
+        """Return the column names of a file."""
+        with reading(name), _open_footer(path) as parquet:
+            return list(parquet.schema_arrow.names)
+
     @property
     def rows(self) -> int:
         """Number of rows in this run."""
@@ -116,26 +136,6 @@ class ParquetReader(TableReader):
     @property
     def _own(self) -> tuple[RowGroup, ...]:
         return self.every[self.run.start : self.run.stop]
-
-
-def open_lists(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
-    """Open a file of token lists: read its footer."""
-    with reading(name), _open_footer(path) as parquet:
-        has_labels = find_columns(parquet.schema_arrow, name, columns)
-        reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
-    return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
-
-
-def open_records(path: AnyPath, name: str) -> ParquetReader:
-    """Open a file of records: read its footer."""
-    with reading(name), _open_footer(path) as parquet:
-        return _reader(parquet, path, name)
-
-
-def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-    """Return the column names of a file."""
-    with reading(name), _open_footer(path) as parquet:
-        return list(parquet.schema_arrow.names)
 
 
 def _reader(

@@ -1,28 +1,118 @@
-"""Plain text files: each file is one document, in the column `text`."""
+"""Text in CSV files, whose first line names the columns, and in plain files, each of which is one document."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeAlias
 
-from packer.errors import PackerError
-from packer.inputs.document_errors import DocumentError, reading
+from packer.errors import PackerError, SourceError
+from packer.inputs import document_errors, format_reader
+from packer.inputs.document_errors import DocumentError, reading, too_long
 from packer.inputs.documents import SourceFile
-from packer.inputs.file_access import decompressed, open_stream
-from packer.inputs.format_reader import Reader, reject
+from packer.inputs.format_reader import ROWS, Reader, decompressed, open_stream, reject
 from packer.stores import AnyPath
 
 COLUMN = "text"
+"""Column of a plain text file."""
+
+_Record: TypeAlias = dict[str, str] | DocumentError
+"""A record, or the error for one with another number of fields than the header."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvFile(Reader):
+    """A CSV file of text records, plain or compressed; every value is a string."""
+
+    no_lists: ClassVar[str] = "CSV holds text, not lists of tokens"
+    file: SourceFile
+    path: AnyPath
+    fields: Mapping[str, str] | None = None
+    """First record; None if there is no record."""
+
+    fault: SourceError | None = None
+    """Error for the first record if it is not valid."""
+
+    @classmethod
+    def open(cls, path: AnyPath, name: str) -> CsvFile:
+        """Open a CSV file: read its header and its first record."""
+        with reading(name):
+            reader = cls(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
+        try:
+            first, _ = next(reader.parsed(), (None, 0))
+        except DocumentError as error:
+            raise SourceError(f"document 0 ({name} row 0): {error.message}") from None
+        if isinstance(first, DocumentError):
+            first.place = f"{name} row 0"
+            return replace(reader, fault=first.in_source(0))
+        return replace(reader, fields=first)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[_Record], int]]:
+        """Yield records, about `BLOCK` characters at a time, with the bytes of the file read so far.
+
+        A DocumentError for wrong quotes or bytes that are not UTF-8 has the index of the record in its block.
+        """
+        block: list[_Record] = []
+        size = done = 0
+        try:
+            for record, done in self.parsed():
+                block.append(record)
+                size += 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
+                if size >= format_reader.BLOCK or len(block) == ROWS:
+                    yield block, done
+                    block, size = [], 0
+        except DocumentError as error:
+            raise error.at(len(block)) from None
+        if block:
+            yield block, done
+
+    def parsed(self) -> Iterator[tuple[_Record, int]]:
+        """Yield the records one by one, each with the bytes of the file read so far."""
+        with reading(self.file.name), open_stream(self.path) as file:
+            stream = io.BufferedReader(decompressed(self.path, file), 1 << 20)
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            for record in _records(text, self.file.name):
+                yield record, file.tell()
+
+    def records(
+        self, block: list[_Record], columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> list[dict[str, str]]:
+        """Return the records, which are parsed already."""
+        records: list[dict[str, str]] = []
+        for row, record in enumerate(block):
+            if isinstance(record, DocumentError):
+                reject(record.at(row), rejected)
+            records.append({} if isinstance(record, DocumentError) else record)
+        return records
+
+    def samples(self, having: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
+        """Yield the valid records."""
+        return (record for record, _ in self.parsed() if not isinstance(record, DocumentError))
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Check that the header names each of these columns."""
+        for column in columns:
+            if self.fields is not None and column not in self.fields:
+                raise PackerError(f"{self.file.name}: no column '{column}' (found: {', '.join(self.fields)})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainText(Reader):
-    """A file whose whole content is one document."""
+    """A file whose whole content is one document, in the column `text`."""
 
+    no_lists: ClassVar[str] = "a text file holds no tokens"
     file: SourceFile
     path: AnyPath
     fields: Mapping[str, str] = field(default_factory=lambda: {COLUMN: ""})
     rows: int = 1
+
+    @classmethod
+    def open(cls, path: AnyPath, name: str) -> PlainText:
+        """Open a text file, without reading it."""
+        with reading(name):
+            return cls(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         """Yield the content of the file."""
@@ -47,12 +137,43 @@ class PlainText(Reader):
                 raise PackerError(f"{self.file.name}: a text file has no column '{column}': leave it out")
 
 
-def open_records(path: AnyPath, name: str) -> PlainText:
-    """Open a text file, without reading it."""
-    with reading(name):
-        return PlainText(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
+def _records(text: io.TextIOWrapper, name: str) -> Iterator[_Record]:
+    """Yield the records after the header, or the errors for them; blank lines are ignored."""
+    csv.field_size_limit(document_errors.MOST_RECORD)
+    header: list[str] | None = None
+    count = size = 0
 
+    def lines() -> Iterator[str]:
+        nonlocal size
+        while line := text.readline(document_errors.MOST_RECORD + 1):
+            size += len(line)
+            if size > document_errors.MOST_RECORD:
+                raise DocumentError(count, f"line {rows.line_num + 1}: {too_long('characters')}")
+            yield line
 
-def column_names(path: AnyPath, name: str, usable: str | None = None) -> list[str]:
-    """Return the name of the only column."""
-    return [COLUMN]
+    rows = csv.reader(lines(), strict=True)
+    try:
+        for row in rows:
+            size = 0
+            if not row:
+                continue
+            if header is None:
+                header = row
+                if len(set(header)) < len(header):
+                    twice = next(column for column in header if header.count(column) > 1)
+                    raise SourceError(f"{name}: the header names the column '{twice}' twice; rename one of them")
+                continue
+            if len(row) != len(header):
+                yield DocumentError(
+                    count,
+                    f"line {rows.line_num} ends a record of {len(row)} field(s), and the header names {len(header)}; "
+                    "quote fields that hold commas or line breaks",
+                    reason="unreadable",
+                )
+            else:
+                yield dict(zip(header, row, strict=True))
+            count += 1
+    except csv.Error as error:
+        raise DocumentError(count, f"line {rows.line_num}: not valid CSV: {error}") from None
+    except UnicodeDecodeError as error:
+        raise DocumentError(count, f"invalid UTF-8 after line {rows.line_num} ({error.reason})") from None

@@ -12,7 +12,7 @@ from typing import TypedDict, cast
 
 from packer.errors import PackerError
 from packer.gather import list_lengths
-from packer.inputs.arrow_files import open_lists
+from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.decode_pool import DecodePool
 from packer.inputs.decoded_streams import COLUMNS, atomic_write
 from packer.inputs.document_errors import DocumentError, reading, reading_copy
@@ -144,7 +144,7 @@ class Piece(NotedFile):
     def open(self, columns: Columns | None = None) -> MappedLists:
         """Map the stream, with all of its columns or some of them."""
         with reading_copy(self.path.parent, self.input.file.name):
-            opened = open_lists(self.path, str(self.path), columns or self.columns)
+            opened = ArrowReader.open_lists(self.path, str(self.path), columns or self.columns)
             assert isinstance(opened, MappedLists)
             return opened
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from packer.errors import PackerError
 from packer.inputs.document_errors import reading
-from packer.inputs.file_access import require_regular
 from packer.inputs.file_search import files_in, files_of_split, join_files, matches_of, splits_of
-from packer.inputs.formats import FORMATS, InputFormat, format_of, known_formats
+from packer.inputs.format_reader import Reader
+from packer.inputs.formats import FORMATS, format_of, known_formats, require_regular
 from packer.inputs.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
@@ -179,12 +179,12 @@ def is_packed_folder(folder: AnyPath) -> bool:
     return isinstance(manifest, dict) and "format_version" in manifest
 
 
-def for_each_file(task: Callable[[InputFormat, AnyPath, str], Result], found: Found) -> list[Result]:
-    """Call a function with (format, path, name) of each file, in threads if the files are in object storage."""
+def for_each_file(task: Callable[[type[Reader], AnyPath, str], Result], found: Found) -> list[Result]:
+    """Call a function with (reader class, path, name) of each file, in threads if the files are in object storage."""
 
     def call(file: tuple[AnyPath, str]) -> Result:
         path, name = file
-        return task(_format_of(found, path, name), path, name)
+        return task(_reader_of(found, path, name), path, name)
 
     if any(isinstance(path, RemotePath) for path, _ in found.files):
         return opened_in_parallel(call, found.files)
@@ -202,11 +202,11 @@ def column_names(found: Found, usable: str | None = None) -> list[str]:
     if found.table is not None:
         return list(found.table.table.column_names)
     for path, name in found.files:
-        names = _format_of(found, path, name).column_names(path, name, usable)
+        names = _reader_of(found, path, name).column_names(path, name, usable)
         if names:
             return names
     return []
 
 
-def _format_of(found: Found, path: AnyPath, name: str) -> InputFormat:
-    return FORMATS["arrow"] if found.saved else format_of(path, name)
+def _reader_of(found: Found, path: AnyPath, name: str) -> type[Reader]:
+    return (FORMATS["arrow"] if found.saved else format_of(path, name)).reader_class

@@ -24,14 +24,14 @@ from packer.gather.token_column import NO_BYTES
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_checks import check_types
 from packer.inputs.column_types import as_plain, cast_to_common_type, infer, plain_type, shown
-from packer.inputs.csv_files import CsvFile
 from packer.inputs.document_errors import LONGEST, DocumentError, reading
 from packer.inputs.documents import Batch, Columns, Input, SourceFile
-from packer.inputs.file_access import require_regular
 from packer.inputs.format_reader import DecodedInput, Reader
+from packer.inputs.formats import require_regular
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import leave_out
 from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.text_files import CsvFile
 from packer.inputs.token_tables import TableInMemory
 from packer.sources.find_source import for_each_file, refuse_packed
 from packer.sources.source import Source
@@ -67,9 +67,7 @@ def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
         size = found.table.table.select(list(dict.fromkeys((column, *keep)))).nbytes
         inputs = [replace(of_table, file=replace(of_table.file, bytes=size))]
     else:
-        inputs = for_each_file(
-            lambda kind, path, name: _of_reader(kind.open_records(path, name), column, columns), found
-        )
+        inputs = for_each_file(lambda kind, path, name: _of_reader(kind.open(path, name), column, columns), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
     return Source(name=found.name, inputs=tuple(inputs), columns=columns, indices=found.indices)
 

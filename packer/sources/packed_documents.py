@@ -23,7 +23,7 @@ from packer.column_names import NO_LOSS
 from packer.engine import Engine
 from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
-from packer.inputs.arrow_files import open_lists
+from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.decode_pool import DecodePool
 from packer.inputs.document_errors import DocumentError
@@ -159,7 +159,7 @@ class PackedRows:
 
 
 def _mapped(folder: AnyPath, name: str, columns: Columns) -> MappedLists:
-    opened = open_lists(folder / name, name, columns)
+    opened = ArrowReader.open_lists(folder / name, name, columns)
     if not isinstance(opened, MappedLists):
         raise PackerError(f"{folder / name} is compressed, which packed datasets are not: restore it, or pack again")
     return replace(opened, stores=tuple(store.whole() for store in opened.stores if isinstance(store, MappedFile)))

@@ -14,7 +14,7 @@ import xxhash
 
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
-from packer.inputs.arrow_files import open_records
+from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_checks import check_types, refuse_twins
 from packer.inputs.column_types import as_plain, infer
 from packer.inputs.decoded_streams import COLUMNS
@@ -91,10 +91,9 @@ def open_text(
 def _readers(found: Found) -> list[Reader]:
     if found.table is not None:
         return [select_records(found)]
-    if found.saved:
-        saved = for_each_file(lambda kind, path, name: open_records(path, name), found)
-        return [*saved] if found.indices is None else [select_records(found, saved)]
-    return for_each_file(lambda kind, path, name: kind.open_records(path, name), found)
+    if found.indices is not None:  # of a saved dataset
+        return [select_records(found, for_each_file(lambda kind, path, name: ArrowReader.open(path, name), found))]
+    return for_each_file(lambda kind, path, name: kind.open(path, name), found)
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool, skips: bool) -> Records:
