@@ -15,7 +15,7 @@ def main() -> None:
     """Run mutations, or write the damaged files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*fuzzing.SOURCES, *fuzzing.PACKED, *(f"kept-{column}" for column in fuzzing.KEPT)]
-    names += [*(f"set-{name}" for name in fuzzing.SETS), fuzzing.INDEX]
+    names += [f"set-{name}" for name in fuzzing.SETS]
     parser.add_argument("name", choices=[*names, "all"])
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)

@@ -29,10 +29,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tests.fuzzing_index import index_fault, pack_index
 from tests.fuzzing_kept import KEPT as KEPT
 from tests.fuzzing_kept import SETS as SETS
-from tests.fuzzing_kept import make_manifest_fit, make_set, pack_keeping, reading_fault, writing_fault
+from tests.fuzzing_kept import make_set, pack_keeping, reading_fault, writing_fault
+from tests.packed_rows import fit_manifest
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.fuzzing_warm"])
@@ -326,67 +326,36 @@ def packed_fault(folder: Path, *, intact: bool) -> str | None:
     return next((f"the message is no line: {text!r}" for text in messages if "\n" in text or len(text) > 2000), None)
 
 
-INDEX = "index-shard"
-"""Name of a shard of an index to damage."""
-
-
 # The child
 
 
 def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path], str | None]]:
     """Return (undamaged bytes, a function that tries damaged bytes in a folder and returns a fault or None)."""
-    if name in PACKED:
+    if name in SOURCES:
+        return SOURCES[name][1](), lambda content, here: source_fault(*write_source(name, content, here), here / "out")
+    kind, _, what = name.partition("-")
+    if kind == "packed":
         packed = pack_small(folder)
+        (file,) = packed.glob(PACKED[name])
+    elif kind == "kept":
+        source, packed = pack_keeping(what, folder)
+        file = min(packed.glob("*.arrow"))
+    else:
+        packed, source, last = make_set(folder, what)
+        file = max(packed.glob("*.arrow"))
+    whole = file.read_bytes()
 
-        def try_packed(content: bytes, here: Path) -> str | None:
-            shutil.copytree(packed, here)
-            (here / file).write_bytes(content)
+    def attempt(content: bytes, here: Path) -> str | None:
+        shutil.copytree(packed, here)
+        (here / file.name).write_bytes(content)
+        if kind == "packed":
             return packed_fault(here, intact=content == whole)
-
-        (file,) = (path.name for path in packed.glob(PACKED[name]))
-        whole = (packed / file).read_bytes()
-        return whole, try_packed
-
-    if name.startswith("kept-"):
-        source, packed = pack_keeping(name.removeprefix("kept-"), folder)
-        first = min(packed.glob("*.arrow"))
-
-        def try_kept(content: bytes, here: Path) -> str | None:
-            shutil.copytree(packed, here)
-            (here / first.name).write_bytes(content)
-            make_manifest_fit(here, first.name)
+        fit_manifest(here)
+        if kind == "kept":
             return reading_fault(here, source, with_report=zlib.crc32(content) % 16 == 0)  # it takes longest
+        return writing_fault(here, source, last)
 
-        return first.read_bytes(), try_kept
-
-    if name.startswith("set-"):
-        packed, source, last = make_set(folder, name.removeprefix("set-"))
-        shard = max(packed.glob("*.arrow"))
-
-        def try_set(content: bytes, here: Path) -> str | None:
-            shutil.copytree(packed, here)
-            (here / shard.name).write_bytes(content)
-            make_manifest_fit(here, shard.name)
-            return writing_fault(here, source, last)
-
-        return shard.read_bytes(), try_set
-
-    if name == INDEX:
-        source, index = pack_index(write_source, folder)
-        first = min(index.glob("*.arrow"))
-
-        def try_index(content: bytes, here: Path) -> str | None:
-            shutil.copytree(index, here)
-            (here / first.name).write_bytes(content)
-            make_manifest_fit(here, first.name)
-            return index_fault(here, source)
-
-        return first.read_bytes(), try_index
-
-    def try_source(content: bytes, here: Path) -> str | None:
-        return source_fault(*write_source(name, content, here), here / "out")
-
-    return SOURCES[name][1](), try_source
+    return whole, attempt
 
 
 def run_child(name: str, first: int, count: int, folder: Path) -> None:

@@ -69,6 +69,11 @@ SETS = {
 }
 
 
+def _tokens_of(document: int, source: int = 0) -> list[int]:
+    """Return the tokens of a document of a set; no two documents share one."""
+    return [100_000 * source + 100 * document + place for place in range((document + 3) % 23 + 1)]
+
+
 def make_set(folder: Path, name: str) -> tuple[Path, Path, Path]:
     """Pack documents with a kept column; return the dataset, its source, and the source of its last generation."""
     import packer
@@ -76,8 +81,8 @@ def make_set(folder: Path, name: str) -> tuple[Path, Path, Path]:
     paths = []
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(2):
-        tokens = [[number * 1000 + place for place in range(length % 23 + 1)] for length in range(3, 60 - 20 * number)]
-        topics = pa.array([f"topic {length % 3}" for length in range(len(tokens))])
+        tokens = [_tokens_of(document, number) for document in range(57 - 20 * number)]
+        topics = pa.array([f"topic {document % 3}" for document in range(len(tokens))])
         table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "topic": topics})
         paths.append(folder / f"rows-{number}.arrow")
         with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
@@ -103,19 +108,6 @@ def written_from(packed: Path, source: Path, last: Path) -> dict[str, Callable[[
     }
 
 
-def make_manifest_fit(folder: Path, name: str) -> None:
-    """Update the size and hash of a file in the manifest, and the checksum of the manifest."""
-    from packer.shards.files import hash_file
-    from tests.packed_rows import edit_manifest
-
-    def fit(content: dict) -> None:
-        for shard in content["shards"]:
-            if shard["file"] == name:
-                shard.update(bytes=(folder / name).stat().st_size, xxh3_128=hash_file(folder / name))
-
-    edit_manifest(folder, fit)
-
-
 def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
     """Use a packed dataset in every way, and write from it; return what is wrong, as `reading_fault` does.
 
@@ -126,23 +118,49 @@ def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
     """
     import packer
 
-    fault = None
-    if "index_only" not in (folder / "manifest.json").read_text():
+    def written(name: str, write: Callable[[Path], object], out: Path) -> str | None:
+        write(out)
+        faults = list(packer.verify(out)) if name in ("repack", "mixture", "materialize") else []
+        if faults:
+            return f"verify finds {faults}"
+        return _wrong_row(packer.load(out)) if name == "materialize" else None
+
+    if "index_only" in (folder / "manifest.json").read_text():
+        fault = _outcome("load", lambda: _wrong_row(packer.load(folder, source=source)))
+    else:
         fault = reading_fault(folder, source, with_report=False)
     for name, write in reversed(written_from(folder, source, last).items()):  # append last: it changes the dataset
         out = folder.parent / f"{folder.name}-{name}"
-        try:
-            write(out)
-            if name in ("repack", "mixture", "materialize"):
-                faults = list(packer.verify(out))
-                fault = fault or (f"{name}: verify finds {faults}" if faults else None)
-        except packer.PackerError as error:
-            if "\n" in str(error) or len(str(error)) > 2000:
-                fault = f"{name}: the message is no line: {error}"
-        except Exception:
-            fault = f"{name}: {traceback.format_exc()}"
+        fault = _outcome(name, functools.partial(written, name, write, out)) or fault
         shutil.rmtree(out, ignore_errors=True)
     return fault
+
+
+def _wrong_row(dataset) -> str | None:
+    """Compare the rows of an index, or of what was made of it, with the documents that they name."""
+    for number, row in enumerate(dataset):
+        ends = row["seq_lengths"].cumsum() - row["seq_lengths"] + row["seq_tokens"]
+        for document, start, length, end in zip(
+            row["doc_ids"], row["doc_starts"], row["seq_tokens"], ends, strict=True
+        ):
+            found = row["input_ids"][end - length : end].tolist()
+            if document >= 0 and found != _tokens_of(document)[start:][:length]:
+                return f"row {number} has {found} of document {document}"
+    return None
+
+
+def _outcome(name: str, use: Callable[[], object]) -> str | None:
+    """Do something; return what is wrong if there is neither a result nor an error of one line, or if it says so."""
+    import packer
+
+    try:
+        found = use()
+    except packer.PackerError as error:
+        return f"{name}: the message is no line: {error}" if "\n" in str(error) or len(str(error)) > 2000 else None
+    except Exception as error:
+        is_named = isinstance(error, IndexError) and str(error).startswith("row ")
+        return None if is_named else f"{name}: {traceback.format_exc()}"
+    return f"{name}: {found}" if isinstance(found, str) else None
 
 
 def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> str | None:
@@ -169,18 +187,10 @@ def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> st
         **{f"export {target}": functools.partial(export, target) for target in ("parquet", "torchtitan")},
     }
     if with_report:
-        uses["stats --report"] = lambda: render_page(packed_figures(folder, for_report=True))
+        uses["stats --report"] = lambda: len(render_page(packed_figures(folder, for_report=True)))
     for name, use in uses.items():
-        try:
-            use()
-        except packer.PackerError as error:
-            if "\n" in str(error) or len(str(error)) > 2000:
-                return f"{name}: the message is no line: {error}"
-        except IndexError as error:
-            if not str(error).startswith("row "):
-                return f"{name}: {traceback.format_exc()}"
-        except Exception:
-            return f"{name}: {traceback.format_exc()}"
+        if (fault := _outcome(name, use)) is not None:
+            return fault
     for target in ("parquet", "torchtitan"):
         shutil.rmtree(folder.parent / f"{folder.name}-{target}", ignore_errors=True)
     return None

@@ -19,7 +19,7 @@ from packer.sources.open_sources import open_sources
 from packer.stores.temporary_files import temporary_folder
 from tests.packings import Packing, packings, write
 from tests.small import shrink
-from tests.test_verifying import rewrite
+from tests.test_verifying import change_rows
 
 
 def compared(packing: Packing, paths: list[Path], out: Path) -> list[str]:
@@ -61,7 +61,7 @@ def test_the_faults_of_damaged_rows_do_not_depend_on_how_many_are_read_together(
         assume(manifest is not None)
         options = manifest.options
         if data.draw(st.integers(0, 9)):
-            rewrite(out, lambda rows: damage(data.draw, rows, options))
+            change_rows(out, lambda rows: damage(data.draw, rows, options))
         expected = compared(packing, paths, out)
         shrink(
             patched,
@@ -97,7 +97,7 @@ def test_no_temporary_file_is_left_after_a_comparison_a_fault_or_an_interrupt(sm
         rows[7]["input_ids"][0] += 1
 
     if ends == "fault":
-        rewrite(small[0], change)
+        change_rows(small[0], change)
         (fault,) = packer.verify(*small)
         assert "input_ids at position 0 is" in fault
     elif ends == "verified":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import cut_bound, lower_bound
-from packer.arrow import as_arrow, format_value
+from packer.arrow import as_arrow, as_numpy, format_value, is_numeric
 from packer.column_names import NO_LOSS
 from packer.errors import SourceError
 from packer.facts import Account
@@ -25,7 +26,7 @@ from packer.plan.segments import Segments, context_of, extents_of
 from packer.planning.packable_segments import account_of
 from packer.planning.whole_plan import group_totals
 from packer.shards.check_totals import differences
-from packer.shards.kept_columns import KeptValues, same_values, tokens_at
+from packer.shards.kept_columns import KeptValues, tokens_at
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.sources.packed_documents import PackedRows
@@ -185,8 +186,7 @@ class _Pieces:
         """Return the values of a kept column in the source and in the rows."""
         column = self.part.extra[name]
         if name in self.rows.kept:
-            values = KeptValues.of({name: column}, self.lists)
-            expected = values.column(name, self.lists, np.zeros(len(self.lists), bool))
+            expected = KeptValues.of({name: column}, self.lists).column(name, self.lists)
             return expected, self.rows.kept_at(name, self.in_rows.lists, self.segments.numbers)
         origin = column.addresses()
         return (
@@ -221,7 +221,7 @@ class SourceCounts:
         name = self._options.group_by
         if name is not None:
             lists = table.lists_of(np.arange(len(table.lengths)))
-            values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
+            values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists)
             self._groups.append(group_values(values, name))
             self._grouped.append(found)
 
@@ -271,21 +271,33 @@ class SourceCounts:
 
 
 def _difference(expected: pa.Array, found: pa.Array) -> int | None:
-    """Return the first position where the values of two arrays differ, or None; 1 and 1.0 are equal.
+    """Return the first position where the values of two arrays differ, or None; 1 and 1.0 are equal, as are two NaN.
 
     Types may differ: the values of a part of the source may have a narrower type than those of the whole.
     """
     kind = join(expected.type, found.type)
-    if kind is not None:
-        try:
-            return same_values(cast(expected, kind), cast(found, kind))
-        except pa.ArrowInvalid:  # some value does not fit the joint type: compare one by one
-            if len(expected) == 1:
-                return 0
-    elif len(expected) == 1:
-        return 0 if expected.null_count + found.null_count < 2 else None
-    parts = ((expected.slice(at, 1), found.slice(at, 1)) for at in range(len(expected)))
-    return next((at for at, pair in enumerate(parts) if _difference(*pair) is not None), None)
+    with suppress(pa.ArrowInvalid):  # some value does not fit the joint type: compare one by one
+        if kind is not None:
+            expected, found = cast(expected, kind), cast(found, kind)
+            if expected.equals(found):
+                return None
+    if expected.type == found.type and is_numeric(found.type) and not expected.null_count + found.null_count:
+        one, other = as_numpy(expected), as_numpy(found)
+        differ = np.flatnonzero((one != other) & ((one == one) | (other == other)))
+        return int(differ[0]) if len(differ) else None
+    pairs = enumerate(zip(expected, found, strict=True))
+    return next((at for at, (one, other) in pairs if not _is_same(one, other)), None)
+
+
+def _is_same(one: pa.Scalar, other: pa.Scalar) -> bool:
+    """Whether two values are equal; NaN equals NaN, also inside a nested value."""
+    if one.equals(other):
+        return True
+    try:
+        values = one.as_py(), other.as_py()
+    except (OverflowError, ValueError):  # a date outside Python's range
+        return False
+    return bool(values[0] == values[1]) or repr(values[0]) == repr(values[1])
 
 
 def _joined(groups: list[pa.DictionaryArray]) -> pa.DictionaryArray:

@@ -30,8 +30,15 @@ from packer.progress import Progress
 from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.kept_columns import KeptValues
 from packer.shards.row_format import RowFormat
-from packer.shards.segment_values import SegmentValues
-from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
+from packer.shards.writer import (
+    BadTokenError,
+    Counts,
+    RowBlock,
+    SegmentValues,
+    SourceColumns,
+    build_batch,
+    write_shard,
+)
 from packer.sources.corpus import Documents, Origins
 from packer.sources.watch_source import Watch
 from packer.stores.mirror import in_use

@@ -29,7 +29,7 @@ from packer.notes import Note, run_stage
 from packer.plan.rows import Plan
 from packer.planning.partition_plan import PartitionPlan, Stage
 from packer.shards.row_format import RowFormat
-from packer.shards.segment_values import SegmentValues
+from packer.shards.writer import SegmentValues
 from packer.sources.corpus import Documents
 from packer.stores.temporary_files import temporary_memory
 

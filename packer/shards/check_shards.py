@@ -6,7 +6,6 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,11 @@ from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_l
 from packer.shards.files import hash_file
 from packer.shards.generations import documents_of_shard, in_generation, parts_of
 from packer.shards.manifest import Manifest, is_sealed
-from packer.shards.reader import open_shard, read_manifest
+from packer.shards.reader import check_size, open_shard, read_manifest
 from packer.shards.sharing import sharing_fault
 from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
-from packer.stores import AnyPath, RemotePath
+from packer.stores import AnyPath
 from packer.stores.temporary_files import local_copy
 
 
@@ -128,40 +127,24 @@ class ShardCheck:
 
     def __call__(self, shard: int) -> CheckedShard:
         """Check a shard; raises an OSError if the store cannot be read."""
-        segments, faults = SegmentCounts.none(self.manifest.max_len), []
+        entry, counts = self.manifest.shards[shard], SegmentCounts.none(self.manifest.max_len)
+        documents, faults = documents_of_shard(self.manifest, shard), []
         try:
-            for fault in self._faults(shard, segments):
-                faults.append(fault)
+            with local_copy(check_size(self.folder, entry)) as copy:
+                if hash_file(copy) != entry.xxh3_128:  # the rows may hold anything
+                    raise PackerError(f"{entry.file} does not match its hash: it was changed after packing")
+                table = open_shard(self.folder, entry, self.manifest, copy)
+                for fault in _rows_faults(table, entry, self.manifest, documents, out=counts):
+                    faults.append(fault)
         except PackerError as error:
             faults.append(str(error))
-        return CheckedShard(shard=shard, faults=tuple(faults), segments=segments)
-
-    def _faults(self, shard: int, out: SegmentCounts) -> Iterator[str]:
-        entry, documents = self.manifest.shards[shard], documents_of_shard(self.manifest, shard)
-        path = self.folder / entry.file
-        if not isinstance(path, RemotePath):
-            yield from _verify_shard(self.folder, entry, self.manifest, out, documents)
-        elif not path.is_file():
-            yield f"{entry.file} is missing"
-        else:
-            with local_copy(path) as copy:
-                yield from _verify_shard(self.folder, entry, self.manifest, out, documents, copy)
+        return CheckedShard(shard=shard, faults=tuple(faults), segments=counts)
 
 
-def _verify_shard(
-    folder: AnyPath,
-    entry: ShardEntry,
-    manifest: Manifest,
-    out: SegmentCounts,
-    documents: range,
-    copy: Path | None = None,
+def _rows_faults(
+    table: pa.Table, entry: ShardEntry, manifest: Manifest, documents: range, *, out: SegmentCounts
 ) -> Iterator[str]:
-    """Yield a sentence for each fault of a shard, or of its local copy, and add its segments to `out`."""
-    path = copy or folder / entry.file
-    if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:
-        yield f"{entry.file} does not match its hash: it was changed after packing"
-        return  # the rows may hold anything
-    table = open_shard(folder, entry, manifest, copy)
+    """Yield a sentence for each fault of the rows of a shard, and add its segments to `out`."""
     found, row, is_counted = Counts(), 0, True
     for batch in table.to_batches():
         fault = rows_fault(batch, manifest)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, as_scalar
+from packer.arrow import as_arrow, as_scalar
 from packer.arrow import compute as pc
 from packer.gather import Spans, TokenColumn, gather_bytes
 
@@ -38,16 +38,16 @@ class KeptValues:
         found = np.unique(lists)
         return cls(lists=found, values={name: column.at(found) for name, column in columns.items()})
 
-    def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_]) -> pa.Array:
+    def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_] | None = None) -> pa.Array:
         """Return a value per segment; padding has 0 in columns of numbers and booleans, null in others.
 
         `lists` is the list of each segment, any value for padding; `lists` and `is_padding` have the shape (segments,).
         """
         positions = np.searchsorted(self.lists, lists)
+        if is_padding is None or not is_padding.any():
+            return self.values[name].take(as_arrow(positions.astype(np.int64)))
         positions[is_padding] = 0
         taken = self.values[name].take(as_arrow(positions.astype(np.int64)))
-        if not is_padding.any():
-            return taken
         numeric = pa.types.is_integer(taken.type) or pa.types.is_floating(taken.type) or pa.types.is_boolean(taken.type)
         filler = as_scalar(0, taken.type) if numeric else pa.nulls(1, taken.type)[0]
         return pc.if_else(as_arrow(is_padding), filler, taken)
@@ -59,25 +59,3 @@ def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: 
     out = np.zeros(size * width, np.uint8)
     gather_bytes(column.addresses, spans, width, out)
     return pa.Array.from_buffers(value_type, size, [None, pa.py_buffer(out)])
-
-
-def same_values(one: pa.Array, other: pa.Array) -> int | None:
-    """Return the first position where two arrays of one type differ, or None; NaN equals NaN."""
-    if one.equals(other):
-        return None
-    if one.type == other.type and pa.types.is_floating(one.type) and not one.null_count and not other.null_count:
-        bits = {16: np.uint16, 32: np.uint32, 64: np.uint64}[one.type.bit_width]
-        differ = np.flatnonzero(as_numpy(one).view(bits) != as_numpy(other).view(bits))
-        return int(differ[0]) if len(differ) else None
-    pairs = enumerate(zip(one, other, strict=True))
-    return next((position for position, (a, b) in pairs if not _is_same(a, b)), None)
-
-
-def _is_same(one: pa.Scalar, other: pa.Scalar) -> bool:
-    """Whether two values of one type are equal; NaN equals NaN, also inside a nested value."""
-    if one.equals(other):
-        return True
-    try:
-        return repr(one.as_py()) == repr(other.as_py())
-    except (OverflowError, ValueError):  # a date outside Python's range
-        return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -48,8 +48,13 @@ class RowFormat:
     """Types of the values of columns kept from the source with a value per token."""
 
     @classmethod
-    def of(cls, options: PackOptions) -> RowFormat:
-        """Return the format that options ask for, without the columns kept from the source."""
+    def of(
+        cls,
+        options: PackOptions,
+        kept: Mapping[str, pa.DataType] | None = None,
+        kept_tokens: Mapping[str, pa.DataType] | None = None,
+    ) -> RowFormat:
+        """Return the format that options ask for, with columns kept from the source as in the fields of these names."""
         written = {"input_ids": True, "labels": options.labels, "position_ids": "position_ids" in options.add_column}
         return cls(
             max_len=options.max_len,
@@ -58,13 +63,9 @@ class RowFormat:
             index_only=options.index_only,
             align=options.align,
             mixture=bool(options.weights),
-            kept={},
-            kept_tokens={},
+            kept=kept or {},
+            kept_tokens=kept_tokens or {},
         )
-
-    def keeping(self, kept: Mapping[str, pa.DataType], kept_tokens: Mapping[str, pa.DataType]) -> RowFormat:
-        """Return this format with columns kept from the source, as in the fields of these names."""
-        return replace(self, kept=kept, kept_tokens=kept_tokens)
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
@@ -126,5 +127,4 @@ def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) ->
             kept_tokens[name] = pa.int8()
         elif not is_numeric(value_type):
             raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
-    kept = {name: extra[name].type for name in options.kept}
-    return RowFormat.of(options).keeping(kept, kept_tokens)
+    return RowFormat.of(options, {name: extra[name].type for name in options.kept}, kept_tokens)
