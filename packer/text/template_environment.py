@@ -111,10 +111,19 @@ class WatchedMessages(Sequence[Any]):
     def __init__(self, messages: list[Any], progress: Progress, left_out: int = 0) -> None:
         self._messages, self._progress, self._left_out = messages, progress, left_out
 
+    def __iter__(self) -> Iterator[Any]:
+        for at, message in enumerate(self._messages, self._left_out):
+            if at > self._progress.done:
+                self._progress.looked_ahead = True
+            yield message
+
     def __getitem__(self, at: Any) -> Any:
-        if at == slice(1, None):
-            return WatchedMessages(self._messages[at], self._progress, self._left_out + 1)
-        if isinstance(at, slice) or at < 0 or self._left_out + at > self._progress.done:
+        if isinstance(at, slice):
+            is_rest = at == slice(1, None)
+            return (
+                WatchedMessages(self._messages[at], self._progress, self._left_out + 1) if is_rest else self._all()[at]
+            )
+        if not 0 <= at <= self._progress.done - self._left_out:
             self._progress.looked_ahead = True
         return self._messages[at]
 
