@@ -87,11 +87,14 @@ def _open(path_or_id: str, path: Path) -> tuple[Tokenizer, Path | None]:
     folder_or_id = str(path.parent) if path.is_file() else path_or_id
     try:
         folder = Path(folder_or_id) if path.exists() else _download(path_or_id)
-        complete = _open_by_files(folder, folder_or_id) if folder is not None else None
-        if complete is not None:
-            return complete, folder
-        transformers, known = _transformers(), _class_by_files(folder) if folder is not None else None
-        opens = getattr(transformers, f"{known}Fast", None) or getattr(transformers, known or "AutoTokenizer")
+        named = _class_by_files(folder) if folder is not None else None
+        if folder is not None and named in _GENERIC:
+            complete = _open_by_files(folder, folder_or_id)
+            if complete is not None:
+                return complete, folder
+            named = None
+        transformers = _transformers()
+        opens = getattr(transformers, f"{named}Fast", None) or getattr(transformers, named or "AutoTokenizer")
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
         opened = opens.from_pretrained(folder_or_id, trust_remote_code=False)
     except Exception as error:  # several HTTP libraries raise their own, depending on versions
@@ -147,7 +150,12 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
 
 def _open_alone(path: Path) -> Tokenizer:
     """Open a tokenizer.json without a configuration."""
-    backend = _read(path)
+    from tokenizers import Tokenizer as RustTokenizer
+
+    try:
+        backend = RustTokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise PackerError(f"{path} is not a tokenizer.json: {error}") from error
     special = {"pad_token": str(backend.padding["pad_token"])} if backend.padding is not None else {}
     return of_rust(backend, name=str(path), special_tokens=special, chat_template=None)
 
@@ -164,15 +172,6 @@ def _transformers() -> Any:
         else:
             os.environ[_NO_ADVICE] = usual
     return transformers
-
-
-def _read(path: Path) -> Any:
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises plain Exception
-        raise PackerError(f"{path} is not a tokenizer.json: {error}") from error
 
 
 def _check_templates(config: Path) -> None:
@@ -204,45 +203,46 @@ def _download(hub_id: str) -> Path | None:
         return None
 
 
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def _class_by_files(folder: Path) -> str | None:
-    """Return the name of the class of one model that `AutoTokenizer` takes, without "Fast"; None if that is unknown."""
+    """Return the class that a configuration names, without "Fast"; None if code or the model may lead to another."""
+    model = folder / "config.json"
     try:
-        named = _class_of(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")), folder)
-    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        config = _read_json(folder / "tokenizer_config.json")
+        named = str(config["tokenizer_class"]).removesuffix("Fast")
+        is_its_model = not model.is_file() or _read_json(model)["model_type"] in _MODELS[named]
+        return named if named in _MODELS and is_its_model and "auto_map" not in config else None
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return None if named in _GENERIC else named
 
 
 def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
     """Open a tokenizer of a generic class by its files alone; None if they do not suffice, or cannot be read."""
+    from tokenizers import Tokenizer as RustTokenizer
+
     try:
-        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        if _class_of(config, folder) not in _GENERIC or not _is_whole(config, folder):
+        config = _read_json(folder / "tokenizer_config.json")
+        if not _is_whole(config, folder):
             return None
         template = _chat_template(folder, config.get("chat_template"))
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        backend = RustTokenizer.from_str(text)
+        special = _special_tokens(config, backend.padding)
+        opened = of_rust(backend, name=name, special_tokens=special, chat_template=template)
+        assert opened.content is not None
+        settings = opened.content.settings
+        suffices = (
+            not isinstance(template, list)
+            and _keeps_words(config, settings)
+            and _keeps_added_tokens(config, special, settings["added_tokens"], text)
+            and _keeps_ends(config, special, backend)
+        )
+        return opened if suffices else None
+    except Exception:  # of whatever the files hold; transformers says what is wrong
         return None
-    backend = _parsed(text)
-    special = _special_tokens(config, backend.padding) if backend is not None else None
-    if backend is None or special is None or isinstance(template, list):
-        return None
-    opened = of_rust(backend, name=name, special_tokens=special, chat_template=template)
-    assert opened.content is not None
-    settings = opened.content.settings
-    is_complete = (
-        _keeps_words(config, settings)
-        and _keeps_added_tokens(config, special, settings["added_tokens"], text)
-        and _keeps_ends(config, special, backend)
-    )
-    return opened if is_complete else None
-
-
-def _class_of(config: Mapping[str, Any], folder: Path) -> str | None:
-    """Return the class that a configuration names, without "Fast", unless code or another model may lead to another."""
-    named, model = str(config["tokenizer_class"]).removesuffix("Fast"), folder / "config.json"
-    is_its_model = not model.is_file() or json.loads(model.read_text(encoding="utf-8"))["model_type"] in _MODELS[named]
-    return named if named in _MODELS and is_its_model and "auto_map" not in config else None
 
 
 def _is_whole(config: Mapping[str, Any], folder: Path) -> bool:
@@ -274,27 +274,18 @@ def _is_named_template(one: Any) -> bool:
     return isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one
 
 
-def _parsed(text: str) -> RustTokenizer | None:
-    from tokenizers import Tokenizer as RustTokenizer
-
-    try:
-        return RustTokenizer.from_str(text)
-    except Exception:  # tokenizers raises plain Exception
-        return None
-
-
-def _special_tokens(config: Mapping[str, Any], padding: Any) -> dict[str, str] | None:
-    """Return special tokens by name; None if one is not a token."""
+def _special_tokens(config: Mapping[str, Any], padding: Any) -> dict[str, str]:
+    """Return special tokens by name."""
     values = {"pad_token": padding["pad_token"], **config} if padding is not None else config
-    named = {name: _text_of(values[name]) for name in _NAMES if values.get(name) is not None}
-    return {name: token for name, token in named.items() if token} if all(named.values()) else None
+    return {name: _text_of(values[name]) for name in _NAMES if values.get(name) is not None}
 
 
-def _text_of(token: Any) -> str | None:
+def _text_of(token: Any) -> str:
     """Return the text of a special token, which is written as a string or an object."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
+    text = token["content"] if isinstance(token, dict) else token
+    if not (isinstance(text, str) and text):
+        raise ValueError(f"{text!r} is not the text of a token")
+    return text
 
 
 def _keeps_words(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
@@ -310,39 +301,24 @@ def _keeps_added_tokens(
     config: Mapping[str, Any], special: Mapping[str, str], tokens: list[dict[str, Any]], text: str
 ) -> bool:
     """Whether all files agree on the tokens that are added to the vocabulary, and special tokens are among them."""
-    if _written_tokens(text) != tokens:
-        return False
+    _, behind = text.split('"added_tokens":')  # written once; the whole would take as long to read as the tokenizer
+    written, _ = json.JSONDecoder().raw_decode(behind.lstrip())
     by_id = {str(token["id"]): {name: value for name, value in token.items() if name != "id"} for token in tokens}
-    configured = config.get("added_tokens_decoder", by_id)
     lists = [config.get(name) or [] for name in _LISTS]
-    if not (isinstance(configured, dict) and configured.items() <= by_id.items()):
-        return False
-    if not all(isinstance(one, list) for one in lists):
-        return False
     named = {*special.values(), *(_text_of(token) for one in lists for token in one)}
-    return named <= {token["content"] for token in tokens if token["special"]}
-
-
-def _written_tokens(text: str) -> Any:
-    """Return the added tokens as a tokenizer.json has them, by their numbers; None if that is not clear."""
-    _, *rest = text.split('"added_tokens":')
-    if len(rest) != 1:
-        return None
-    try:
-        tokens, _ = json.JSONDecoder().raw_decode(rest[0].lstrip())
-        return sorted(tokens, key=lambda token: int(token["id"]))
-    except (ValueError, TypeError, KeyError):
-        return None
+    return (
+        sorted(written, key=lambda token: int(token["id"])) == tokens
+        and config.get("added_tokens_decoder", by_id).items() <= by_id.items()
+        and all(isinstance(one, list) for one in lists)
+        and named <= {token["content"] for token in tokens if token["special"]}
+    )
 
 
 def _keeps_ends(config: Mapping[str, Any], special: Mapping[str, str], backend: RustTokenizer) -> bool:
     """Whether tokenizer.json adds the tokens before and after a text that the configuration says, if it does."""
     if not {*_ADDED.values()} & config.keys():
         return True
-    try:
-        whole, plain = backend.encode("a").ids, backend.encode("a", add_special_tokens=False).ids
-    except Exception:  # tokenizers raises plain Exception; transformers says what is wrong
-        return False
+    whole, plain = backend.encode("a").ids, backend.encode("a", add_special_tokens=False).ids
     at = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
     for ids, (name, option) in zip((whole[:at], whole[at + len(plain) :]), _ADDED.items(), strict=True):
         expected = [backend.token_to_id(special[name])] if config.get(option) and name in special else []

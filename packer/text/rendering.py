@@ -39,16 +39,19 @@ class Templates:
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         """Take the templates of a tokenizer, or `source`: a template, or the name of a built-in one."""
-        self._tokenizer = tokenizer
-        self._special_tokens = tokenizer.special_tokens
-        self._name = tokenizer.name
-        self.special_texts = tokenizer.special_texts
-        """Texts of all special tokens."""
+        self.tokenizer = tokenizer
         self.ends = tokenizer.ends
         """Texts of the tokens at which the model stops."""
-        if source in BUILT_IN_TEMPLATES:
-            source, ends = _built_in(str(source), tokenizer, self._name)
-            self.ends = tuple(sorted({*self.ends, *ends}))
+        if source is not None and source in BUILT_IN_TEMPLATES:
+            template = built_in(source)
+            missing = next((token for token in template.special_tokens if not tokenizer.has_token(token)), None)
+            if missing is not None:
+                raise PackerError(
+                    f"--chat-template {source} writes {missing}, which is not a token of {tokenizer.name}: choose the "
+                    "template of its own model, or add the token to the tokenizer"
+                )
+            source = template.source
+            self.ends = tuple(sorted({*self.ends, *template.ends}))
         self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
 
@@ -56,12 +59,12 @@ class Templates:
     def choice(self) -> str:
         """Remedy if the chat template is unsuitable; names a built-in one that renders a short chat alike."""
         chats = [Chat(0, _SHORT_CHAT[first:]) for first in (0, 1)]
-        for name in _fitting(self._tokenizer):
+        for name in _fitting(self.tokenizer):
             texts = [self.attempt(chat, chat.messages, template=compiled(built_in(name).source)) for chat in chats]
             own = [self.attempt(chat, chat.messages) for chat in chats if "default" in self.sources]
             if any(isinstance(text, str) and text == ours for text, ours in zip(own, texts, strict=False)):
                 return f"choose --chat-template {name}, which renders chats with one answer alike (or a file)"
-        return _choice(self._tokenizer)
+        return _choice(self.tokenizer)
 
     @property
     def write_date(self) -> bool:
@@ -78,7 +81,7 @@ class Templates:
         if wanted not in self.sources:
             raise TextError(
                 chat.row,
-                f"{self._name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
+                f"{self.tokenizer.name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
                 + self.choice,
                 "template_error",
             )
@@ -120,7 +123,7 @@ class Templates:
         source = "" if template is not None else self.source_of(chat)
         try:
             return (template or compiled(source, marked=marked)).render(
-                {"documents": None, **self._special_tokens, **_arguments(chat)},
+                {"documents": None, **self.tokenizer.special_tokens, **_arguments(chat)},
                 messages=messages,
                 tools=chat.tools,
                 add_generation_prompt=prompt,
@@ -153,18 +156,6 @@ def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
     return any(isinstance(content, str) and content.strip() and content.strip() in reason for content in contents)
 
 
-def _built_in(name: str, tokenizer: Tokenizer, tokenizer_name: str) -> tuple[str, tuple[str, ...]]:
-    """Return (template, tokens at which its models stop) of a built-in template."""
-    template = built_in(name)
-    for token in template.special_tokens:
-        if not tokenizer.has_token(token):
-            raise PackerError(
-                f"--chat-template {name} writes {token}, which is not a token of {tokenizer_name}: choose the template "
-                "of its own model, or add the token to the tokenizer"
-            )
-    return template.source, template.ends
-
-
 def _fitting(tokenizer: Tokenizer) -> list[str]:
     """Return the names of the built-in templates whose special tokens a tokenizer has."""
     return [name for name in BUILT_IN_TEMPLATES if all(map(tokenizer.has_token, built_in(name).special_tokens))]
@@ -172,10 +163,10 @@ def _fitting(tokenizer: Tokenizer) -> list[str]:
 
 def _choice(tokenizer: Tokenizer) -> str:
     """Return the remedy if a chat template is missing."""
-    fitting = "".join(f"{name}, " for name in _fitting(tokenizer))
-    return (
-        f"choose a template by --chat-template ({fitting}or a file)" if fitting else "give one by --chat-template FILE"
-    )
+    fitting = _fitting(tokenizer)
+    if not fitting:
+        return "give one by --chat-template FILE"
+    return f"choose a template by --chat-template ({', '.join(fitting)}, or a file)"
 
 
 def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:

@@ -78,7 +78,7 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     of `_KNOWN`. A PackerError is raised if none or several of these exist, or a column holds neither strings nor lists
     of messages.
     """
-    shapes, text_column, json = _decode_shapes(_column_shapes(fields), name, text_column)
+    shapes, json = _shapes_and_json(fields, name, text_column)
     columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
     held = {shapes[column] for column in columns} - {"null"}
     if len(held) > 1 or not held <= {"string", "list"}:
@@ -114,7 +114,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
     PackerError is raised if a column is missing or the columns hold different kinds, an OtherSourceError if the pairs
     are tokens already.
     """
-    shapes, text_column, json = _decode_shapes(_column_shapes(fields), name, text_column)
+    shapes, json = _shapes_and_json(fields, name, text_column)
     *before, chosen, rejected = _pair_columns(shapes, name, text_column)
     prompt = before[0] if before else None
     held = {shapes[chosen], shapes[rejected]} - {"null"}
@@ -143,9 +143,9 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
 
 def _pair_columns(shapes: Mapping[str, str], name: str, text_column: str | None) -> tuple[str, ...]:
     """Return the columns of the prompt, which may be missing if it is not named, and of both answers."""
-    named = text_column.split(",") if text_column is not None else ["prompt", *ROLES]
+    named = names_in(text_column) or ("prompt", *ROLES)
     if not 2 <= len(named) <= 3:
-        raise PackerError(f"{name}: --text-column is {text_column}, and a pair has two columns or three: {_NAMED}")
+        raise PackerError(f"{name}: --text-column is {','.join(named)}, and a pair has two columns or three: {_NAMED}")
     missing = [column for column in (named if text_column is not None else ROLES) if column not in shapes]
     found = ", ".join(shapes) or "none"
     if missing and text_column is None and f"{ROLES[0]}_input_ids" in shapes:
@@ -158,7 +158,7 @@ def _pair_columns(shapes: Mapping[str, str], name: str, text_column: str | None)
         raise PackerError(f"{name}: {what} (found: {found}); a pair needs both answers: {_NAMED}")
     if missing:
         raise PackerError(f"{name}: no columns 'chosen' and 'rejected' (found: {found}); {_NAMED}")
-    return tuple(named)
+    return named
 
 
 def names_in(text_column: str | None) -> tuple[str, ...]:
@@ -166,18 +166,23 @@ def names_in(text_column: str | None) -> tuple[str, ...]:
     return tuple(one.removesuffix(JSON) for one in text_column.split(",")) if text_column is not None else ()
 
 
-def _decode_shapes(
-    shapes: dict[str, str], name: str, text_column: str | None
-) -> tuple[dict[str, str], str | None, tuple[str, ...]]:
-    """Return shapes with the lists that strings of JSON hold, `text_column` without endings, and those columns."""
-    if text_column is None:
-        return shapes, None, ()
-    json = tuple(one.removesuffix(JSON) for one in text_column.split(",") if one.endswith(JSON))
+def _shapes_and_json(
+    fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return what each column holds, and the columns whose strings hold lists as JSON; these count as lists.
+
+    Shapes are "string", "list", "null" if nothing is known yet, or the name of another type.
+    """
+    if isinstance(fields, pa.Schema):
+        shapes = {field.name: _arrow_shape(field.type) for field in fields}
+    else:
+        names = {str: "string", list: "list", type(None): "null", dict: "struct"}
+        shapes = {column: names.get(type(value), type(value).__name__) for column, value in fields.items()}
+    json = tuple(one.removesuffix(JSON) for one in (text_column or "").split(",") if one.endswith(JSON))
     for column in json:
         if shapes.get(column, "string") not in ("string", "null"):
             raise PackerError(f"{name}: '{column}' is a {shapes[column]}, not JSON in a string: leave out '{JSON}'")
-    shapes = {column: "list" if column in json else shape for column, shape in shapes.items()}
-    return shapes, ",".join(names_in(text_column)), json
+    return {column: "list" if column in json else shape for column, shape in shapes.items()}, json
 
 
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
@@ -192,7 +197,7 @@ def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
 
 
 def _named_columns(shapes: Mapping[str, str], name: str, text_column: str) -> tuple[str, ...]:
-    columns = tuple(text_column.split(","))
+    columns = names_in(text_column)
     if set(columns) == {*ALPACA, ALPACA_INPUT}:
         columns = ALPACA
     missing = next((column for column in columns if column not in shapes), None)
@@ -215,14 +220,6 @@ def _known_columns(shapes: Mapping[str, str], name: str) -> tuple[str, ...]:
             remedy = "set --pairs for preference pairs, or name a column with --text-column"
         raise PackerError(f"{name}: {what}; {remedy}")
     return fitting[0]
-
-
-def _column_shapes(fields: pa.Schema | Mapping[str, Any]) -> dict[str, str]:
-    """Return what each column holds: "string", "list", "null" if nothing is known yet, or another type's name."""
-    if isinstance(fields, pa.Schema):
-        return {field.name: _arrow_shape(field.type) for field in fields}
-    names = {str: "string", list: "list", type(None): "null", dict: "struct"}
-    return {column: names.get(type(value), type(value).__name__) for column, value in fields.items()}
 
 
 def _arrow_shape(kind: pa.DataType) -> str:

@@ -91,7 +91,7 @@ class StopTokens:
         self._templates = templates
         self._prompts = prompts
         self._ends = templates.ends
-        self._stops = (*templates.ends, *templates.special_texts)
+        self._stops = (*templates.ends, *templates.tokenizer.special_texts)
         self._next = re.compile(rf"\s*(?:{'|'.join(map(re.escape, self._ends))})") if self._ends else None
 
     @property
