@@ -13,7 +13,7 @@ from packer.stores.requests import StoreError
 
 _NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
-_NETWORK_ERRORS = ("Connect", "Timeout", "gaierror", "OfflineMode")
+_NETWORK = ("Connect", "Timeout", "gaierror", "OfflineMode")
 _NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 
 
@@ -38,13 +38,7 @@ def shortage(error: BaseException) -> str | None:
 
 def shortage_behind(error: BaseException) -> str | None:
     """Return what `shortage` says about an error or the nearest of its causes."""
-    led: BaseException | None = error
-    while led is not None:
-        found = shortage(led)
-        if found is not None:
-            return found
-        led = led.__cause__ or led.__context__
-    return None
+    return next((found for cause in _causes(error) if (found := shortage(cause)) is not None), None)
 
 
 def hub_is_unreachable(error: BaseException) -> bool:
@@ -52,13 +46,18 @@ def hub_is_unreachable(error: BaseException) -> bool:
 
     The types of errors differ with the version of huggingface_hub and its HTTP library, their names do not.
     """
-    led: BaseException | None = error
-    while led is not None:
-        words = type(led).__name__
-        if isinstance(led, (ConnectionError, TimeoutError)) or any(word in words for word in _NETWORK_ERRORS):
-            return True
-        led = led.__cause__ or led.__context__
-    return False
+    return any(
+        isinstance(cause, (ConnectionError, TimeoutError)) or any(word in type(cause).__name__ for word in _NETWORK)
+        for cause in _causes(error)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that led to it, the nearest first."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 @contextmanager

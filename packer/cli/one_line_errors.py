@@ -43,38 +43,34 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
     With `debug`, they are raised, so that Python prints their traceback. If the same command `resumes` where it was
     interrupted, the line says so.
     """
-    code = 1
+    again = "; the same command resumes where it stopped" if resumes else ""
     try:
         with explained_bus_errors(), signals.raising():
             yield
-    except PackerError as error:
-        if debug:
-            raise
-        message, code = str(error), 2 if isinstance(error, OptionError) else 1
-    except (StoreError, PermissionError) as error:  # of what a command looks at before it begins
-        if debug:
-            raise
-        what = f"{error.filename}: {error.strerror}" if error.filename else error
-        message = f"{what}: repeat the same command when that is fixed"
-    except KeyboardInterrupt as interrupt:
-        if debug:
-            raise
-        number = interrupt.number if isinstance(interrupt, signals.Signalled) else signal.SIGINT
-        code = 128 + number  # the exit code that a shell reports for a process ended by a signal
-        message = signals.WORDS[signal.Signals(number)]
-        if resumes:
-            message += "; the same command resumes where it stopped"
     except BaseException as error:  # panics of Rust extensions are not an Exception
-        short = shortage_behind(error)
-        if debug or short is None:
+        code, message = _code_and_message(error, again)
+        if debug or message is None:
             raise
-        message = f"{short}; the same command resumes where it stopped" if resumes else short
     else:
         return
     click.echo(f"packer: {message}", err=True)
     if as_json:
         click.echo(error_as_json(message, code))
     sys.exit(code)
+
+
+def _code_and_message(error: BaseException, again: str) -> tuple[int, str | None]:
+    """Return the exit code and the line for an error, which ends with `again`; None for one that is a bug."""
+    if isinstance(error, PackerError):
+        return 2 if isinstance(error, OptionError) else 1, str(error)
+    if isinstance(error, (StoreError, PermissionError)):  # of what a command looks at before it begins
+        what = f"{error.filename}: {error.strerror}" if error.filename else error
+        return 1, f"{what}: repeat the same command when that is fixed"
+    if isinstance(error, KeyboardInterrupt):
+        number = error.number if isinstance(error, signals.Signalled) else signal.SIGINT
+        return 128 + number, signals.WORDS[signal.Signals(number)] + again  # the exit code that a shell reports
+    short = shortage_behind(error)
+    return 1, None if short is None else short + again
 
 
 _MAPS = Path("/proc/self/maps")

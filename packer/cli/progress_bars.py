@@ -26,25 +26,18 @@ DELAY = 1.0
 """Seconds of a stage before a bar is drawn on a terminal."""
 
 _UNITS = {
-    "decode": "doc",
-    "tokenize": "doc",
-    "lengths": "doc",
-    "write": "tok",
-    "export": "tok",
-    "compare": "tok",
-    "sort": "seg",
-    "plan": "part",
-    "length": "plan",
-    "solve": "alg",
-}  # of other stages: bytes
-_WORDS = {
-    "doc": "documents",
-    "tok": "tokens",
-    "seg": "segments",
-    "part": "partitions",
-    "plan": "plans",
-    "alg": "algorithms",
+    "decode": ("doc", "documents"),
+    "tokenize": ("doc", "documents"),
+    "lengths": ("doc", "documents"),
+    "write": ("tok", "tokens"),
+    "export": ("tok", "tokens"),
+    "compare": ("tok", "tokens"),
+    "sort": ("seg", "segments"),
+    "plan": ("part", "partitions"),
+    "length": ("plan", "plans"),
+    "solve": ("alg", "algorithms"),
 }
+"""What a stage counts, short for a bar and in words; all others count bytes."""
 
 
 @contextmanager
@@ -62,28 +55,33 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
         if silently:
             yield silent
         else:
-            with _bars() if sys.stderr.isatty() else _lines() as progress:
+            with _drawn() as progress:
                 yield progress
     finally:
         log.removeHandler(handler)
 
 
 @contextmanager
-def _bars() -> Iterator[Progress]:
-    """Draw bars.
+def _drawn() -> Iterator[Progress]:
+    """Draw a bar on a terminal, and print lines elsewhere.
 
     "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears
     immediately, because algorithms report no progress while they run.
     """
-    kind, begun, bar = "", 0.0, None
+    is_terminal, kind, begun, last, bar = sys.stderr.isatty(), "", 0.0, 0.0, None
 
     def draw(stage: str, done: int, total: int) -> None:
-        nonlocal kind, begun, bar
+        nonlocal kind, begun, last, bar
         now = time.monotonic()
         if stage.split()[0] != kind:  # a stage may come back: sources of a mixture are decoded and tokenized in turn
             if bar is not None:
                 bar.close()
-            kind, begun, bar = stage.split()[0], now, None
+            kind, begun, last, bar = stage.split()[0], now, now, None
+        if not is_terminal:
+            if now - last >= INTERVAL:
+                last = now
+                click.echo(f"packer: {_line(stage, done, total, now - begun)}", err=True)
+            return
         if bar is None:
             if kind != "solve" and now - begun < DELAY:
                 return
@@ -105,39 +103,22 @@ def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
-    unit = _UNITS.get(stage.split()[0], "B")
+    unit, _ = _UNITS.get(stage.split()[0], ("B", "bytes"))
     width = shutil.get_terminal_size().columns  # 80 if the terminal reports 0, with which tqdm would draw nothing
     return tqdm(
         initial=done, total=total, desc=stage, unit=unit, unit_scale=unit != "alg", file=sys.stderr, ncols=width
     )
 
 
-@contextmanager
-def _lines() -> Iterator[Progress]:
-    """Print lines at intervals: "packer: write 45%, 1.20G of 2.67G tokens, 118M a second"."""
-    kind, begun, last = "", 0.0, 0.0
+def _line(stage: str, done: int, total: int, seconds: float) -> str:
+    """Return a line of progress: "write 45%, 1.20G of 2.67G tokens, 118M a second"."""
+    from tqdm import tqdm
 
-    def draw(stage: str, done: int, total: int) -> None:
-        nonlocal kind, begun, last
-        now = time.monotonic()
-        if stage.split()[0] != kind:
-            kind, begun, last = stage.split()[0], now, now
-        if now - last < INTERVAL:
-            return
-        from tqdm import tqdm
-
-        last = now
-        unit = _UNITS.get(kind, "B")
-        if unit == "alg":  # it has no rate
-            click.echo(f"packer: {stage}, {done} of {total} {_WORDS[unit]} done", err=True)
-            return
-        amounts = [tqdm.format_sizeof(amount) for amount in (done, total, done / max(now - begun, 1e-3))]
-        line = "{} {:.0%}, {} of {} {}, {} a second".format(
-            stage, done / max(total, 1), *amounts[:2], _WORDS.get(unit, "bytes"), amounts[2]
-        )
-        click.echo(f"packer: {line}", err=True)
-
-    yield draw
+    unit, words = _UNITS.get(stage.split()[0], ("B", "bytes"))
+    if unit == "alg":  # it has no rate
+        return f"{stage}, {done} of {total} {words} done"
+    so_far, all_, rate = map(tqdm.format_sizeof, (done, total, done / max(seconds, 1e-3)))
+    return f"{stage} {done / max(total, 1):.0%}, {so_far} of {all_} {words}, {rate} a second"
 
 
 class _LinesOnStderr(logging.Handler):
