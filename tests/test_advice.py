@@ -8,8 +8,9 @@ import pytest
 import packer
 from packer.errors import PackerError
 from tests.chat_templates import save_tokenizer
+from tests.commands import run
 from tests.test_kept import write
-from tests.test_splits import run, save
+from tests.test_splits import save
 
 
 def advice(*arguments):

@@ -10,36 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from packer.cli import cli
+from tests.commands import refused, succeeded
 from tests.kills import kill
 from tests.test_pack import hashes, made_documents, save_arrow
 from tests.test_refusals import save, table
-
-
-def run(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def refused(*arguments: object, words: tuple[str, ...], code: int = 1) -> str:
-    """Run a command that must fail in one line holding these words."""
-    result = run(*arguments)
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("packer: ")
-    for word in words:
-        assert word in line
-    return line
-
-
-def succeeded(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def write_source(path: Path, documents: list) -> Path:
@@ -124,14 +99,6 @@ def test_folders_without_a_name_of_their_own_are_refused(tmp_path, source, monke
     monkeypatch.chdir(tmp_path / "here")
     refused(*pack_command(source, Path(out)), words=("not a packed dataset", "--output"))
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_an_output_inside_the_source_is_refused(tmp_path, source):
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    source.rename(folder / "source.arrow")
-    refused(*pack_command(folder, folder / "out"), words=(str(folder / "out"), "inside the source", "--output"))
-    assert list(folder.iterdir()) == [folder / "source.arrow"]
 
 
 def test_the_same_command_on_a_complete_dataset_says_so_and_touches_nothing(source, complete):
@@ -329,23 +296,6 @@ def test_a_file_system_that_is_really_read_only(source, mounted):
 
 
 # A shard that was changed after packing
-
-
-def flip(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 0x40
-    path.write_bytes(content)
-
-
-def test_verify_names_every_changed_shard(complete):
-    for name in ("data-00001", "data-00003"):
-        (path,) = complete.glob(f"{name}*")
-        flip(path, size_of(path) // 2)
-    result = run("verify", complete)
-    assert result.exit_code == 3
-    assert len(result.stderr.splitlines()) == 2
-    faults = json.loads(run("verify", complete, "--json").stdout)["faults"]
-    assert [fault[:10] for fault in faults] == ["data-00001", "data-00003"]
 
 
 def test_verify_names_a_file_that_does_not_belong(complete):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import packer
 from packer.cli import COMMANDS, cli, command_named, progress_bars
@@ -21,14 +21,10 @@ from packer.options import PackOptions, options_of
 from packer.options.option import HEADINGS
 from packer.pipeline.output_place import name_after
 from tests import naive
+from tests.commands import run, succeeded
 from tests.test_pack import hashes, made_documents, save_arrow
 
 ROOT = Path(__file__).parent.parent
-
-
-def run(*arguments: object) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def run_process(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -36,14 +32,6 @@ def run_process(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
-def succeeded(*arguments: object) -> str:
-    """Run a command that must say nothing but its result."""
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
 
 
 @pytest.fixture
@@ -233,9 +221,10 @@ def test_help_is_quick_because_it_imports_little(arguments):
 
 
 def test_pack_prints_the_account_on_stdout_and_nothing_on_stderr(source):
-    text = succeeded("pack", source, "--max-len", 64)
-    assert text.startswith("Packed 293 documents into ")
-    assert text.endswith("Written to rows-packed-64\n")
+    result = run("pack", source, "--max-len", 64)
+    assert result.stdout.startswith("Packed 293 documents into ")
+    assert result.stdout.endswith("Written to rows-packed-64\n")
+    assert result.stderr == ""
 
 
 def test_pack_json_is_the_manifest_and_where_it_is(source):

@@ -9,7 +9,8 @@ import pytest
 
 import packer
 from packer.options import PackOptions, options_of
-from tests.test_cli import run, run_process, source, succeeded  # noqa: F401 (a fixture)
+from tests.commands import run, succeeded
+from tests.test_cli import run_process, source  # noqa: F401 (a fixture)
 from tests.test_pack import hashes, made_documents, save_arrow
 
 

@@ -8,8 +8,9 @@ import pytest
 
 import packer
 from packer.errors import PackerError
+from tests.commands import run
 from tests.opening import open_source
-from tests.test_splits import refused, run, save, tokens_of
+from tests.test_splits import refused, save, tokens_of
 
 
 def names_of(source):

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
 from packer.paths import expanded
 from tests.chat_templates import EXACT, save_tokenizer
+from tests.commands import run, succeeded
 from tests.test_pack import made_documents, save_arrow
 
 
@@ -25,12 +24,6 @@ def home(tmp_path, monkeypatch):
     assert not [path for path in here.iterdir() if path.name.startswith("~")]
 
 
-def run(*arguments):
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_home_stands_for_a_tilde_at_the_start_alone(home, monkeypatch):
     assert expanded("~/x") == f"{home}/x"
     assert expanded(Path("~")) == home
@@ -44,7 +37,7 @@ def test_an_empty_path_is_not_taken_for_the_current_folder(home):
     """As of `packer pack "$DATA"` where DATA is not set."""
     save_arrow(Path("rows.arrow"), made_documents(50))
     for arguments in (["", "-o", "out"], ["--source", ":1", "-o", "out"], ["rows.arrow", "-o", ""]):
-        result = CliRunner().invoke(cli, ["pack", *arguments, "--max-len", "64"])
+        result = run("pack", *arguments, "--max-len", 64)
         assert result.exit_code in (1, 2)
         assert "a path is empty, as a variable is that was not set: name a file or folder" in result.output
     assert [path.name for path in Path().iterdir()] == ["rows.arrow"]
@@ -54,16 +47,16 @@ def test_an_empty_path_is_not_taken_for_the_current_folder(home):
 
 def test_every_command_that_reads_or_writes_tokens_takes_it(home):
     save_arrow(home / "rows.arrow", made_documents(50))
-    run("pack", "~/rows.arrow", "--max-len", 64, "-o", "~/out")
-    run("pack", "~/rows.arrow", "--max-len", 32)
-    run("verify", "~/out", "--source", "~/rows.arrow")
-    run("stats", "~/rows.arrow", "--max-len", 64)
-    run("stats", "~/out")
-    run("show", "~/out", 0)
-    run("export", "~/out", "--to", "parquet", "-o", "~/exported")
-    run("compare", "~/rows.arrow", "--max-len", 64, "--algorithm", "bfd")
+    succeeded("pack", "~/rows.arrow", "--max-len", 64, "-o", "~/out")
+    succeeded("pack", "~/rows.arrow", "--max-len", 32)
+    succeeded("verify", "~/out", "--source", "~/rows.arrow")
+    succeeded("stats", "~/rows.arrow", "--max-len", 64)
+    succeeded("stats", "~/out")
+    succeeded("show", "~/out", 0)
+    succeeded("export", "~/out", "--to", "parquet", "-o", "~/exported")
+    succeeded("compare", "~/rows.arrow", "--max-len", 64, "--algorithm", "bfd")
     (home / "counts.csv").write_text("length,count\n3,5\n")
-    run("compare", "~/counts.csv", "--max-len", 64, "--algorithm", "bfd")
+    succeeded("compare", "~/counts.csv", "--max-len", 64, "--algorithm", "bfd")
     made = {path.name for path in home.iterdir() if path.is_dir()}
     assert made == {"out", "rows-packed-32", "exported"}
 
@@ -72,9 +65,9 @@ def test_every_source_of_a_mixture_takes_it(home):
     save_arrow(home / "a.arrow", made_documents(50))
     save_arrow(home / "b.arrow", made_documents(60))
     sources = ["--source", "~/a.arrow:0.5", "--source=~/b.arrow"]
-    run("pack", *sources, "--max-len", 64, "-o", "~/mixed")
-    run("stats", *sources, "--max-len", 64)
-    run("verify", "~/mixed", "--source", "~/a.arrow", "--source", "~/b.arrow")
+    succeeded("pack", *sources, "--max-len", 64, "-o", "~/mixed")
+    succeeded("stats", *sources, "--max-len", 64)
+    succeeded("verify", "~/mixed", "--source", "~/a.arrow", "--source", "~/b.arrow")
 
 
 def test_tokenizers_and_templates_take_it(home):
@@ -84,11 +77,11 @@ def test_tokenizers_and_templates_take_it(home):
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]
     (home / "chats.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     text = ["--tokenizer", "~/tokenizer", "--chat-template", "~/template.jinja"]
-    run("pack", "~/chats.jsonl", *text, "--max-len", 64)
-    run("tokenize", "~/chats.jsonl", *text, "-o", "~/tokens")
-    run("verify", "~/chats-packed-64", "--source", "~/chats.jsonl", "--tokenizer", "~/tokenizer")
-    run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer/tokenizer.json")
-    run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer")
+    succeeded("pack", "~/chats.jsonl", *text, "--max-len", 64)
+    succeeded("tokenize", "~/chats.jsonl", *text, "-o", "~/tokens")
+    succeeded("verify", "~/chats-packed-64", "--source", "~/chats.jsonl", "--tokenizer", "~/tokenizer")
+    succeeded("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer/tokenizer.json")
+    succeeded("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer")
     assert packer.load("~/chats-packed-64").manifest.options.tokenizer == "tokenizer"
     assert (home / "tokens").is_dir()
 
@@ -100,13 +93,13 @@ def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
 
     seen = []
     monkeypatch.setattr("packer.cli.demo.write_corpus", lambda folder: seen.append(folder) or 1 / 0)
-    CliRunner().invoke(cli, ["demo", "-o", "~/demo"])
+    run("demo", "-o", "~/demo")
     assert seen == [home / "demo"]
     transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")
     from packer.attention import load_model
 
     monkeypatch.setattr(load_model, "_language_config", lambda name: seen.append(_language_config(name)) or 1 / 0)
-    CliRunner().invoke(cli, ["check", "~/model"])
+    run("check", "~/model")
     assert seen[1].hidden_size == 64
 
 

@@ -8,10 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
@@ -20,6 +18,7 @@ from packer.pipeline.job import Job
 from packer.pipeline.packing import pack as run_pack
 from tests import test_kept
 from tests.chat_templates import save_tokenizer
+from tests.commands import run
 from tests.test_kept import write
 from tests.test_mixtures import documents_of, save
 
@@ -237,10 +236,6 @@ def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
 
 
 # ---- on the command line ----
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def test_the_commands_take_the_options_of_pack(tmp_path):

@@ -460,6 +460,7 @@ PATHS = [
     ),
     Case(HALVES, f"pack {BOTH} --max-len 16", "a.jsonl and 1 other path have no common name: name the output with", 2),
     Case(HALVES, f"pack {BOTH} --max-len 16 -o data/sub/x", "data/sub/x is inside the source data/sub"),
+    Case(HALVES, "pack data --max-len 16 -o data/x", "data/x is inside the source data"),
     Case(HALVES, f"pack {BOTH} none.jsonl --max-len 16 -o out", "none.jsonl: no such file or folder"),
     Case(HALVES, f"pack {BOTH} org/name --max-len 16 -o out", "org/name: no such file or folder (a Hub id cannot be"),
     Case(

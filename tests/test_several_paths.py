@@ -9,40 +9,22 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
 from packer.paths import PathList
 from tests.chat_templates import save_tokenizer
+from tests.commands import refused, run, succeeded
 from tests.opening import open_source
 from tests.test_pack import hashes, made_documents, save_arrow
+from tests.writing import write_lines
 
 DOCUMENTS = made_documents(200)
 OPTIONS = ["--max-len", "64", "--no-sync"]
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def succeeded(*arguments):
-    done = run(*arguments)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-def refused(*arguments, code=1):
-    done = run(*arguments)
-    assert done.exit_code == code, done.output
-    assert "Traceback" not in done.output
-    return " ".join(done.stderr.split())
-
-
-def write_lines(path, documents):
+def write_documents(path, documents):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"input_ids": document}) + "\n" for document in documents))
-    return path
+    return write_lines(path, [{"input_ids": document} for document in documents])
 
 
 @pytest.fixture
@@ -50,7 +32,7 @@ def folder(tmp_path, monkeypatch):
     """Four files of 50 documents each in the folder `data`; the order of their names is that of the documents."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("a.jsonl", "b.jsonl", "sub/c.jsonl", "sub/d.jsonl")):
-        write_lines(tmp_path / "data" / name, DOCUMENTS[50 * number : 50 * number + 50])
+        write_documents(tmp_path / "data" / name, DOCUMENTS[50 * number : 50 * number + 50])
     return Path("data")
 
 
@@ -82,7 +64,7 @@ def test_documents_follow_the_order_of_the_paths(folder):
         "pack", given[0], "--max-len", "64", given[1], "--no-sync", given[2], "-o", "out", "--algorithm", "sequential"
     )
     assert names_of("out") == ["sub/c.jsonl", "sub/d.jsonl", "b.jsonl", "a.jsonl"]
-    whole = write_lines(Path("whole.jsonl"), [*DOCUMENTS[100:], *DOCUMENTS[50:100], *DOCUMENTS[:50]])
+    whole = write_documents(Path("whole.jsonl"), [*DOCUMENTS[100:], *DOCUMENTS[50:100], *DOCUMENTS[:50]])
     succeeded("pack", whole, *OPTIONS, "-o", "whole", "--algorithm", "sequential")
     shards = {name: digest for name, digest in hashes(Path("out")).items() if name.endswith(".arrow")}
     assert shards == {name: digest for name, digest in hashes(Path("whole")).items() if name.endswith(".arrow")}
@@ -91,7 +73,7 @@ def test_documents_follow_the_order_of_the_paths(folder):
 def test_a_glob_gives_the_same_dataset_quoted_and_expanded_by_a_shell(folder):
     for number, pattern in enumerate(("data/*.jsonl", "data/sub/*", "data/*/*.jsonl", "data/**/*.jsonl")):
         if pattern == "data/*/*.jsonl":  # with one folder, a shell hides that there was a wildcard
-            write_lines(folder / "other" / "e.jsonl", [[1, 2]])
+            write_documents(folder / "other" / "e.jsonl", [[1, 2]])
         expanded = sorted(map(str, Path().glob(pattern)), key=os.fsencode)
         succeeded("pack", pattern, *OPTIONS, "-o", f"quoted-{number}")
         succeeded("pack", *expanded, *OPTIONS, "-o", f"expanded-{number}")
@@ -118,7 +100,7 @@ def test_paths_may_have_different_formats(folder, tmp_path):
     save_arrow(tmp_path / "d.arrow", DOCUMENTS[150:])
     given = ["data/a.jsonl", "b.parquet", "saved", "d.arrow"]
     mixed = packer.pack(given, "mixed", max_len=64, sync=False)
-    whole = packer.pack(write_lines(Path("whole.jsonl"), DOCUMENTS), "whole", max_len=64, sync=False)
+    whole = packer.pack(write_documents(Path("whole.jsonl"), DOCUMENTS), "whole", max_len=64, sync=False)
     assert [shard.xxh3_128 for shard in mixed.shards] == [shard.xxh3_128 for shard in whole.shards]
     assert list(packer.verify("mixed", given)) == []
 
@@ -175,7 +157,7 @@ def test_texts_at_several_paths_are_one_source(tmp_path, monkeypatch):
     assert direct.shards == once.shards
     assert direct.source.documents == 61
     assert list(packer.verify("direct", given, tokenizer=tokenizer)) == []
-    write_lines(Path("more.jsonl"), [[1, 2]])
+    write_documents(Path("more.jsonl"), [[1, 2]])
     assert packer.pack(["more.jsonl", "tokens"], "more", max_len=64, sync=False).options.pad_id == direct.options.pad_id
 
 
@@ -187,7 +169,7 @@ def test_a_split_is_chosen_in_every_folder_and_files_are_read_whatever_their_nam
     for number, name in enumerate(
         ("one/train.jsonl", "one/test.jsonl", "two/train.jsonl", "two/test.jsonl", "test.jsonl")
     ):
-        write_lines(Path(name), [[number]])
+        write_documents(Path(name), [[number]])
 
     def tokens(*paths, split=None):
         tables = open_source(PathList(paths), split=split).tables()
@@ -212,6 +194,6 @@ def test_verify_finds_missing_and_reordered_paths(folder):
         "packer: out was packed from these files in another order (b.jsonl, a.jsonl, sub/c.jsonl, sub/d.jsonl): "
         "give the paths in that order"
     )
-    assert "the rows are not in the source" in refused("verify", "out", *in_order[:4], code=3)
-    write_lines(folder / "a.jsonl", [[9], *DOCUMENTS[1:50]])
-    assert "document 50 (a.jsonl line 1)" in refused("verify", "out", *in_order, code=3)
+    assert "the rows are not in the source" in run("verify", "out", *in_order[:4]).stderr
+    write_documents(folder / "a.jsonl", [[9], *DOCUMENTS[1:50]])
+    assert "document 50 (a.jsonl line 1)" in run("verify", "out", *in_order).stderr

@@ -16,7 +16,7 @@ from packer.pipeline.job import Job
 from packer.pipeline.output_place import name_after
 from packer.pipeline.tokenizing import tokenize
 from tests.chat_templates import EXACT, save_tokenizer
-from tests.test_cli import run
+from tests.commands import run
 from tests.test_pack import made_documents, save_arrow
 
 

@@ -4,14 +4,13 @@ import json
 
 import datasets
 import pytest
-from click.testing import CliRunner
 from datasets.data_files import get_data_patterns, resolve_pattern
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError
 from packer.inputs.file_search import splits_of
 from tests.chat_templates import save_tokenizer
+from tests.commands import run
 from tests.opening import open_source
 
 
@@ -40,10 +39,6 @@ def refused(source, split=None):
     with pytest.raises(PackerError) as caught:
         open_source(source, split=split)
     return str(caught.value)
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def as_datasets_sorts(folder):

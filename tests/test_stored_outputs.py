@@ -10,18 +10,17 @@ import tempfile
 import threading
 
 import pytest
-from click.testing import CliRunner
 from test_pack import hashes, made_documents, save_arrow
 from test_ranks import CASES, ROOT, options_of, run_ranks
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError
 from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.stores.store import store_at
 from packer.stores.temporary_files import temporary_folder
+from tests.commands import run
 from tests.kills import Killed, kill
 from tests.small import shrink
 
@@ -325,10 +324,6 @@ def test_credentials_that_end_in_the_middle_are_one_line_and_the_pack_resumes(
 def test_a_bucket_that_is_missing_is_one_line(source, bucket):
     told = refusal(source, "s3://no-such-bucket/set")
     assert told.startswith("s3://no-such-bucket/set: there is no such bucket: ")
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tmp_path):

@@ -9,8 +9,8 @@ import pytest
 import packer
 from packer.errors import PackerError
 from tests.chat_templates import save_tokenizer
+from tests.commands import run
 from tests.small import shrink
-from tests.test_cli import run
 
 TEXTS = ["one, two", 'a "quoted" word', "two\nlines", "", "Zoë's naïve café 中文 😀", "last"]
 
