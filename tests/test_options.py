@@ -21,7 +21,7 @@ from packer.cli.command import DeclaredOption
 from packer.options import PackOptions, arguments, options_of, parse_size
 from packer.options.option import HEADINGS
 from packer.progress import silent
-from packer.shards.row_format import row_format_of
+from packer.shards.row_format import RowFormat
 from tests.conftest import ROOT
 
 SAMPLES = {
@@ -219,7 +219,7 @@ def test_unknown_names_are_refused_with_the_names_there_are():
     ],
 )
 def test_token_columns_are_those_asked_for_in_the_order_on_disk(options, columns):
-    assert row_format_of(PackOptions(max_len=8, **options), {}).token_columns == columns
+    assert RowFormat.of(PackOptions(max_len=8, **options)).token_columns == columns
 
 
 @pytest.mark.parametrize(

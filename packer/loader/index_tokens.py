@@ -25,7 +25,7 @@ from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.plan.segments import context_of
 from packer.shards.manifest import Manifest
-from packer.shards.row_format import PADDING, RowFormat, row_format_of
+from packer.shards.row_format import PADDING, RowFormat
 from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike
 from packer.sources.recorded_source import open_index_source, read_index_source, with_sources
@@ -69,7 +69,7 @@ class IndexTokens:
         return cls(
             documents=documents,
             watch=watch,
-            row_format=row_format_of(replace(options, index_only=False), documents.source.value_columns()),
+            row_format=RowFormat.of(replace(options, index_only=False), documents.source.value_columns()),
             overlap=options.piece_overlap,
             kept_names=options.keep_tokens,
             first_document=manifest.first.document,

@@ -26,7 +26,7 @@ from packer.plan.rows import LocatedRows, joined_rows, pieces_of
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
-from packer.shards.row_format import row_format_of
+from packer.shards.row_format import RowFormat
 from packer.shards.structure import RowSegments
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.open_sources import SourceLike
@@ -113,7 +113,7 @@ class _Part:
         return ShardMaker(
             documents=documents,
             plan=IndexPlan(folder=self.folder, manifest=self.manifest, documents=documents),
-            row_format=row_format_of(options, documents.table.extra),
+            row_format=RowFormat.of(options, documents.table.extra),
             overlap=options.piece_overlap,
             first_document=self.manifest.first.document,
         )

@@ -46,7 +46,7 @@ from packer.shards.file_names import rejected_name
 from packer.shards.generations import with_generation
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
-from packer.shards.row_format import RowFormat, row_format_of
+from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.number_columns import ARRAY_COLUMN, is_array_file
@@ -84,7 +84,10 @@ def pack(
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
-    options = _of_lengths(source, options)
+    if options.lengths_column is None and is_array_file(source):
+        options = replace(options, lengths_column=ARRAY_COLUMN)
+    if options.lengths_column is not None:  # the result can only be an index
+        options = replace(options, index_only=True)
     opened = open_sources(source, options)
     if options.index_only:
         refuse_decoding(opened)
@@ -99,13 +102,6 @@ def pack(
     build = partial(pack_into, opened=opened, watch=watch, options=options, job=job)
     requested = [(opened, request_of(opened, options.to_dict()))]
     return write_dataset(out, requested, build, job=job, made_of={"plan_version": PLAN_VERSION})
-
-
-def _of_lengths(source: object, options: PackOptions) -> PackOptions:
-    """Return the options for a source of lengths, which are always those of an index; others are returned unchanged."""
-    if options.lengths_column is None and is_array_file(source):
-        options = replace(options, lengths_column=ARRAY_COLUMN)
-    return options if options.lengths_column is None else replace(options, index_only=True)
 
 
 def write_dataset(
@@ -173,14 +169,15 @@ def pack_into(
     notes = claimed.notes
     documents = _checked_documents(mapped, options, job.progress)
     _refuse_changed(claimed, notes, documents.identity, overwrite=job.overwrite)
-    row_format = row_format_of(options, documents.table.extra)
+    row_format = RowFormat.of(options, documents.table.extra)
     check(documents.identity, row_format)
     check_mixture(claimed, documents.identity, options, engine.workers)
 
     # Plan the rows.
     plan = plan_documents(documents, options, row_format, notes=notes, engine=engine, progress=job.progress)
     watch.check()
-    warn_of_split_chats(opened, plan.totals, options)
+    if options.split_at == "tokens":
+        warn_of_split_chats(opened, plan.totals)
 
     # Write the shards that are missing.
     maker = ShardMaker(

@@ -15,7 +15,6 @@ from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
 from packer.inputs.document_errors import reading
 from packer.inputs.mapped_lists import MappedLists
-from packer.options import PackOptions
 from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.source import Source
 
@@ -56,10 +55,10 @@ def warn_of_unused_sources(mixture: tuple[MixturePart, ...] | None) -> None:
             )
 
 
-def warn_of_split_chats(opened: Corpus, totals: PlanTotals, options: PackOptions) -> None:
-    """Log a warning if chats were split inside messages."""
+def warn_of_split_chats(opened: Corpus, totals: PlanTotals) -> None:
+    """Log a warning if chats were split at any token, and so inside messages."""
     has_chats = any(source.holds_chats for source in opened.sources.values())
-    if has_chats and totals.documents_split and options.split_at == "tokens":
+    if has_chats and totals.documents_split:
         log.warning(
             "%s longer than a row are split inside a message: choose --split-at turns, or --long drop",
             "1 document" if totals.documents_split == 1 else f"{totals.documents_split:,} documents",

@@ -53,7 +53,7 @@ def plan_documents(
     """
     identity = documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
-    reader, rows_per_shard = SourceReader(source=documents, options=options), _rows_per_shard(options, row_format)
+    reader, rows_per_shard = SourceReader(source=documents, options=options), row_format.rows_in(options.shard_size)
     planning = Planning(reader=reader, rows_per_shard=rows_per_shard, notes=notes, engine=engine, progress=progress)
     return _plan_whole(documents, planning) if options.is_planned_whole else _plan_by_tasks(planning)
 
@@ -71,15 +71,11 @@ def plan_lengths(
     `values` are needed if options name columns for groups or limits. Errors are those of `plan_documents`.
     """
     prepare_for(documents=len(lengths))
-    rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
+    rows_per_shard = RowFormat.of(options).rows_in(options.shard_size)
     if options.is_planned_whole:
         return plan_whole(cut_by_policy(lengths, options), values, options, rows_per_shard=rows_per_shard)
     reader, engine = LengthsReader(lengths=lengths, options=options), Engine(workers=threads)
     return _plan_by_tasks(Planning(reader=reader, rows_per_shard=rows_per_shard, engine=engine, progress=progress))
-
-
-def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
-    return max(1, options.shard_size // row_format.row_bytes)
 
 
 def _plan_by_tasks(planning: Planning) -> Plan:

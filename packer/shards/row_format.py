@@ -48,14 +48,13 @@ class RowFormat:
     """Types of the values of columns kept from the source with a value per token."""
 
     @classmethod
-    def of(
-        cls,
-        options: PackOptions,
-        kept: Mapping[str, pa.DataType] | None = None,
-        kept_tokens: Mapping[str, pa.DataType] | None = None,
-    ) -> RowFormat:
-        """Return the format that options ask for, with columns kept from the source as in the fields of these names."""
+    def of(cls, options: PackOptions, extra: Mapping[str, pa.ChunkedArray] | None = None) -> RowFormat:
+        """Return the format that options ask for, with the columns to keep that are among `extra`, of the source.
+
+        Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.
+        """
         written = {"input_ids": True, "labels": options.labels, "position_ids": "position_ids" in options.add_column}
+        columns = extra or {}
         return cls(
             max_len=options.max_len,
             pad_id=options.pad_id or 0,
@@ -63,8 +62,12 @@ class RowFormat:
             index_only=options.index_only,
             align=options.align,
             mixture=bool(options.weights),
-            kept=kept or {},
-            kept_tokens=kept_tokens or {},
+            kept={name: columns[name].type for name in options.kept if name in columns},
+            kept_tokens={
+                name: _type_per_token(name, columns[name].type.value_type)
+                for name in options.keep_tokens
+                if name in columns
+            },
         )
 
     @property
@@ -98,6 +101,10 @@ class RowFormat:
         widths = [4] * len(self.token_columns) + [value.bit_width // 8 for value in self.kept_tokens.values()]
         return self.max_len * sum(widths)
 
+    def rows_in(self, size: int) -> int:
+        """Return the number of rows, at least 1, in a shard of at most `size` bytes."""
+        return max(1, size // self.row_bytes)
+
     def bytes_of(self, rows: int, segments: int) -> int:
         """Bytes of rows in shards: of their tokens, or in an index of their segments, each about as a whole."""
         if not self.index_only:
@@ -113,18 +120,13 @@ class RowFormat:
     @property
     def batch_rows(self) -> int:
         """Rows of a record batch; the last one of a shard may have fewer."""
-        return max(1, _BATCH_BYTES // self.row_bytes)
+        return self.rows_in(_BATCH_BYTES)
 
 
-def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:
-    """Return the format of the rows; `extra` are columns of the source, among them those to keep.
-
-    Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.
-    """
-    kept_tokens = {name: extra[name].type.value_type for name in options.keep_tokens}
-    for name, value_type in kept_tokens.items():
-        if pa.types.is_null(value_type):  # every list is empty
-            kept_tokens[name] = pa.int8()
-        elif not is_numeric(value_type):
-            raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
-    return RowFormat.of(options, {name: extra[name].type for name in options.kept}, kept_tokens)
+def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:
+    """Return the type of a kept column with a value per token, whose lists have values of this type."""
+    if pa.types.is_null(value_type):  # every list is empty
+        return pa.int8()
+    if not is_numeric(value_type):
+        raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
+    return value_type
