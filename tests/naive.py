@@ -1,7 +1,7 @@
 """Slow, obvious twins of the kernels: one item at a time, over lists."""
 
 from bisect import bisect_left, insort
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import accumulate, pairwise
 from math import ceil, log
 
@@ -47,29 +47,19 @@ def spfhp_published(lengths, capacity, max_segments=None):
     return packs
 
 
-def spfhp(lengths, capacity, max_segments=None):
-    """The number of packs of the best of both over every limit."""
-    limits = range(1, min(max_segments or capacity, capacity) + 1)
-    variants = (worst_fit_decreasing, spfhp_published)
-    return min(len(variant(lengths, capacity, limit)) for variant in variants for limit in limits)
-
-
-def next_fit(items, max_len, max_segments=None, align=1):
-    """Rows of items, lists of (document, start, length), in order: one that does not fit the open row closes it."""
-    rows, limit = [], max_segments or max_len
-    for item in items:
-        open_row = rows[-1] if rows else []
-        place = sum(-(-length // align) * align for _, _, length in [*open_row, *item])
-        if open_row and place <= max_len and len(open_row) + len(item) <= limit:
-            open_row.extend(item)
-        else:
-            rows.append(list(item))
-    return rows
-
-
 def sequential(lengths, max_len, max_segments=None):
     """Rows of (document, start, length), in source order: a piece that does not fit the open row closes it."""
-    return next_fit([[piece] for piece in cut_documents(lengths, max_len, "split")], max_len, max_segments)
+    rows = []
+    for piece in cut_documents(lengths, max_len, "split"):
+        open_row = rows[-1] if rows else []
+        fits = sum(length for _, _, length in [*open_row, piece]) <= max_len and len(open_row) < (
+            max_segments or max_len
+        )
+        if open_row and fits:
+            open_row.append(piece)
+        else:
+            rows.append([piece])
+    return rows
 
 
 def wrapped(lengths, max_len, max_segments=None):
@@ -91,23 +81,7 @@ def wrapped(lengths, max_len, max_segments=None):
 
 def optimal_packs(lengths, capacity, max_segments=None):
     """The least number of packs that there is, by trying every way; for a handful of lengths."""
-    best = len(lengths)
-
-    def place(index, packs):
-        nonlocal best
-        if len(packs) >= best:
-            return
-        if index == len(lengths):
-            best = len(packs)
-            return
-        for pack in _takers(packs, lengths[index], capacity, max_segments):
-            pack.append(lengths[index])
-            place(index + 1, packs)
-            pack.pop()
-        place(index + 1, [*packs, [lengths[index]]])
-
-    place(0, [])
-    return best
+    return fewest_vector_rows([(length,) for length in lengths], [capacity], max_segments)
 
 
 def fewest_vector_rows(items, capacities, max_segments=None):
@@ -130,30 +104,6 @@ def fewest_vector_rows(items, capacities, max_segments=None):
 
     place(0, [])
     return best
-
-
-def vector_first_fit(items, capacities, rows):
-    """The number of the first row with room for each item, a tuple of demands.
-
-    `rows` are those that there are. They come first, sorted by their rooms: by the highest bits of all of them, then by
-    the next, as shares of the capacity in ten bits.
-    """
-    rows, found = [list(row) for row in rows], []
-
-    def bits(number):
-        used = [sum(item[r] for item in rows[number]) for r in range(len(capacities))]
-        shares = [f"{(most - much) * 1023 // most:010b}" for much, most in zip(used, capacities, strict=True)]
-        return list(zip(*shares, strict=True))
-
-    front_to_back = sorted(range(len(rows)), key=bits)
-    for item in items:
-        takers = [number for number in front_to_back if _has_room(rows[number], item, capacities)]
-        if not takers:
-            front_to_back.append(len(rows))
-            rows.append([])
-        found.append(takers[0] if takers else len(rows) - 1)
-        rows[found[-1]].append(item)
-    return found
 
 
 def _has_room(row, item, capacities):
@@ -245,6 +195,17 @@ def account(lengths, pieces, placed, long):
     }
 
 
+MASK, GOLDEN, FACTORS = 2**64 - 1, 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def mixed(value):
+    """The finalizer of SplitMix64."""
+    value &= MASK
+    value = (value ^ (value >> 30)) * FACTORS[0] & MASK
+    value = (value ^ (value >> 27)) * FACTORS[1] & MASK
+    return value ^ (value >> 31)
+
+
 def draws(size, *, seed, purpose, stream):
     """SplitMix64 draws 0..size-1 of a stream, in Python integers."""
     return [draw(number, seed=seed, purpose=purpose, stream=stream) for number in range(size)]
@@ -252,18 +213,10 @@ def draws(size, *, seed, purpose, stream):
 
 def draw(number, *, seed, purpose, stream):
     """One SplitMix64 draw of a stream."""
-    mask = 2**64 - 1
-    golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-    def mixed(value):
-        value = (value ^ (value >> 30)) * factor_1 & mask
-        value = (value ^ (value >> 27)) * factor_2 & mask
-        return value ^ (value >> 31)
-
-    key = mixed(seed + golden & mask)
-    key = mixed(key ^ (purpose * golden & mask))
-    key = mixed(key ^ (stream * factor_1 & mask))
-    return mixed(key + number * golden & mask)
+    key = mixed(seed + GOLDEN)
+    key = mixed(key ^ (purpose * GOLDEN & MASK))
+    key = mixed(key ^ (stream * FACTORS[0] & MASK))
+    return mixed(key + number * GOLDEN)
 
 
 def permuted(index, size, *, seed, purpose, stream):
@@ -528,9 +481,6 @@ def slopes(columns, damping, amounts, counts, weights):
     ]
 
 
-# ---- text: one document at a time ----
-
-
 # ---- encoders: rows -> one batch, and masks ----
 
 
@@ -550,19 +500,10 @@ def encoder_rows(rows, *, offset=0):
 
 def masked_segment(tokens, document, start, *, mlm, epoch):
     """(tokens with some of them hidden, labels) of one segment that begins at `start` of its document."""
-    mask = 2**64 - 1
-    golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-    def mixed(value):
-        value = (value ^ (value >> 30)) * factor_1 & mask
-        value = (value ^ (value >> 27)) * factor_2 & mask
-        return value ^ (value >> 31)
-
-    key = mixed(mlm.seed + golden & mask)
-    key = mixed(key ^ (6 * golden & mask))
-    key = mixed(key ^ (epoch * factor_1 & mask))
-    key = mixed(key + document * golden & mask)
-    draws = [mixed(key + (start + place) * golden & mask) for place in range(len(tokens))]
+    draws = [
+        mixed(draw(document, seed=mlm.seed, purpose=6, stream=epoch) + (start + place) * GOLDEN)
+        for place in range(len(tokens))
+    ]
     special = [token in [*mlm.special_ids, mlm.mask_id] for token in tokens]
     words = []  # lists of places
     for place, token in enumerate(tokens):
@@ -647,44 +588,6 @@ def interleave(kept, times):
 
 
 # ---- groups apart ----
-
-
-def spread(segments, classes, max_len, limit, least):
-    """The row of every segment, given as (group, extent): by group, -1 the last, in each the longest first."""
-    rows = [[] for _ in range(least)]
-    stacks = [list(range(least)), *([] for _ in range(max_len))]
-    found = [-1] * len(segments)
-
-    def fill(row):
-        return sum(segments[i][1] for i in rows[row])
-
-    def runs():
-        by_class = defaultdict(lambda: defaultdict(list))
-        for i, (group, extent) in enumerate(segments):
-            by_class[classes[extent]][group].append(i)
-        for of in sorted(by_class):
-            last = by_class[of].pop(-1, [])
-            yield from by_class[of].values()
-            yield from ([i] for i in last)
-
-    for run in runs():
-        group = segments[run[0]][0]
-        held = [found[i] for i in range(run[0]) if segments[i][0] == group >= 0]
-        for row in held:
-            if row in stacks[fill(row)]:
-                stacks[fill(row)].remove(row)
-        for i in run:
-            lowest = next((stack for stack in stacks if stack), None)
-            if lowest is None or fill(lowest[-1]) + segments[i][1] > max_len:
-                rows.append([])
-                found[i] = len(rows) - 1
-            else:
-                found[i] = lowest.pop()
-            rows[found[i]].append(i)
-        for row in [*held, *(found[i] for i in run)]:
-            if fill(row) < max_len and len(rows[row]) < limit:
-                stacks[fill(row)].append(row)
-    return found
 
 
 def fewest_rows_apart(segments, max_len, rows=()):

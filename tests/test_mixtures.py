@@ -100,6 +100,13 @@ def test_large_samples_are_exact_to_the_document():
         times = found.times(0, len(lengths))
         assert times.tolist() == naive.take_documents(lengths, target, order)
         assert (tokens, found.documents) == (times @ lengths, times.sum())
+        numbers = np.random.default_rng(target).permutation(found.documents)
+        documents, copies = found.locate(numbers)
+        numbered = naive.numbered([times.tolist()])
+        assert list(zip(documents.tolist(), copies.tolist(), strict=True)) == [numbered[n][1:] for n in numbers]
+        assert found.numbers(documents, copies)[0].tolist() == numbers.tolist()
+        every = np.arange(len(lengths))
+        assert (found.numbers(every, np.full(len(every), times.min()))[1] == (times > times.min())).all()
 
 
 @settings(deadline=None)

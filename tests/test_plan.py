@@ -105,30 +105,6 @@ def test_another_seed_gives_another_packing_with_as_many_rows():
     assert len(together[0] & together[1]) < len(together[0]) / 3  # long documents of a length of their own stay paired
 
 
-def test_the_order_of_rows_and_segments_is_independent_of_length():
-    # 5-sigma bounds of a rank correlation under independence: 5 / sqrt(n)
-    lengths = real_like_lengths(30_000)
-    segments, plan = make_plan(lengths, 2048)
-    rows = rows_of(plan)
-    sizes = [segments.locate(np.array(row))[2] for row in rows]
-    means = np.array([size.mean() for size in sizes])
-    assert abs(rank_correlation(np.arange(len(means)), means)) < 5 / np.sqrt(len(means))
-    deep = [size for size in sizes if len(size) >= 4]
-    firsts = np.mean([size[0] > np.median(size) for size in deep])
-    lasts = np.mean([size[-1] > np.median(size) for size in deep])
-    assert abs(firsts - lasts) < 5 / np.sqrt(len(deep))
-
-
-def test_equal_lengths_are_dealt_at_random_not_in_source_order():
-    _, plan = make_plan([5] * 4000, 10)
-    pairs = plan.numbers.reshape(-1, 2).astype(np.int64)
-    assert abs(rank_correlation(pairs[:, 0], pairs[:, 1])) < 5 / np.sqrt(len(pairs))
-
-
-def rank_correlation(one: NDArray[np.generic], other: NDArray[np.generic]) -> float:
-    return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
-
-
 permuted, draw_below = permutations.permuted, permutations.draw_below
 
 
