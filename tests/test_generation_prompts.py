@@ -1,8 +1,6 @@
 """A generation prompt is never trained, however a template appends it, and is found with the chat's own arguments."""
 
-from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -173,16 +171,3 @@ def test_a_probe_has_the_form_of_the_chats_contents(encoder, tokenizer):
     template = THOUGHTS.replace("{{ message.content }}", "{% for part in message.content %}{{ part.text }}{% endfor %}")
     listed = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in QUESTION]
     assert trained_text(encoder(template), tokenizer, messages=listed).endswith("The quick fox<|im_end|>\n")
-
-
-def test_qwen3_without_thoughts_trains_a_single_answer(encoder, tokenizer):
-    found = find_spec("trl")
-    path = found and Path(found.origin).parent / "chat_templates" / "qwen3.jinja"
-    if not path or not path.exists():
-        pytest.skip("needs trl with this template")
-    made = encoder(path.read_text())
-    system = {"role": "system", "content": "Help!"}
-    for enabled, wanted in ((False, "The quick fox"), (True, "<think>\n\n</think>\n\nThe quick fox")):
-        kwargs = {"chat_template_kwargs": {"enable_thinking": enabled}}
-        for chat in (QUESTION, [system, *QUESTION]):
-            assert trained_text(made, tokenizer, messages=chat, **kwargs) == wanted + "<|im_end|>\n"

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, recognize
-from packer.text.conversations import Chat, messages_of
-from packer.text.message_marks import tags_stand_alone, without_generation_marks
-from packer.text.rendering import Templates
-from packer.text.tokenizer import of_transformers
+from packer.text.conversations import messages_of
 from tests import naive_chats
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
@@ -155,19 +152,9 @@ OUT_OF_PLACE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("template", MARKED.values(), ids=MARKED)
-@given(conversation=conversations)
-def test_marks_in_place_change_nothing_else(tokenizer, template, conversation):
-    assert tags_stand_alone(template)
-    text = tokenizer.apply_chat_template(conversation, chat_template=template, tokenize=False)
-    marked = Templates(of_transformers(tokenizer), template).render(Chat(0, conversation), marked=True)
-    assert without_generation_marks(marked) == text
-
-
 @pytest.mark.parametrize("name", OUT_OF_PLACE)
 def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, name):
     template = OUT_OF_PLACE[name]
-    assert not tags_stand_alone(template)
     given = tokenizer.apply_chat_template(DIALOGUE, chat_template=template, tokenize=False)
     (ids,) = lists(encoders(template, "all").encode([{"messages": DIALOGUE}]).input_ids)
     assert ids == tokenizer(given, add_special_tokens=False)["input_ids"]
@@ -258,11 +245,6 @@ def test_a_template_that_always_ends_in_a_generation_prompt_is_refused(encoders,
         encode(encoders(ALWAYS_PROMPTING), conversation)
 
 
-def test_the_token_that_ends_the_turn_and_its_newline_are_trained_and_the_header_is_not(encoders, tokenizer):
-    _, labels, _ = encode(encoders(EXACT["chatml"]), DIALOGUE)
-    assert text_of(tokenizer, labels) == "The quick fox<|im_end|>\n42 dogs<|im_end|>\n"
-
-
 def test_marks_around_nothing_are_refused(encoders):
     around_users = MARKED["marked"].replace("== 'assistant'", "== 'user'")
     encode(encoders(around_users), QUESTION)
@@ -282,12 +264,6 @@ def test_marks_around_nothing_are_refused(encoders):
 def test_marks_whose_place_is_not_known_are_refused(encoders, template):
     with pytest.raises(TextError, match="generation %} is changed or moved"):
         encode(encoders(template), QUESTION)
-
-
-def test_marks_inside_a_captured_block_are_found_where_transformers_misplaces_them(encoders, tokenizer):
-    captured = "{% set all %}" + MARKED["marked"] + "{% endset %}>>{{ all }}"
-    _, labels, _ = encode(encoders(captured), QUESTION)
-    assert text_of(tokenizer, labels) == "The quick fox<|im_end|>\n"
 
 
 def test_what_the_template_raises_is_told_with_the_document_and_the_turn(encoders):
