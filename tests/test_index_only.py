@@ -12,8 +12,8 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from tests.fuzzing_kept import make_manifest_fit
 from tests.kills import kill
+from tests.packed_rows import fit_manifest
 
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2, 0, 25] * 7
 
@@ -293,7 +293,7 @@ def test_a_damaged_index_reads_nothing_outside_its_source(tmp_path, seed):
     )
     with pa.ipc.new_stream(str(path), table.schema) as stream:
         stream.write_table(table)
-    make_manifest_fit(index, path.name)
+    fit_manifest(index)
     with pytest.raises(PackerError, match=r"the index refers to .*, which the source does not have"):
         list(packer.load(index, source=source))
     with pytest.raises(PackerError, match=r"refers to .*, which the source does not have"):
