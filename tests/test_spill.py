@@ -203,9 +203,6 @@ def test_a_stream_with_a_damaged_note_is_decoded_again(tmp_path, damage):
     assert json.loads(note.read_bytes())["counts"] == {}
 
 
-# the pool
-
-
 # the disk
 
 Usage = namedtuple("Usage", "total used free")

@@ -13,6 +13,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from packer.errors import OtherSourceError, PackerError
@@ -76,9 +77,10 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
 def matches_of(pattern: AnyPath) -> tuple[AnyPath, list[AnyPath]]:
     """Return the folder before the first wildcard of a glob, and the files that match, in bytewise order.
 
+    File names are relative to that folder.
     A matching folder stands for the files in it, and `**` for any subfolders.
     """
-    before = list(_before_wildcards(pattern))
+    before = list(takewhile(lambda part: not glob.has_magic(part), pattern.parts[:-1]))
     fixed: AnyPath = Path(*before)
     if isinstance(pattern, RemotePath):
         with reading(str(pattern)):
@@ -139,14 +141,6 @@ def _matching(folders: Iterable[AnyPath], part: str) -> Iterator[AnyPath]:
                 yield folder / name
 
 
-def _before_wildcards(pattern: AnyPath) -> Iterator[str]:
-    """Yield the parts of a glob before its first wildcard; file names are relative to them."""
-    for part in pattern.parts[:-1]:
-        if glob.has_magic(part):
-            return
-        yield part
-
-
 def _name_bytes(path: AnyPath) -> bytes:
     return os.fsencode(str(path))
 
@@ -205,8 +199,9 @@ def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
         found = set(shards.values())
         ordered = [split for split in _KEYWORDS if split in found] + sorted(found - {*_KEYWORDS})
         return {split: [name for name in shards if shards[name] == split] for split in ordered}
-    for rule in (_folder_rule, _file_rule):
-        patterns = {split: re.compile("|".join(map(rule, words))) for split, words in _KEYWORDS.items()}
+    for after in (rf"(?:{_SEPARATOR}[^/]*)?/", rf"{_SEPARATOR}[^/]*$"):  # the words in a folder's, then a file's name
+        begin = rf"(?:^|/)(?:[^/]*{_SEPARATOR})?"
+        patterns = {split: re.compile(f"{begin}(?:{'|'.join(words)}){after}") for split, words in _KEYWORDS.items()}
         splits = {split: [name for name in names if pattern.search(name)] for split, pattern in patterns.items()}
         if any(splits.values()):
             return {split: files for split, files in splits.items() if files}
@@ -235,11 +230,3 @@ def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]],
     if outside:
         log.info("%d of %d files in %s are in no split by their names, and are left out", outside, files, folder)
     return splits[chosen]
-
-
-def _folder_rule(word: str) -> str:
-    return rf"(?:^|/)(?:[^/]*{_SEPARATOR})?{word}(?:{_SEPARATOR}[^/]*)?/"
-
-
-def _file_rule(word: str) -> str:
-    return rf"(?:^|/)(?:[^/]*{_SEPARATOR})?{word}{_SEPARATOR}[^/]*$"
