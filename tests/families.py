@@ -11,20 +11,61 @@ from transformers import (
     PaliGemmaForConditionalGeneration,
 )
 
-from tests.family_parts import (
-    COMMON,
-    EXPERTS,
-    HEAD,
-    LATENT,
-    MIXED,
-    MIXED_MLP,
-    OLD,
-    SLIDING,
-    UNDROPPED,
-    VOCABULARY,
-    WINDOW,
-)
-from tests.recurrent_families import RECURRENT
+VOCABULARY = 96
+WINDOW = 6
+
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,  # attention has to matter
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "residual_dropout": 0.0,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+HEAD = {"head_dim": 8}
+SLIDING = {"sliding_window": WINDOW}
+MIXED = {**SLIDING, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": True,
+    "n_group": 1,
+    "topk_group": 1,
+}
+MIXED_MLP = {"mlp_layer_types": ["dense", "sparse"]}
+LATENT = {  # heads whose values are smaller than their keys, neither a multiple of 8
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+}
+OLD = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128, "rotary_dim": 4}
+UNDROPPED = {
+    "attn_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "dropout": 0.0,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
 
 POST = {
     "llama2": {"type": "llama", "num_key_value_heads": 4},
@@ -168,6 +209,114 @@ NEWER = {
     "youtu": LATENT,
 }
 """Others whose documents our attention keeps apart."""
+
+STATE = {
+    "state_size": 8,
+    "ssm_state_size": 8,
+    "num_heads": 4,
+    "n_groups": 1,
+    "chunk_size": 8,
+    "mamba_n_heads": 4,
+    "mamba_num_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_head_dim": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 8,
+}
+LINEAR = {
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+
+RECURRENT = {
+    "bailing_hybrid": {
+        **LINEAR,
+        **EXPERTS,
+        **LATENT,
+        **MIXED_MLP,
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+        "num_experts_per_token": 2,
+        "num_expert_group": 1,
+    },
+    "bamba": {**STATE, "attn_layer_indices": [1]},
+    "falcon_h1": {**STATE, **HEAD, "mamba_d_ssm": 64},
+    "falcon_mamba": STATE,
+    "granitemoehybrid": {
+        **STATE,
+        **EXPERTS,
+        "layer_types": ["mamba", "attention"],
+        "shared_intermediate_size": 24,
+    },
+    "jamba": {
+        **EXPERTS,
+        "attn_layer_offset": 1,
+        "attn_layer_period": 2,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "use_mamba_kernels": False,
+    },
+    "kimi_linear": {
+        **LINEAR,
+        **EXPERTS,
+        **LATENT,
+        "linear_attn_config": {
+            "full_attn_layers": [2],
+            "kda_layers": [1],
+            "head_dim": 8,
+            "num_heads": 4,
+            "short_conv_kernel_size": 4,
+        },
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48, "block_auto_adjust_ff_dim": False},
+    "lfm2_moe": {**EXPERTS, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "lfm3": {},
+    "mamba": STATE,
+    "mamba2": {**STATE, "head_dim": 16},
+    "minimax": {**HEAD, **EXPERTS, "layer_types": ["linear_attention", "full_attention"], "block_size": 4},
+    "nemotron_h": {**STATE, **HEAD, "layers_block_type": ["mamba", "attention"]},
+    "olmo_hybrid": LINEAR,
+    "qwen3_5_moe_text": {**LINEAR, **EXPERTS},
+    "qwen3_5_text": LINEAR,
+    "qwen3_next": {**LINEAR, **EXPERTS},
+    "recurrent_gemma": {
+        **HEAD,
+        "num_hidden_layers": 3,
+        "block_types": ["recurrent", "attention"],
+        "attention_window_size": WINDOW,
+        "lru_width": 32,
+    },
+    "rwkv": {"attention_hidden_size": 32},
+    "xlstm": {"num_heads": 4, "chunk_size": 8},
+    "zamba": {
+        **STATE,
+        **UNDROPPED,
+        "layers_block_type": ["mamba", "hybrid"],
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "n_mamba_heads": 2,
+        "mamba_dt_rank": 4,
+        "use_mamba_kernels": False,
+    },
+    "zamba2": {
+        "num_hidden_layers": 3,
+        "layers_block_type": ["mamba", "hybrid", "mamba"],
+        "mamba_d_state": 8,
+        "mamba_ngroups": 1,
+        "n_mamba_heads": 4,
+        "mamba_headdim": 16,
+        "num_mem_blocks": 1,
+        "chunk_size": 8,
+    },
+}
+"""State-space, convolution and linear-attention layers, alone or beside attention."""
 
 OTHER_ATTENTION = {
     "big_bird": {**UNDROPPED, "is_decoder": True, "attention_type": "original_full"},

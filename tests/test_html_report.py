@@ -121,6 +121,10 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
     figures = page.figures()
     assert figures.keys() >= {"documents", "tokens", "rows", "efficiency", "packing_factor", "lower_bound"}
     assert figures == {name: content[name] for name in figures}
+    written = (tmp_path / "report.html").read_text()
+    for value, words in re.findall(r'data-figure="\w+" data-value="([^"]+)">([^<]+)<', written):
+        shown = float(words.strip("%").replace(",", "")) / (100 if words.endswith("%") else 1)
+        assert shown == pytest.approx(float(value), rel=0.01)
     padding = [float(at["data-value"]) for tag, at in page.elements if tag == "td" and "data-value" in at]
     said = content["padding"]
     ways = [said["max_len"], *(said[way][size] for way in ("batch_longest", "group_by_length") for size in ("8", "64"))]

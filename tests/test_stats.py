@@ -21,7 +21,6 @@ from packer.figures.length_figures import (
     BATCH_SIZES,
     MAX_BINS,
     distribution,
-    expected_longest,
     grouped_total,
     padding_ratios,
 )
@@ -71,10 +70,6 @@ def test_every_padding_ratio_of_a_tiny_set_is_known() -> None:
     assert padding.packed == pytest.approx(1 - 7 / 8)
 
 
-def test_expected_longest_of_three_is_known_and_ends_when_none_is_left() -> None:
-    assert expected_longest(histogram_of([1, 2, 4]), 64) == pytest.approx([0, 7 / 3, 10 / 3, 4])
-
-
 @settings(deadline=None)
 @given(few_segments)
 def test_random_order_is_the_mean_over_all_orders(lengths: list[int]) -> None:
@@ -106,13 +101,6 @@ def test_padding_grows_with_the_batch_and_shrinks_with_sorting(lengths: list[int
     for least, ratio in zip(grouped, random, strict=True):
         assert least <= ratio + 1e-12
         assert ratio <= padding.max_len + 1e-12
-
-
-@given(st.integers(1, MAX_LEN), st.integers(1, 500))
-def test_segments_of_one_length_need_no_padding_in_any_batch(length: int, segments: int) -> None:
-    padding = padding_ratios(histogram_of([length] * segments), rows=segments)
-    assert set(padding.batch_longest.values()) | set(padding.group_by_length.values()) == {0.0}
-    assert padding.max_len == pytest.approx(1 - length / MAX_LEN)
 
 
 def test_counts_beyond_any_corpus_keep_their_ratio() -> None:
