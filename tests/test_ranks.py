@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,7 +136,10 @@ def test_an_error_in_the_source_ends_all_ranks_and_leaves_nothing(tmp_path):
         file.write('{"input_ids": [1, -5]}\n')
     results = run_ranks(source, tmp_path / "out", 3, options=options)
     assert {type(result) for result in results} == {SourceError}
-    assert all("4.jsonl line 65): 'input_ids' holds -5" in str(result) for result in results)
+    # the number of the document is known if other ranks have decoded the files before this one
+    assert all(
+        re.search(r"4\.jsonl line 65\)?: 'input_ids' holds -5 .* on_error skip$", str(result)) for result in results
+    )
     assert not (tmp_path / "out").exists()
     (source / "4.jsonl").write_text((source / "3.jsonl").read_text())
     assert isinstance(run_ranks(source, tmp_path / "out", 2, options=options)[0], packer.Manifest)

@@ -49,10 +49,11 @@ class DocumentError(Exception):
         """Return the same error for the document with another index."""
         return DocumentError(row, self.message, self.place, reason=self.reason, listed=self.listed)
 
-    def in_source(self, document: int) -> SourceError:
-        """Return the error for users, with the index of the document in the source; `place` must be set."""
+    def in_source(self, document: int | None) -> SourceError:
+        """Return the error for users, with the index of the document in the source if it is known, and its `place`."""
+        where = self.place if document is None else f"document {document} ({self.place})"
         remedy = "" if self.reason is None else f"; {REMEDY}"
-        return SourceError(f"document {document} ({self.place}): {self.message}{remedy}")
+        return SourceError(f"{where}: {self.message}{remedy}")
 
 
 @contextmanager

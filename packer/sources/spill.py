@@ -258,14 +258,14 @@ class _Decoding:
         """Decode all pieces that are not decoded.
 
         Raises the first error in the order of the source, as decoding one by one would; if processes share the work,
-        the first that this one finds.
+        the first of those that this one decodes.
         """
         numbers = range(len(self.pieces))
         runner, task = engine, self
         if self._is_worth_processes(engine):
             runner = Processes(workers=engine.workers)
             task = replace(self, threads=runner.threads(len(numbers)))
-        report = _Report(self, progress)
+        report, assigned = _Report(self, progress), list[int]()
         with closing(DecodePool(engine.workers)) as pool:
 
             def watched(number: int, raise_if_cancelled: Callable[[], None]) -> int:
@@ -277,9 +277,8 @@ class _Decoding:
                         if not runner.is_local:
                             report.whole(number)
             except SourceError:
-                if not engine.is_shared:
-                    for number in without(numbers, self.decoded(numbers)):
-                        self.decode(number, pool)
+                for number in without(assigned, self.decoded(assigned)):
+                    self.decode(number, pool)
                 raise
 
     def _is_worth_processes(self, engine: Engine) -> bool:
@@ -390,7 +389,7 @@ class _Decoding:
     def _described(self, fault: DocumentError, number: int) -> SourceError:
         """Return the error for users about a document of a piece."""
         if not all(piece.has_note() for piece in self.pieces[:number]):  # another task is still decoding these
-            return SourceError(f"{fault.place}: {fault.message}")
+            return fault.in_source(None)
         before = self.source.inputs[: self.pieces[number].number]
         mapped = sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists))
         return fault.in_source(sum(map(self.documents_of, range(number))) + mapped + fault.row)
