@@ -1,7 +1,6 @@
 """Rows of a packed dataset, and folders that cannot be loaded."""
 
 import gc
-import json
 import pickle
 import subprocess
 import sys
@@ -15,16 +14,8 @@ import packer
 from packer import PackerError
 from packer.column_names import TOKEN_COLUMNS
 from packer.shards.file_names import MANIFEST
-from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, make, rows_on_disk, segments_of, tokens_of
+from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, edit_manifest, make, rows_on_disk, segments_of, tokens_of
 from tests.small import shrink
-
-
-def edit_manifest(folder: Path, edit) -> None:
-    """Change a manifest in place; its checksum is for `packer verify`, the loader does not look at it."""
-    content = json.loads((folder / MANIFEST).read_text())
-    edit(content)
-    (folder / MANIFEST).write_text(json.dumps(content))
-
 
 # ---- rows ----
 
