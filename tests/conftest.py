@@ -145,6 +145,12 @@ def store_server():
         yield server
 
 
+@pytest.fixture(params=["folder", "store"])
+def out(request, tmp_path):
+    """Path of an output, on the disk and in object storage."""
+    return (tmp_path if request.param == "folder" else request.getfixturevalue("bucket")) / "out"
+
+
 @pytest.fixture
 def bucket(store_server, monkeypatch):
     """A path in object storage: an empty bucket, whose server answers without faults."""

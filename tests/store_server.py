@@ -7,7 +7,6 @@ status      answer with this status instead
 code        error code of that answer; by default ExpiredToken for 400, SlowDown for others
 cut         send only half of the body of an answer to GET, and close the connection
 lost        do what the request asks, and answer with an error as if it had not been done
-lost        do what the request asks, but answer with the status, as if the answer had been lost on the way
 seconds     wait so long before the answer
 methods     methods that are struck; by default all
 contains    text that the path must contain
@@ -121,10 +120,7 @@ class Faults:
                     start_response("500 Fault", [("Content-Type", "application/xml")])
                     return [_error({"status": 500})]
                 if "status" in faults:
-                    if faults.get("lost"):
-                        b"".join(self._application(environ, lambda *_: None))
-                    else:
-                        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                     status = f"{faults['status']} Fault"
                     start_response(status, [("Content-Type", "application/xml")])
                     return [_error(faults) if method != "HEAD" else b""]

@@ -1,6 +1,5 @@
 """Files of the Hugging Face Hub as a source, with a stand-in for the Hub itself."""
 
-import hashlib
 import types
 
 import pytest
@@ -11,7 +10,8 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.stores import any_path, buckets
 from tests.small import forget_mirrors, shrink
-from tests.test_remote_sources import write_lines, write_stream
+from tests.test_pack import hashes
+from tests.test_remote_sources import write_documents, write_stream
 
 COMMIT = "0123abcd"
 
@@ -67,15 +67,11 @@ def hub(tmp_path, monkeypatch):
     forget_mirrors(monkeypatch)
 
 
-def hashes(folder):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
-
-
 @pytest.mark.parametrize("ending", ["arrow", "jsonl"])
 @pytest.mark.parametrize("place", ["/data", "@main/data", "/data/*"])
 def test_a_folder_on_the_hub_is_packed_to_the_bytes_of_a_local_one(ending, place, hub, tmp_path):
     for number in range(2):
-        (write_stream if ending == "arrow" else write_lines)(hub.folder / "data" / f"{number}.{ending}", number)
+        (write_stream if ending == "arrow" else write_documents)(hub.folder / "data" / f"{number}.{ending}", number)
     packer.pack(hub.folder / "data", tmp_path / "one", max_len=64)
     packer.pack(f"hf://datasets/org/name{place}", tmp_path / "two", max_len=64)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")

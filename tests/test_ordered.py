@@ -70,31 +70,6 @@ def test_bytes_do_not_depend_on_how_many_documents_are_read_together(tmp_path, m
         assert hashes(tmp_path / f"by {together}") == hashes(tmp_path / "whole")
 
 
-def changed(documents, what):
-    """Documents of which one differs from the packed ones."""
-    place = max(range(len(documents)), key=lambda document: len(documents[document]))
-    tokens = documents[place]
-    new = {
-        "longer": [[*tokens, 5]],
-        "shorter": [tokens[:-1]],
-        "cut in two": [tokens[:10], tokens[10:]],
-        "gone": [],
-        "other token": [[*tokens[:7], tokens[7] + 1, *tokens[8:]]],
-        "twice": [tokens, tokens],
-    }[what]
-    return [*documents[:place], *new, *documents[place + 1 :]]
-
-
-@pytest.mark.parametrize("what", ["longer", "shorter", "cut in two", "gone", "other token", "twice"])
-@pytest.mark.parametrize("algorithm", TWINS)
-def test_verify_finds_a_source_that_differs_from_the_packed_one(tmp_path, algorithm, what):
-    documents = made_documents(350, longest=90)
-    source = save_arrow(tmp_path / "source.arrow", documents)
-    packer.pack(source, tmp_path / "out", max_len=40, algorithm=algorithm)
-    other = save_arrow(tmp_path / "other.arrow", changed(documents, what))
-    assert list(packer.verify(tmp_path / "out", other))
-
-
 def test_the_summary_says_how_many_documents_wrapping_cuts(tmp_path):
     source = save_arrow(tmp_path / "source.arrow", [[1] * 30] * 10)
     command = ["pack", str(source), "--max-len", "40", "-o", str(tmp_path / "out"), "--algorithm", "wrapped"]

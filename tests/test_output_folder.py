@@ -6,11 +6,9 @@ Outputs in object storage are killed at the same instants; the process that resu
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,13 +67,6 @@ def shards_in(out: AnyPath) -> set[str]:
     return {path.name for path in out.iterdir() if path.name.startswith("data-")}
 
 
-@pytest.fixture(params=["folder", "store"])
-def out(request, tmp_path: Path, monkeypatch) -> AnyPath:
-    """A path of an output, on the disk or in object storage."""
-    shrink(monkeypatch, heartbeat=0.05)
-    return (tmp_path if request.param == "folder" else request.getfixturevalue("bucket")) / "out"
-
-
 INSTANTS = {
     "after the request": ("request.json$", True, 0),
     "between a decoded stream and its note": (r"spill/.*-00000\.json$", False, 0),
@@ -93,6 +84,7 @@ INSTANTS = {
 @pytest.mark.nightly(after=24)
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_an_interrupted_pack_resumes_to_the_same_bytes(source, undisturbed, out, tmp_path, monkeypatch, instant):
+    shrink(monkeypatch, heartbeat=0.05)
     name, after, shards = INSTANTS[instant]
     if "stream" in instant and source.suffix == ".arrow":
         pytest.skip("a mapped source is not decoded")
@@ -278,49 +270,8 @@ def test_two_equal_packs_at_once_produce_one_dataset(source, undisturbed, tmp_pa
     command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(tmp_path / "out")]
     command += ["--max-len", str(MAX_LEN), "--shard-size", "6KB"]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [process.communicate(timeout=60)[1] for process in both]
+    errors = [process.communicate(timeout=120)[1] for process in both]
     assert 0 in [process.returncode for process in both]
     for process, error in zip(both, errors, strict=True):
         assert process.returncode == 0 or "another packer" in error
     assert hashes(tmp_path / "out") == undisturbed
-
-
-# a process that is really killed
-
-
-def kill_halfway(source: Path, out: Path) -> tuple[int, str]:
-    """Run the command in another process and kill it after its first shards; return (exit code, stderr).
-
-    If the process finishes before it is killed because the machine is busy, it is run again.
-    """
-    command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "512"]
-    command += ["--shard-size", "400KB", "--workers", "2"]
-    for _ in range(5):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
-        while len(list(out.glob("data-*.arrow"))) < 3 and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        process.kill()
-        error = process.communicate(timeout=60)[1]
-        if process.returncode:
-            break
-        shutil.rmtree(out)
-    return process.returncode, error
-
-
-def test_the_same_command_finishes_what_a_killed_process_left(tmp_path):
-    """A source that takes long enough to pack to be interrupted halfway."""
-    source, out, whole = tmp_path / "source.arrow", tmp_path / "out", tmp_path / "whole"
-    save_arrow(source, made_documents(40_000, longest=400))
-    packer.pack(source, whole, max_len=512, shard_size="400KB")
-    code, error = kill_halfway(source, out)
-    assert code == -signal.SIGKILL
-    assert "packer: " not in error
-    there = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.glob("data-*")}
-    assert 3 <= len(there) < len(shards_in(whole))  # it was killed halfway
-    with pytest.raises(packer.PackerError, match="unfinished"):
-        packer.load(out)
-    packer.pack(source, out, max_len=512, shard_size="400KB")
-    assert hashes(out) == hashes(whole)
-    assert there == {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}

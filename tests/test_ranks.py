@@ -1,7 +1,6 @@
-"""Several ranks pack into one folder: the bytes of one process, whoever dies, and whenever they start."""
+"""Several ranks pack into one folder or store: the bytes of one process, whoever dies, and whenever they start."""
 
 import errno
-import json
 import os
 import re
 import signal
@@ -9,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from packer.output.unfinished_output import Output
 from packer.ranks import RankOf, Ranks, rank_of
 from packer.stores.store import Folder
 from tests.small import shrink
+from tests.writing import write_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,23 +36,22 @@ def quickly(monkeypatch):
     shrink(monkeypatch, heartbeat=0.05)
 
 
-def write_lines(path, count=600):
-    lines = [{"input_ids": tokens, "score": 1} for tokens in made_documents(count)]
-    lines[-1]["score"] = 0.5  # so that earlier streams are rewritten with another type
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+def scored(path, count=600):
+    records = [{"input_ids": tokens, "score": 1} for tokens in made_documents(count)]
+    records[-1]["score"] = 0.5  # so that earlier streams are rewritten with another type
+    return write_lines(path, records)
 
 
 def as_files(folder):
     made = folder / "lines"
     made.mkdir()
     for number in range(5):
-        write_lines(made / f"{number}.jsonl", 60 + number)
+        scored(made / f"{number}.jsonl", 60 + number)
     return made
 
 
 def as_mixture(folder):
-    return [(write_lines(folder / "a.jsonl", 300), 0.5), (save_arrow(folder / "b.arrow", made_documents(200)), 1)]
+    return [(scored(folder / "a.jsonl", 300), 0.5), (save_arrow(folder / "b.arrow", made_documents(200)), 1)]
 
 
 def as_arrow(folder):
@@ -59,7 +60,7 @@ def as_arrow(folder):
 
 CASES = {
     "decoded": (as_files, {"keep": ["score"]}),
-    "one file": (lambda folder: write_lines(folder / "rows.jsonl"), {}),
+    "one file": (lambda folder: scored(folder / "rows.jsonl"), {}),
     "drawn": (as_arrow, {"algorithm": "mixed"}),
     "by patterns": (as_arrow, {"algorithm": "bfd"}),
     "in order": (as_arrow, {"algorithm": "sequential"}),
@@ -68,46 +69,56 @@ CASES = {
 }
 
 
+def in_threads(*calls):
+    """Call functions in threads of their own; return what each returned or raised."""
+
+    def result_of(call):
+        try:
+            return call()
+        except BaseException as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(result_of, calls))
+
+
 def run_ranks(source, out, count, *, options, only=None, timeout=60.0):
     """Pack by ranks in threads of this process; return what each returned or raised."""
-    found = {}
-
-    def run(rank):
-        try:
-            found[rank] = packer.pack(source, out, rank=rank, ranks=count, rank_timeout=timeout, workers=2, **options)
-        except BaseException as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in (range(count) if only is None else only)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[rank] for rank in sorted(found)]
+    options = {"ranks": count, "rank_timeout": timeout, "workers": 2, **options}
+    ranks = range(count) if only is None else only
+    return in_threads(*(partial(packer.pack, source, out, rank=rank, **options) for rank in ranks))
 
 
 def options_of(extra):
     return {"max_len": 64, "shard_size": "6KB", **extra}
 
 
-@pytest.mark.parametrize(("name", "count"), [("decoded", 1), *((name, count) for name in CASES for count in (2, 5))])
-def test_ranks_write_the_bytes_of_one_process(tmp_path, name, count):
+FOLDERS = [("folder", "decoded", 1), *(("folder", name, count) for name in CASES for count in (2, 5))]
+STORES = [("store", "decoded", 3)]
+BY_NIGHT = [("store", name, 1) for name in ("decoded", "by patterns", "in order", "mixture", "groups")]
+
+
+@pytest.mark.parametrize(
+    ("out", "name", "count"),
+    [*FOLDERS, *STORES, *(pytest.param(*case, marks=pytest.mark.nightly) for case in BY_NIGHT)],
+    indirect=["out"],
+)
+def test_ranks_write_the_bytes_of_one_process(tmp_path, out, name, count):
     make, extra = CASES[name]
     source, options = make(tmp_path), options_of(extra)
     expected = packer.pack(source, tmp_path / "expected", **options)
     assert len(expected.shards) > 3
-    results = run_ranks(source, tmp_path / "out", count, options=options)
-    assert results == [expected] * count
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
-    assert not (tmp_path / "out" / ".packer").exists()
-    assert not list(packer.verify(tmp_path / "out"))
+    assert run_ranks(source, out, count, options=options) == [expected] * count
+    assert hashes(out) == hashes(tmp_path / "expected")
+    assert not (out / ".packer").exists()
+    assert not list(packer.verify(out))
 
 
-def test_a_rank_that_never_comes_is_replaced(tmp_path):
-    source, options = as_files(tmp_path), options_of({})
+def test_ranks_that_never_come_are_replaced(tmp_path, out):
+    source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
     expected = packer.pack(source, tmp_path / "expected", **options)
-    assert run_ranks(source, tmp_path / "out", 4, only=[1, 3], options=options, timeout=0.3) == [expected] * 2
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+    assert run_ranks(source, out, 4, only=[1, 3], options=options, timeout=0.4) == [expected] * 2
+    assert hashes(out) == hashes(tmp_path / "expected")
 
 
 def test_a_rank_that_comes_late_finds_the_output_complete(tmp_path):
@@ -134,7 +145,7 @@ def test_an_error_in_the_source_ends_all_ranks_and_leaves_nothing(tmp_path):
     source, options = as_files(tmp_path), options_of({})
     with (source / "4.jsonl").open("a") as file:
         file.write('{"input_ids": [1, -5]}\n')
-    results = run_ranks(source, tmp_path / "out", 3, options=options)
+    results = run_ranks(source, tmp_path / "out", 3, options=options, timeout=5)
     assert {type(result) for result in results} == {SourceError}
     # the number of the document is known if other ranks have decoded the files before this one
     assert all(
@@ -228,12 +239,12 @@ def shown(ranks):
 
 
 def test_a_rank_that_only_works_slowly_is_not_replaced(tmp_path):
-    slow, waiting = engine(tmp_path, 0, 2, 0.3), engine(tmp_path, 1, 2, 0.3)
+    slow, waiting = engine(tmp_path, 0, 2, 2), engine(tmp_path, 1, 2, 2)
     done, ran = set(), []
 
     def work_slowly():
         with shown(slow):
-            time.sleep(1)
+            time.sleep(2.5)
             ran.append(("slow", 0))
             done.add(0)
 
@@ -248,21 +259,16 @@ def test_a_rank_that_only_works_slowly_is_not_replaced(tmp_path):
 
 
 def test_clocks_of_other_machines_do_not_matter(tmp_path, monkeypatch):
-    one, other = engine(tmp_path, 0, 2, 0.3), engine(tmp_path, 1, 2, 0.3)
+    one, other = engine(tmp_path, 0, 2, 2), engine(tmp_path, 1, 2, 2)
     with shown(one):
         for shift in (-3600, 3600):
             monkeypatch.setattr(time, "time", lambda shift=shift: 1e9 + shift)
             os.utime(tmp_path / ".packer" / "ranks" / "0", (1e9 + shift, 1e9 + shift))
-            until = time.monotonic() + 0.6
+            until = time.monotonic() + 1.2
             while time.monotonic() < until:
                 assert other.heartbeats.alive([0]) == {0}
                 time.sleep(0.02)
     assert not other.heartbeats.alive([0])  # it has left
-
-
-def command(source, out, rank, count, *more):
-    where = ["--rank", str(rank), "--ranks", str(count), "--rank-timeout", "2", "--workers", "1"]
-    return [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "64", *where, *more]
 
 
 def test_of_two_ranks_that_finish_at_the_same_time_one_prints_the_summary(tmp_path, monkeypatch):
@@ -315,54 +321,66 @@ def test_one_rank_prints_the_summary_and_the_environment_names_the_rank(tmp_path
     assert sorted(out.startswith("Packed ") for out, _ in outputs) == [False, False, True]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "stage",
-    [
-        "drawn-",
-        "data-00003",
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("00003-00000.arrow", "manifest.json")),
-    ],
-)
-def test_a_rank_killed_at_any_stage_is_replaced_and_the_bytes_are_those_of_one_process(tmp_path, stage):
-    """Rank 0 or 1 kills itself when it is about to name a file of the stage; a third one finishes with the rest."""
-    source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
-    packer.pack(source, tmp_path / "expected", **options)
-    killer = f"""
+def started(source, out, rank, count, *, killed_at="no stage"):
+    """Start a rank in a process of its own that kills itself before it names a file of a stage."""
+    script = f"""
 import os, signal
 from pytest import MonkeyPatch
 from packer.__main__ import main
 from tests.kills import named
-named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if {stage!r} in name else write())
+from tests.small import shrink
+shrink(MonkeyPatch(), heartbeat=0.2)
+named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if {killed_at!r} in name else write())
 main()
 """
-    more = ("--shard-size", "6KB", "--algorithm", "mixed")
-    out = tmp_path / "out"
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", killer, *command(source, out, rank, 3, *more)[3:]], cwd=ROOT, stderr=subprocess.PIPE
-        )
-        for rank in (0, 1)
-    ]
-    running.append(subprocess.Popen(command(source, out, 2, 3, *more), cwd=ROOT, stderr=subprocess.PIPE, text=True))
-    assert running[2].wait(timeout=120) == 0, running[2].stderr.read()
-    killed = [process.wait(timeout=120) for process in running[:2]]
-    assert -signal.SIGKILL in killed
-    assert hashes(out) == hashes(tmp_path / "expected")
+    words = ["pack", str(source), "-o", str(out), "--max-len", "64", "--shard-size", "6KB", "--algorithm", "mixed"]
+    words += ["--rank", str(rank), "--ranks", str(count), "--rank-timeout", "2", "--workers", "1"]
+    return subprocess.Popen([sys.executable, "-c", script, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
-def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(tmp_path):
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "data-00003",
+        "drawn-",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("00003-00000.arrow", "manifest.json")),
+    ],
+)
+def test_ranks_killed_at_any_stage_are_replaced(tmp_path, out, stage):
+    """Ranks 0 and 1 kill themselves; a third one finishes what they leave."""
+    source = as_files(tmp_path)
+    packer.pack(source, tmp_path / "expected", **options_of({"algorithm": "mixed"}))
+    running = [started(source, out, rank, 3, killed_at=stage) for rank in (0, 1)]
+    last = started(source, out, 2, 3)
+    told = last.communicate(timeout=120)[1]
+    assert last.returncode == 0, told
+    for process in running:
+        process.communicate(timeout=120)
+    assert -signal.SIGKILL in {process.returncode for process in running}
+    assert hashes(out) == hashes(tmp_path / "expected")
+
+
+def paths_in(out):
+    if not isinstance(out, Path):
+        return [str(path) for path in out.files()]
+    return [f"{folder}/{name}" for folder, _, names in os.walk(out) for name in names]
+
+
+@pytest.mark.slow
+def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(tmp_path, out):
     source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
-    packer.pack(source, tmp_path / "expected", **options)
-    out, more = tmp_path / "out", ("--shard-size", "6KB", "--algorithm", "mixed")
-    for seconds in (1.0, 1.4, 1.8):
-        running = [subprocess.Popen(command(source, out, rank, 2, *more), cwd=ROOT) for rank in range(2)]
-        time.sleep(seconds)
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    for name in ("request.json", "drawn-", "data-"):
+        running = [started(source, out, rank, 2) for rank in range(2)]
+        deadline = time.monotonic() + 60
+        while not any(name in path for path in paths_in(out)) and None in {each.poll() for each in running}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         for process in running:
             process.kill()
-            process.wait()
-    assert run_ranks(source, out, 3, options=options, timeout=5) == [packer.load(tmp_path / "expected").manifest] * 3
+            process.communicate()
+    assert run_ranks(source, out, 3, options=options, timeout=5) == [expected] * 3
     assert hashes(out) == hashes(tmp_path / "expected")
 
 
@@ -372,25 +390,17 @@ def test_two_processes_of_one_rank_are_told_so(tmp_path, caplog):
         time.sleep(0.2)
         assert not caplog.records
         with shown(other):
-            time.sleep(0.3)
+            deadline = time.monotonic() + 60
+            while not caplog.records:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
     (warning, *_) = caplog.messages
     assert warning.startswith("another process is rank 1, too, and does the same work: give every process")
     assert len(caplog.messages) <= 2  # each says it once
 
 
-def test_two_processes_of_one_rank_do_no_harm(tmp_path):
-    source, options = as_files(tmp_path), options_of({})
+def test_two_processes_of_one_rank_do_no_harm(tmp_path, out):
+    source, options = as_files(tmp_path), options_of({"rank": 0, "ranks": 1, "workers": 2})
     expected = packer.pack(source, tmp_path / "expected", **options)
-    found = []
-    threads = [
-        threading.Thread(
-            target=lambda: found.append(packer.pack(source, tmp_path / "out", rank=0, ranks=1, workers=2, **options))
-        )
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 3
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+    assert in_threads(*3 * [partial(packer.pack, source, out, **options)]) == [expected] * 3
+    assert hashes(out) == hashes(tmp_path / "expected")

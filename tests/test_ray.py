@@ -142,7 +142,7 @@ def replaces_nodes_of_a_store(bucket, server, cluster, tmp_path):
         """Kill the first node when a shard is there, and the second one when it has nothing left to do."""
         if stage != "write" or len(nodes) != (1 if done == total else 2):
             return
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while is_busy(nodes[0]) != (done < total):  # the cluster learns it a moment later
             assert time.monotonic() < deadline
             time.sleep(0.02)

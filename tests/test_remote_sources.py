@@ -1,8 +1,6 @@
 """Sources in object storage give the same bytes as local ones, and are read by ranges."""
 
 import gzip
-import hashlib
-import json
 import pickle
 import random
 from dataclasses import replace
@@ -26,6 +24,8 @@ from packer.stores import RemotePath, mirror
 from packer.stores.requests import traffic
 from tests.chat_templates import WORDS, save_tokenizer
 from tests.small import forget_mirrors, shrink
+from tests.test_pack import hashes
+from tests.writing import write_ipc, write_lines
 
 MAX_LEN = 64
 
@@ -50,29 +50,21 @@ def table(seed, count=400):
 
 
 def write_stream(path, seed, count=400, **options):
-    made = table(seed, count)
-    with pa.ipc.new_stream(path, made.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(made, max_chunksize=50)
+    write_ipc(path, table(seed, count), rows=50, **options)
 
 
-def write_file(path, seed):
-    made = table(seed)
-    with pa.ipc.new_file(path, made.schema) as writer:
-        writer.write_table(made, max_chunksize=50)
+def write_documents(path, seed):
+    return write_lines(path, [{"input_ids": tokens} for tokens in documents(seed)])
 
 
-def write_lines(path, seed):
-    lines = "".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in documents(seed))
-    path.write_bytes(gzip.compress(lines.encode()) if path.suffix == ".gz" else lines.encode())
+def compress(path):
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
 
 
 def texts(seed):
     chance = random.Random(seed)
     return [" ".join(chance.choices(WORDS.split(), k=chance.randrange(1, 40))) for _ in range(200)]
-
-
-def write_text(path, seed):
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(seed)))
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +76,7 @@ def small_chunks(monkeypatch):
 
 SOURCES = {
     "stream": (lambda folder: [write_stream(folder / f"{n}.arrow", n) for n in range(3)], {}),
-    "file": (lambda folder: write_file(folder / "a.arrow", 1), {}),
+    "file": (lambda folder: write_stream(folder / "a.arrow", 1, stream=False), {}),
     "compressed": (lambda folder: write_stream(folder / "a.arrow", 1, compression="zstd"), {}),
     "kept": (lambda folder: write_stream(folder / "a.arrow", 1), {"keep": ("url",), "keep_tokens": ("score",)}),
     "untrained": (lambda folder: write_stream(folder / "a.arrow", 1), {"untrained": "drop"}),
@@ -92,9 +84,12 @@ SOURCES = {
     "groups": (lambda folder: write_stream(folder / "a.arrow", 1), {"group_by": "url"}),
     "sequential": (lambda folder: write_stream(folder / "a.arrow", 1), {"algorithm": "sequential"}),
     "parquet": (lambda folder: pq.write_table(table(1), folder / "a.parquet", row_group_size=100), {}),
-    "lines": (lambda folder: write_lines(folder / "a.jsonl", 1), {}),
+    "lines": (lambda folder: write_documents(folder / "a.jsonl", 1), {}),
     "saved": (lambda folder: datasets.Dataset(table(1)).save_to_disk(folder / "saved", num_shards=2), {}),
-    "text": (lambda folder: write_text(folder / "a.jsonl", 1), {"tokenizer": True}),
+    "text": (
+        lambda folder: write_lines(folder / "a.jsonl", [{"text": text} for text in texts(1)]),
+        {"tokenizer": True},
+    ),
     "text in parquet": (
         lambda folder: pq.write_table(pa.table({"text": texts(1)}), folder / "a.parquet"),
         {"tokenizer": True},
@@ -103,7 +98,7 @@ SOURCES = {
         lambda folder: datasets.Dataset(pa.table({"text": texts(1)})).save_to_disk(folder / "saved"),
         {"tokenizer": True},
     ),
-    "gz": (lambda folder: write_lines(folder / "a.jsonl.gz", 1), {}),
+    "gz": (lambda folder: compress(write_documents(folder / "a.jsonl", 1)), {}),
 }
 
 
@@ -112,10 +107,6 @@ def upload(folder: Path, to: RemotePath) -> RemotePath:
         if path.is_file():
             (to / path.relative_to(folder).as_posix()).upload(path)
     return to
-
-
-def hashes(folder):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +261,7 @@ def test_an_object_that_changes_is_an_error(streams, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["stream", "file"])
 def test_damaged_objects_are_told_as_files_are(bucket, tmp_path, kind):
-    (write_stream if kind == "stream" else write_file)(tmp_path / "a.arrow", 1)
+    write_stream(tmp_path / "a.arrow", 1, stream=kind == "stream")
     content = (tmp_path / "a.arrow").read_bytes()
     chance = random.Random(4)
     for number in range(12 if kind == "stream" else 18):

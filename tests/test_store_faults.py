@@ -1,13 +1,9 @@
 """Processes, clocks and disks that fail while a dataset is packed into a store: the bytes of one process."""
 
-import contextlib
-import errno
-import os
 import re
 import resource
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from datetime import timedelta
@@ -21,15 +17,10 @@ from test_stored_outputs import OPTIONS, expected, quickly, refusal, source  # n
 import packer
 from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
-from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
 from tests.small import shrink
 
 COMMAND = [sys.executable, "-m", "packer", "pack", "--max-len", "64", "--shard-size", "12KB", "--algorithm", "mixed"]
-
-
-def shards_in(out):
-    return {path.name for path in out.iterdir() if path.name.startswith("data-")}
 
 
 @pytest.fixture
@@ -38,23 +29,6 @@ def uploads(monkeypatch):
     names, upload = [], RemotePath.upload
     monkeypatch.setattr(RemotePath, "upload", lambda self, file: (names.append(self.name), upload(self, file)))
     return names
-
-
-def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(source, bucket, expected, store_server):  # noqa: F811
-    out = bucket / "set"
-    store_server.faults(seconds=1, methods=["PUT"], contains="/data-")
-    words = [*COMMAND, str(source), "-o", str(out), "--ranks", "2", "--workers", "1"]
-    running = [subprocess.Popen([*words, "--rank", str(rank)], cwd=ROOT) for rank in range(2)]
-    while not shards_in(out):
-        assert {process.poll() for process in running} == {None}
-        time.sleep(0.02)
-    for process in running:
-        process.kill()
-        process.wait()
-    assert 0 < len(shards_in(out)) < 6
-    store_server.faults()
-    assert run_ranks(source, str(out), 3, options=OPTIONS, timeout=3) == [read_manifest(out)] * 3
-    assert hashes(out) == expected
 
 
 def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, expected, uploads, monkeypatch):  # noqa: F811
@@ -84,7 +58,7 @@ def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, exp
 def test_clocks_that_are_off_by_an_hour_do_not_matter(source, bucket, expected, store_server, uploads, clock):  # noqa: F811
     out = bucket / "set"
     store_server.faults(clock=clock, seconds=0.1, methods=["PUT"], contains="/data-")
-    results = run_ranks(source, str(out), 2, options=OPTIONS, timeout=5)
+    results = run_ranks(source, str(out), 2, options=OPTIONS)
     assert results[0] == results[1]
     assert len(uploads) == len(set(uploads))  # nobody was taken for dead
     assert hashes(out) == expected
@@ -103,70 +77,11 @@ def test_a_clock_that_the_store_does_not_accept_is_one_line(source, bucket, stor
     assert told.endswith("): set the clock of this machine, and repeat the same command: it resumes where it stopped")
 
 
-@contextlib.contextmanager
-def small_disk(folder):
-    """A disk of a megabyte, mounted at a folder; skips where nothing may be mounted."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "packer", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a disk cannot be mounted here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder, leaving=0):
-    """Fill a disk but for some bytes; return the file that does."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    os.truncate(filler, filler.stat().st_size - leaving)
-    return filler
-
-
-def filling(folder, stage):
-    """Callback for progress that fills a disk when a stage begins."""
-
-    def progress(now, done, total):
-        if now == stage and not (folder / "filler").exists():
-            fill(folder)
-
-    return progress
-
-
-@pytest.mark.parametrize("stage", ["decode", "plan", "write"])
-def test_a_full_disk_is_one_line_and_the_pack_resumes(source, expected, tmp_path, stage):  # noqa: F811
-    with small_disk(tmp_path / "disk") as disk:
-        told = refusal(source, disk / "out", progress=filling(disk, stage))
-        assert os.strerror(errno.ENOSPC) in told
-        assert "free" in told
-        (disk / "filler").unlink()
-        packer.pack(source, disk / "out", **OPTIONS)
-        assert hashes(disk / "out") == expected
-
-
-@pytest.mark.parametrize("stage", ["decode", "write"])
-def test_a_node_whose_disk_is_full_is_replaced(source, bucket, expected, tmp_path, monkeypatch, stage):  # noqa: F811
-    out, other = str(bucket / "set"), tempfile.gettempdir()
-    with small_disk(tmp_path / "disk") as disk:
-        monkeypatch.setattr(tempfile, "tempdir", str(disk))
-        told = refusal(source, out, rank=0, ranks=2, rank_timeout=0.4, workers=1, progress=filling(disk, stage))
-        assert told.startswith(f"{disk}: No space left on device: temporary files of what lies in object storage")
-        monkeypatch.setattr(tempfile, "tempdir", other)
-        packer.pack(source, out, rank=1, ranks=2, rank_timeout=5, **OPTIONS)
-    assert hashes(bucket / "set") == expected
-
-
-@pytest.mark.parametrize("place", ["folder", "store"])
-def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(bucket, tmp_path, place):
+def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(out, tmp_path):
     """As on a full disk, but where nothing can be mounted, too."""
-    arrow, out = save_arrow(tmp_path / "rows.arrow", made_documents(150)), str(bucket if place == "store" else tmp_path)
-    command, most = [*COMMAND, str(arrow), "-o", f"{out}/set"], 8000  # bytes; shards have 12,000
+    arrow, most = save_arrow(tmp_path / "rows.arrow", made_documents(150)), 8000  # bytes; shards have 12,000
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False,
+        [*COMMAND, str(arrow), "-o", str(out)], cwd=ROOT, capture_output=True, text=True, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
     )  # fmt: skip
     assert done.returncode == 1
@@ -174,9 +89,9 @@ def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(bucket, tmp_path
         "File too large: raise ulimit -f, or choose a smaller --shard-size, and repeat the command: it resumes where "
         "it stopped"
     )
-    packer.pack(arrow, f"{out}/set", **OPTIONS)
+    packer.pack(arrow, out, **OPTIONS)
     packer.pack(arrow, tmp_path / "expected", **OPTIONS)
-    assert hashes((bucket if place == "store" else tmp_path) / "set") == hashes(tmp_path / "expected")
+    assert hashes(out) == hashes(tmp_path / "expected")
 
 
 @pytest.mark.nightly(after=2)
@@ -200,7 +115,7 @@ def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
         "repeat the same command when that is fixed: it resumes where it stopped",
         told,
     )
-    assert took < 12
+    assert took < 50  # of 100 seconds that a single request takes
     time.sleep(2)
     packer.pack(source, str(bucket / "set"), **OPTIONS)
     assert hashes(bucket / "set") == expected

@@ -2,16 +2,12 @@
 
 import errno
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
+from functools import partial
 
 import pytest
 from test_pack import hashes, made_documents, save_arrow
-from test_ranks import CASES, ROOT, options_of, run_ranks
+from test_ranks import in_threads, run_ranks
 
 import packer
 from packer.errors import PackerError
@@ -50,17 +46,6 @@ def expected(source, tmp_path):
     return hashes(tmp_path / "expected")
 
 
-@pytest.mark.nightly(after=1)
-@pytest.mark.parametrize("name", ["decoded", "by patterns", "in order", "mixture", "groups"])
-def test_a_store_gets_the_bytes_of_a_local_pack(tmp_path, bucket, name):
-    make, extra = CASES[name]
-    source, options = make(tmp_path), {**options_of(extra), "shard_size": "20KB"}
-    expected = packer.pack(source, tmp_path / "expected", **options)
-    assert packer.pack(source, str(bucket / "set"), workers=2, **options) == expected
-    assert hashes(bucket / "set") == hashes(tmp_path / "expected")
-    assert [path.name for path in temporary_folder().iterdir()] == ["lock"]
-
-
 def test_a_shard_takes_two_writes_and_one_read(bucket, tmp_path, store_server, monkeypatch):
     shrink(monkeypatch, heartbeat=60)
     source = save_arrow(tmp_path / "rows.arrow", made_documents(900))
@@ -92,14 +77,6 @@ def test_a_store_that_cuts_answers_or_is_slow_changes_nothing(source, bucket, ex
     assert hashes(bucket / "set") == expected
 
 
-def test_ranks_share_the_work_and_replace_those_that_never_come(source, bucket, expected):
-    results = run_ranks(source, str(bucket / "all"), 3, options=OPTIONS, timeout=5)
-    assert results[0] == results[1] == results[2]
-    assert hashes(bucket / "all") == expected
-    run_ranks(source, str(bucket / "some"), 4, only=[1, 3], options=OPTIONS, timeout=0.4)
-    assert hashes(bucket / "some") == expected
-
-
 def test_ranks_that_a_slow_store_makes_look_dead_do_no_harm(source, bucket, expected, store_server):
     store_server.faults(seconds=0.3, every=15)
     results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS, timeout=0.2)
@@ -108,45 +85,9 @@ def test_ranks_that_a_slow_store_makes_look_dead_do_no_harm(source, bucket, expe
     assert hashes(bucket / "set") == expected
 
 
-@pytest.mark.slow
-def test_ranks_killed_at_any_stage_are_replaced_and_leave_no_local_files(source, bucket, expected, tmp_path):
-    killer = """
-import os, signal, sys
-from pytest import MonkeyPatch
-from packer.__main__ import main
-from tests.kills import named
-from tests.small import shrink
-shrink(MonkeyPatch(), heartbeat=0.2)
-stage = sys.argv.pop(1)
-named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if stage in name else write())
-main()
-"""
-    out, local = bucket / "set", tmp_path / "local"
-    local.mkdir()
-    words = ["pack", str(source), "-o", str(out), "--max-len", "64", "--shard-size", "12KB", "--algorithm", "mixed"]
-    words += ["--rank-timeout", "1", "--ranks", "2"]
-    environment = {**os.environ, "TMPDIR": str(local)}
-    for stage in ("-00000.json", "set/data-", "manifest.json"):
-        command = [sys.executable, "-c", killer, stage, *words, "--rank", "0"]
-        assert subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == -signal.SIGKILL
-    assert len(list(local.iterdir())) == 1  # each removes what the one before has left
-    command = [sys.executable, "-c", killer, "no stage", *words, "--rank", "1"]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    assert hashes(out) == expected
-    assert not list(local.iterdir())
-
-
 def test_two_processes_that_know_nothing_of_each_other_do_no_harm_and_are_told(source, bucket, expected, caplog):
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(packer.pack(source, str(bucket / "set"), **OPTIONS)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0] == found[1]
+    results = in_threads(*2 * [partial(packer.pack, source, bucket / "set", **OPTIONS)])
+    assert results[0] == results[1]
     assert hashes(bucket / "set") == expected
     assert any(
         "another process works on the same output, too, and does the same work" in line for line in caplog.messages
@@ -183,6 +124,7 @@ def test_an_unfinished_pack_of_another_request_is_refused_or_replaced(source, bu
 
 def test_a_pack_that_shows_heartbeats_is_not_replaced(source, bucket, monkeypatch):
     out = bucket / "set"
+    shrink(monkeypatch, heartbeat=0.4)
     begin(source, out, monkeypatch)
     signs = Heartbeats(store=store_at(out), patience=9)
     with signs.shown(3, lambda: False):
