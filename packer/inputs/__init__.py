@@ -2,7 +2,6 @@
 
     documents.py         what an input is, and the batches of documents that it yields
     document_errors.py   errors about documents, and about files that cannot be read
-    token_tables.py      tables in memory and tables of checked documents, with a value per list or per token
 
 Files, found and opened:
 
@@ -23,7 +22,7 @@ A reader for each format:
 Arrow, whose lists are addressed in place and not copied:
 
     mapped_files.py      maps a file, and decodes its record batches when needed; of an object, fetches headers first
-    mapped_lists.py      documents as lists in them
+    token_tables.py      tables in memory, documents as lists in these or in mapped files, and columns of values
 
 What is decoded:
 
@@ -32,8 +31,7 @@ What is decoded:
 
 Columns, and the steps that check them:
 
-    column_checks.py     names and types of columns, in each file and across files
-    column_types.py      which types can be kept, which type holds the values of two, and values from JSON
+    column_types.py      names and types, in each file and across files; which type holds the values of two
     list_checks.py       lists of tokens, labels and masks: lengths, nulls, values
     mask_columns.py      masks: padding is stripped, labels are set
 """

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_checks import require_kept
-from packer.inputs.column_types import as_plain
+from packer.inputs.column_types import as_plain, require_kept
 from packer.inputs.decode_pool import DecodePool, pool_or_new
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Batch, Columns, DecodedSize, Input, InputFile, Places, RecordPlaces, SourceFile

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.errors import OtherSourceError, PackerError, SourceError, first_line
 from packer.inputs.arrow_files import ArrowReader, stream_batches
-from packer.inputs.column_checks import check_indices
+from packer.inputs.column_types import check_indices
 from packer.inputs.document_errors import reading
 from packer.inputs.documents import SourceFile
 from packer.inputs.format_reader import rows_per_block

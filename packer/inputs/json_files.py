@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
 from packer.inputs import format_reader
-from packer.inputs.column_checks import check_per_token, require_column
-from packer.inputs.column_types import holds_numbers, infer, join
+from packer.inputs.column_types import check_per_token, holds_numbers, infer, join, require_column
 from packer.inputs.document_errors import DocumentError, reading
 from packer.inputs.documents import Batch, Columns, Places, RowPlaces, SourceFile
 from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists, reject

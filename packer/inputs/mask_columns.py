@@ -20,7 +20,7 @@ from packer.inputs.document_errors import reading
 from packer.inputs.documents import ATTENTION, MASKS, Batch, Columns, Input
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.list_checks import as_lists, attended_places, mask_values, values_of
-from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import MappedLists
 from packer.options import byte_size
 
 _LARGE = 1 << 30  # bytes, which take seconds to read

@@ -17,7 +17,7 @@ from packer.inputs.decode_pool import DecodePool
 from packer.inputs.decoded_streams import COLUMNS, atomic_write
 from packer.inputs.document_errors import DocumentError, reading, reading_copy
 from packer.inputs.documents import Columns, DecodedSize, Input
-from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import MappedLists
 from packer.shards.files import matches
 from packer.shards.manifest import checksum
 from packer.sources.corpus import Corpus

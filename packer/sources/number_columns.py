@@ -22,17 +22,15 @@ from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
 from packer.inputs.arrow_files import decoded_again
-from packer.inputs.column_checks import check_types
-from packer.inputs.column_types import as_plain, cast_to_common_type, infer, plain_type, shown
+from packer.inputs.column_types import as_plain, cast_to_common_type, check_types, infer, plain_type, shown
 from packer.inputs.document_errors import LONGEST, DocumentError, reading
 from packer.inputs.documents import Batch, Columns, Input, SourceFile
 from packer.inputs.format_reader import DecodedInput, Reader
 from packer.inputs.formats import require_regular
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import leave_out
-from packer.inputs.mapped_lists import MappedLists
 from packer.inputs.text_files import CsvFile
-from packer.inputs.token_tables import TableInMemory
+from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.sources.find_source import for_each_file, refuse_packed
 from packer.sources.source import Source
 from packer.stores import AnyPath

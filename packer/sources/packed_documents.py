@@ -29,8 +29,7 @@ from packer.inputs.decode_pool import DecodePool
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, Input, Places, SourceFile
 from packer.inputs.mapped_files import MappedFile
-from packer.inputs.mapped_lists import MappedLists
-from packer.inputs.token_tables import BatchStore, ValueColumn
+from packer.inputs.token_tables import BatchStore, MappedLists, ValueColumn
 from packer.options import PackOptions
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST

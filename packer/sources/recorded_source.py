@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer.errors import OtherSourceError, PackerError
 from packer.facts import FileIdentity, SourceIdentity
-from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import MappedLists
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.progress import Progress, silent

@@ -14,13 +14,11 @@ from packer.column_names import ROLE
 from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
-from packer.inputs.column_checks import check_indices, one_type
-from packer.inputs.column_types import join_by_name
+from packer.inputs.column_types import check_indices, join_by_name, one_type
 from packer.inputs.document_errors import DocumentError, reading
 from packer.inputs.documents import Batch, Columns, Input, SourceFile, Tokenized
 from packer.inputs.list_checks import checked, document_error, document_lengths
-from packer.inputs.mapped_lists import MappedLists
-from packer.inputs.token_tables import TokenTable, ValueColumn, table_of
+from packer.inputs.token_tables import MappedLists, TokenTable, ValueColumn, table_of
 from packer.progress import Progress, documents_of, silent
 from packer.sources.pairs import REJECTED, roles_in_turn, roles_of_lists
 from packer.sources.rejections import RejectionCollector, Rejections

@@ -37,7 +37,7 @@ from packer.inputs.decoded_streams import COLUMNS, atomic_write, rewrite, write_
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Batch, Columns, Input, RecordPlaces
 from packer.inputs.list_checks import checked
-from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import MappedLists
 from packer.processes import Processes
 from packer.progress import Progress, documents_of, silent
 from packer.sources.corpus import Corpus, overall_progress, prefix_errors

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.facts import FileIdentity, MixturePart, SourceIdentity, TakenDocuments
 from packer.gather import lengths_of
-from packer.inputs.column_checks import one_column
-from packer.inputs.column_types import cast_to_common_type
+from packer.inputs.column_types import cast_to_common_type, one_column
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Input
-from packer.inputs.mapped_lists import MappedLists
-from packer.inputs.token_tables import TokenTable
+from packer.inputs.token_tables import MappedLists, TokenTable
 from packer.plan.mixture_shares import Take, WeightCounter, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import key_of
 from packer.progress import Progress, silent

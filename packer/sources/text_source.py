@@ -15,8 +15,7 @@ import xxhash
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.inputs.arrow_files import ArrowReader
-from packer.inputs.column_checks import check_types, refuse_twins
-from packer.inputs.column_types import as_plain, infer
+from packer.inputs.column_types import as_plain, check_types, infer, refuse_twins
 from packer.inputs.decoded_streams import COLUMNS
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import TURN_STARTS, Batch, Tokenized

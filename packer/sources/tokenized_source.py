@@ -12,13 +12,12 @@ import numpy as np
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.inputs.arrow_files import decoded_again
-from packer.inputs.column_checks import check_types, find_columns
+from packer.inputs.column_types import check_types, find_columns
 from packer.inputs.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.hugging_face import Found
-from packer.inputs.mapped_lists import MappedLists
 from packer.inputs.mask_columns import checked_lists, with_masks
-from packer.inputs.token_tables import TableInMemory
+from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_manifest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.errors import SourceError
-from packer.inputs.mapped_lists import MappedLists
+from packer.inputs.token_tables import MappedLists
 from packer.sources.corpus import Corpus
 from packer.sources.packed_documents import files_read
 
