@@ -65,13 +65,6 @@ def rewrite_shards(folder: Path, change: Callable[[pa.Table], pa.Table] = lambda
     fit_manifest(folder)
 
 
-def with_rows(table: pa.Table, name: str, rows: list[Any] | pa.Array, kind: pa.DataType | None = None) -> pa.Table:
-    """Return a shard with other rows in a column, of its own type or another."""
-    at = table.column_names.index(name)
-    values = rows if isinstance(rows, pa.Array) else pa.array(rows, kind or table.schema.field(at).type)
-    return table.set_column(at, pa.field(name, values.type), values)
-
-
 def fit_manifest(folder: Path) -> None:
     """Update sizes and hashes of shards in the manifest, so that no hash reveals a change."""
 

@@ -16,7 +16,6 @@ from packer.stores.requests import (
     PART,
     CutShortError,
     StoreError,
-    count,
     in_parallel,
     opened_in_parallel,
     requested,
@@ -135,7 +134,6 @@ class RemotePath:
         """Return the size and version of the object, if they are not known already; raises as `requested`."""
         if self.state is not None:
             return self.state
-        count(reads=1)
         return ObjectState.of(self._requested(lambda: self.store.head(self.key)))
 
     def pinned(self) -> RemotePath:
@@ -154,7 +152,6 @@ class RemotePath:
 
     def is_dir(self) -> bool:
         """Whether there are objects inside."""
-        count(lists=1)
         first = self._requested(lambda: next(iter(self.store.list(self._inside(), chunk_size=1)), None))
         return bool(first)
 
@@ -169,7 +166,6 @@ class RemotePath:
     def iterdir(self) -> Iterator[RemotePath]:
         """Yield the objects, pinned, and the folders directly inside, sorted by name."""
         found = self._requested(lambda: self.store.list_with_delimiter(self._inside()))
-        count(lists=1 + len(found["objects"]) // 1000)
         states = {each["path"]: ObjectState.of(each) for each in found["objects"]}
         for key in sorted({key.rstrip("/") for key in (*found["common_prefixes"], *states)}, key=os.fsencode):
             if key != self.key:
@@ -186,7 +182,6 @@ class RemotePath:
             ]
 
         paths = self._requested(listed)
-        count(lists=1 + len(paths) // 1000)
         return sorted(paths, key=lambda path: os.fsencode(path.key))
 
     def read_bytes(self) -> bytes:
@@ -199,9 +194,7 @@ class RemotePath:
                 raise CutShortError(f"{len(content):,} of {result.meta['size']:,} bytes came")
             return content
 
-        content = self._requested(read)
-        count(reads=1, bytes_read=len(content))
-        return content
+        return self._requested(read)
 
     def read_text(self, encoding: str = "utf-8") -> str:
         """Return the content of the object as text."""
@@ -219,9 +212,7 @@ class RemotePath:
                 raise CutShortError(f"{len(content):,} of {length:,} bytes came from byte {start:,} on")
             return content
 
-        content = self._requested(read)
-        count(reads=1, bytes_read=length)
-        return content
+        return self._requested(read)
 
     def open(self, mode: Literal["rb"] = "rb", buffering: int = -1) -> io.BufferedReader:
         """Open the object for reading; it is read ahead."""
@@ -251,7 +242,6 @@ class RemotePath:
         def write() -> None:
             self.store.put(self.key, content, mode="create" if if_absent else "overwrite")
 
-        count(writes=1, bytes_written=len(content))
         try:
             self._requested(write)
         except (FileExistsError, StoreError):
@@ -264,7 +254,6 @@ class RemotePath:
         mode: UpdateVersion = {"e_tag": state.etag}
         if state.version is not None:
             mode["version"] = state.version
-        count(writes=1, bytes_written=len(content))
         try:
             self._requested(lambda: self.store.put(self.key, content, mode=mode))
         except StoreError:
@@ -286,18 +275,15 @@ class RemotePath:
             self.store.put(self.key, file, chunk_size=max(PART, -(-size // 9_000)), max_concurrency=8)
 
         self._requested(write)
-        count(writes=1 if size <= PART else 2 - (-size // PART), bytes_written=size)
 
     def copy(self, to: RemotePath) -> None:
         """Copy the object to another path of the same bucket, where an object is overwritten."""
-        count(writes=1)
         self._requested(lambda: self.store.copy(self.key, to.key))
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object."""
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(2, "no such object", str(self))
-        count(writes=1)
         try:
             self._requested(lambda: self.store.delete(self.key))
         except FileNotFoundError:
@@ -309,7 +295,6 @@ class RemotePath:
         paths = [path.key for path in self.files() if path not in keep]
         for start in range(0, len(paths), 1000):
             some = paths[start : start + 1000]
-            count(writes=1)
             self._requested(lambda some=some: self.store.delete(some))  # type: ignore[misc]
 
     def _version(self) -> GetOptions:

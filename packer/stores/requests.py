@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import TypeVar
@@ -48,31 +46,6 @@ class ChangedError(StoreError):
 
 class CutShortError(Exception):
     """An answer has fewer bytes than were asked for."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Requests and bytes of this process."""
-
-    reads: int = 0
-    writes: int = 0
-    lists: int = 0
-    repeated: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-
-
-traffic = Traffic()
-"""What this process has asked of stores so far; `benchmarks/bench_scale.py` prints it."""
-
-_counting = threading.Lock()
-
-
-def count(**amounts: int) -> None:
-    """Add to `traffic`."""
-    with _counting:
-        for name, amount in amounts.items():
-            setattr(traffic, name, getattr(traffic, name) + amount)
 
 
 def not_installed(name: str) -> PackerError:
@@ -122,7 +95,6 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
             if is_last or "ExpiredToken" in str(error) or _is_final(error):
                 tried = f", tried {number} times" if number > 1 else ""
                 raise StoreError(f"{name}: the store cannot be used ({reason_of(error)}{tried})") from error
-            count(repeated=1)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
     raise AssertionError
