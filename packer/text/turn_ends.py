@@ -56,7 +56,8 @@ class GenerationPrompts:
 
     def of(self, chat: Chat) -> GenerationPrompt:
         """Return the generation prompt that a chat's template writes with the chat's tools and arguments."""
-        key = (self._templates.source_of(chat), pickle.dumps((chat.tools, chat.kwargs)), _holds_lists(chat))
+        arguments = pickle.dumps((chat.tools, chat.kwargs)) if chat.tools or chat.kwargs else b""
+        key = (self._templates.source_of(chat), arguments, _holds_lists(chat))
         if key not in self._found:
             if len(self._found) >= _MOST:  # every chat may have tools of its own
                 self._found.clear()
