@@ -50,6 +50,7 @@ INTERNAL = (  # `format.md` describes the fields of the first four; PackArgument
     "packer.facts.totals.Totals",
     "packer.facts.totals.ShardEntry",
     "packer.shards.manifest.PartOfSet",  # nothing that a file has
+    "packer.shards.shard_table.ShardTable",  # a sequence of entries
     "PackArguments",
     "RunArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses
@@ -63,7 +64,7 @@ nitpick_ignore = [
         "Path",
         "Dataset",
         "DatasetDict",
-        "PreTrainedModel",
+        "transformers.PreTrainedModel",
         "ProcessGroup",
         "Tensor",
         "NDArray",
