@@ -201,7 +201,8 @@ def read_plainly(source: Path) -> Documents:
         if source.suffix == ".zst":
             content = zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True).read()
         lines = content.decode("utf-8-sig").split("\n")
-        rows = [json.loads(line, strict=False) for line in lines if line.strip()]
+        # a tab or a form feed after an object, which is whole, does no harm
+        rows = [json.loads(line.strip(" \t\r\v\f"), strict=False) for line in lines if line.strip()]
     elif source.suffix == ".parquet":
         with pq.ParquetFile(io.BytesIO(source.read_bytes())) as parquet:
             names = [name for name in ("input_ids", "labels") if name in parquet.schema_arrow.names]
