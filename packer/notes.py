@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.engine import Engine, run_once
 from packer.errors import UNREADABLE
 from packer.progress import Progress, silent
-from packer.stores.requests import AT_ONCE
+from packer.stores.buckets import AT_ONCE
 from packer.stores.store import Store
 
 _ALIGNED = 64  # bytes

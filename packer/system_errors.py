@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from packer.errors import PackerError
 from packer.stores import AnyPath, is_remote
-from packer.stores.requests import StoreError
+from packer.stores.buckets import StoreError
 
 _NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))

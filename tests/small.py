@@ -31,10 +31,10 @@ PLACES = {
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
     # ranks and stores
     "heartbeat": "packer.heartbeats.INTERVAL",
-    "first_pause": "packer.stores.requests._FIRST_PAUSE",
+    "first_pause": "packer.stores.buckets._FIRST_PAUSE",
     "retries": "packer.stores.buckets._RETRIES",
-    "timeout": "packer.stores.requests.TIMEOUT",
-    "left_alone": "packer.stores.requests._LEFT_ALONE",
+    "timeout": "packer.stores.buckets.TIMEOUT",
+    "left_alone": "packer.stores.buckets._LEFT_ALONE",
     "chunk": "packer.stores.mirror.CHUNK",
     # loading
     "open_shards": "packer.loader.dataset.MOST_OPEN",

@@ -17,7 +17,7 @@ import pytest
 import packer
 from packer.output import replace_folder
 from packer.shards.manifest import is_packed
-from packer.stores import AnyPath, file_locks
+from packer.stores import AnyPath, local_files
 from tests.kills import Killed, kill, named
 from tests.small import shrink
 from tests.test_pack import hashes, made_documents, save_arrow
@@ -180,7 +180,7 @@ def test_a_file_system_without_locks_does_not_count_as_in_use(source, tmp_path, 
     def refuse(*arguments):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(file_locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(local_files.fcntl, "flock", refuse)
     with pytest.raises(packer.PackerError, match="Function not implemented"):
         pack(source, tmp_path / "out")
 

@@ -25,7 +25,7 @@ from packer.shards.file_names import SHARDS
 from packer.shards.generations import keys_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import RemotePath
-from packer.stores.file_locks import try_lock
+from packer.stores.local_files import try_lock
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk, write_source
 from tests.small import shrink
 

@@ -14,8 +14,8 @@ from packer.errors import PackerError
 from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
+from packer.stores.local_files import temporary_folder
 from packer.stores.store import store_at
-from packer.stores.temporary_files import temporary_folder
 from tests.commands import run
 from tests.kills import Killed, kill
 from tests.small import shrink

@@ -10,7 +10,7 @@ import pytest
 
 from packer.errors import PackerError
 from packer.stores import RemotePath, any_path, is_remote
-from packer.stores.requests import StoreError
+from packer.stores.buckets import StoreError
 from tests.small import shrink
 
 CONTENT = random.Random(1).randbytes(20_000_000)

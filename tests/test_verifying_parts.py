@@ -16,7 +16,7 @@ from packer.shards.files import HashingFile
 from packer.shards.reader import read_manifest
 from packer.sources import segment_index
 from packer.sources.open_sources import open_sources
-from packer.stores.temporary_files import temporary_folder
+from packer.stores.local_files import temporary_folder
 from tests.packings import Packing, packings, write
 from tests.small import shrink
 from tests.test_verifying import change_rows

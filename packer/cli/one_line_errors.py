@@ -24,7 +24,7 @@ import click
 
 from packer import signals
 from packer.errors import OptionError, PackerError
-from packer.stores.requests import StoreError
+from packer.stores.buckets import StoreError
 from packer.system_errors import shortage_behind
 
 NOT_RIGHT = 3

@@ -21,7 +21,7 @@ from packer.inputs.documents import Batch, Columns
 from packer.inputs.list_checks import runs, values_of
 from packer.shards.files import HashingFile
 from packer.stores import AnyPath, RemotePath
-from packer.stores.temporary_files import local_copy, temporary_file
+from packer.stores.local_files import local_copy, temporary_file
 
 COLUMNS = Columns("input_ids", "labels")
 """Columns of a stream, except for preference pairs; labels only if the source has them."""

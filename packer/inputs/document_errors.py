@@ -14,7 +14,7 @@ from packer.errors import PackerError, SourceError, first_line
 from packer.facts import Reason
 from packer.facts.rejection import REMEDY
 from packer.stores import AnyPath, is_remote
-from packer.stores.requests import ChangedError, StoreError
+from packer.stores.buckets import ChangedError, StoreError
 from packer.system_errors import shortage
 
 LONGEST = 2**31 - 1

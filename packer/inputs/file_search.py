@@ -21,7 +21,7 @@ from packer.inputs.document_errors import reading
 from packer.inputs.formats import FORMATS, ending_of, format_by_name
 from packer.inputs.hugging_face import SPLITS, STATE, Found, choose_split
 from packer.stores import AnyPath, RemotePath, any_path
-from packer.stores.listing import listed
+from packer.stores.remote_path import listed
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
 _KEYWORDS = {

@@ -21,8 +21,7 @@ from packer.inputs.documents import SourceFile
 from packer.inputs.format_reader import rows_per_block
 from packer.inputs.formats import require_regular
 from packer.inputs.token_tables import DatasetsTable, TableInMemory
-from packer.stores import AnyPath, any_path
-from packer.stores.listing import pinned
+from packer.stores import AnyPath, any_path, pinned
 from packer.stores.mirror import map_whole
 from packer.system_errors import hub_is_unreachable
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from packer.errors import PackerError
 from packer.options import byte_size, parse_size
 from packer.paths import expanded
-from packer.stores import file_locks
+from packer.stores import local_files
 
 _PART = re.compile(r"(.*)\.(\d+)\.[0-9a-f]{16}\.part")
 _PATIENCE = 60  # seconds to wait for the mutex, which is held for milliseconds
@@ -156,11 +156,11 @@ class CacheSpace:
         return found
 
 
-def try_lock(path: Path, *, shared: bool, create: bool) -> file_locks.FileLock | None:
-    """Lock a file in a cache as `file_locks.try_lock` does; a PackerError says that the file system has no locks."""
+def try_lock(path: Path, *, shared: bool, create: bool) -> local_files.FileLock | None:
+    """Lock a file in a cache as `local_files.try_lock` does; a PackerError says that the file system has no locks."""
     try:
-        return file_locks.try_lock(path, shared=shared, create=create)
-    except file_locks.NoLocksError as error:
+        return local_files.try_lock(path, shared=shared, create=create)
+    except local_files.NoLocksError as error:
         raise PackerError(
             f"{path} cannot be locked ({error.strerror}): choose a folder on a local disk as cache_dir"
         ) from error

@@ -23,7 +23,7 @@ from packer.errors import PackerError, first_line
 from packer.facts import ShardEntry
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard
-from packer.stores.file_locks import FileLock
+from packer.stores.local_files import FileLock
 
 Row = dict[str, NDArray[Any]]
 

@@ -27,7 +27,7 @@ from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath
-from packer.stores.file_locks import FileLock
+from packer.stores.local_files import FileLock
 from packer.system_errors import shortage
 
 ROOM_PATIENCE = 10.0

@@ -27,8 +27,8 @@ from packer.output.request import Request, resumes
 from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output
 from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
-from packer.stores.file_locks import FileLock, try_lock
-from packer.stores.store import Folder, delete, store_at, sync_folder
+from packer.stores.local_files import FileLock, delete, sync_folder, try_lock
+from packer.stores.store import Folder, store_at
 
 _PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder needs to prepare it
 

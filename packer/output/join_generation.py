@@ -19,7 +19,7 @@ from packer.shards.generations import first_generations
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath
-from packer.stores.requests import ChangedError
+from packer.stores.buckets import ChangedError
 from packer.stores.store import Store, store_at
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ from pathlib import Path
 from packer.errors import PackerError
 from packer.output.unfinished_output import LOCK, Kind
 from packer.shards.file_names import WORK, is_appended_to
-from packer.stores.file_locks import try_lock
-from packer.stores.store import sync_folder
+from packer.stores.local_files import sync_folder, try_lock
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -37,8 +37,8 @@ from packer.notes import Note, NotesInStore, note_of
 from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
-from packer.stores.store import Store, delete
-from packer.stores.temporary_files import temporary_folder
+from packer.stores.local_files import delete, temporary_folder
+from packer.stores.store import Store
 
 LOCK = "lock"
 """File in WORK that is locked by the working process."""

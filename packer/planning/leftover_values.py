@@ -31,7 +31,7 @@ from packer.planning.partition_plan import PartitionPlan, Stage
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import SegmentValues
 from packer.sources.corpus import Documents
-from packer.stores.temporary_files import temporary_memory
+from packer.stores.local_files import temporary_memory
 
 Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], SegmentValues], None]
 """Function that copies the values of segments from the source to these places. Can be pickled."""

@@ -30,7 +30,7 @@ from packer.shards.sharing import sharing_fault
 from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
 from packer.stores import AnyPath
-from packer.stores.temporary_files import local_copy
+from packer.stores.local_files import local_copy
 
 
 def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()) -> Iterator[str]:  # noqa: B008

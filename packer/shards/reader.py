@@ -18,8 +18,8 @@ from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed, table_li
 from packer.shards.shard_table import ShardTable
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
+from packer.stores.buckets import StoreError
 from packer.stores.mirror import map_whole
-from packer.stores.requests import StoreError
 from packer.stores.store import store_at
 from packer.system_errors import shortage
 
@@ -209,7 +209,7 @@ def checked_batches(
     is passed on: any is a PackerError.
     """
     from packer.shards.files import hash_file  # loading a dataset needs no xxhash
-    from packer.stores.temporary_files import local_copy
+    from packer.stores.local_files import local_copy
 
     path = check_size(folder, entry)
     with local_copy(path) as copy:

@@ -19,9 +19,9 @@ from packer.inputs.hugging_face import SPLITS, STATE, Found, find_on_hub, find_s
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
 from packer.shards.reader import read_manifest
-from packer.stores import AnyPath, RemotePath, any_path, is_remote
-from packer.stores.listing import listed, pinned
-from packer.stores.requests import opened_in_parallel
+from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
+from packer.stores.buckets import opened_in_parallel
+from packer.stores.remote_path import listed
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

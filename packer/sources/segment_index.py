@@ -35,7 +35,7 @@ from packer.shards.reader import checked_batches
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.decoded_pieces import NotedFile
 from packer.stores import AnyPath
-from packer.stores.temporary_files import temporary_folder
+from packer.stores.local_files import temporary_folder
 
 _RUN = 32 << 20  # bytes of a run: about a million segments, which take some three times as much while they are sorted
 _BATCH = 1 << 10  # segments in a record batch of a run: a range of documents reads up to twice as many for nothing

@@ -26,8 +26,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import PackerError
+from packer.stores.buckets import PART, in_parallel
 from packer.stores.remote_path import AnyPath, RemotePath
-from packer.stores.requests import PART, in_parallel
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

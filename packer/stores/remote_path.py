@@ -1,22 +1,24 @@
-"""Paths in object storage."""
+"""Paths in object storage, also of folders that were listed once and are searched without further requests."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from packer.errors import PackerError
-from packer.stores.buckets import SCHEMES, Bucket, opened_bucket
-from packer.stores.requests import (
+from packer.stores.buckets import (
     PART,
+    SCHEMES,
+    Bucket,
     CutShortError,
     StoreError,
     in_parallel,
+    opened_bucket,
     opened_in_parallel,
     requested,
     submitted,
@@ -109,11 +111,7 @@ class RemotePath:
 
     def with_suffix(self, suffix: str) -> RemotePath:
         """Return the path with another ending."""
-        return self.with_name(PurePosixPath(self.name).with_suffix(suffix).name)
-
-    def with_name(self, name: str) -> RemotePath:
-        """Return the path with another last part."""
-        return self.parent / name
+        return self.parent / PurePosixPath(self.name).with_suffix(suffix).name
 
     def absolute(self) -> RemotePath:
         """Return the path itself."""
@@ -234,30 +232,20 @@ class RemotePath:
                 pass
 
     def write_bytes(self, content: bytes, *, if_absent: bool = False) -> None:
-        """Write the object, completely or not at all.
+        """Write the object, completely or not at all; one that is pinned, only if it still has this version.
 
-        With `if_absent`, raise a FileExistsError if it exists with another content.
+        Raises a FileExistsError with `if_absent`, or a ChangedError for another version, unless the object has this
+        content by now.
         """
-
-        def write() -> None:
-            self.store.put(self.key, content, mode="create" if if_absent else "overwrite")
-
-        try:
-            self._requested(write)
-        except (FileExistsError, StoreError):
-            if not if_absent or not self._has(content):
-                raise
-
-    def replace_bytes(self, content: bytes) -> None:
-        """Write a pinned object if it still has this version; raise a ChangedError if it has another content by now."""
-        state = self.stat()
-        mode: UpdateVersion = {"e_tag": state.etag}
-        if state.version is not None:
-            mode["version"] = state.version
+        mode: Literal["create", "overwrite"] | UpdateVersion = "create" if if_absent else "overwrite"
+        if self.state is not None:
+            mode = {"e_tag": self.state.etag}
+            if self.state.version is not None:
+                mode["version"] = self.state.version
         try:
             self._requested(lambda: self.store.put(self.key, content, mode=mode))
-        except StoreError:
-            if not self._has(content):
+        except (FileExistsError, StoreError):
+            if mode == "overwrite" or not self._has(content):
                 raise
 
     def _has(self, content: bytes) -> bool:
@@ -307,6 +295,61 @@ class RemotePath:
         return requested(str(self), request)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedPath(RemotePath):
+    """A path in a listed folder, which knows what is there."""
+
+    children: Mapping[str, Mapping[str, None]] = field(default_factory=dict, compare=False, repr=False)
+    """Keys directly inside each folder, by the key of the folder."""
+
+    objects: Mapping[str, RemotePath] = field(default_factory=dict, compare=False, repr=False)
+    """Pinned path of each object by its key."""
+
+    def __truediv__(self, name: str | PurePosixPath) -> ListedPath:
+        return self._at(f"{self.key}/{name}".strip("/"))
+
+    @property
+    def parent(self) -> ListedPath:
+        """The folder."""
+        return self._at(self.key.rpartition("/")[0])
+
+    def is_file(self) -> bool:
+        """Whether there is such an object."""
+        return self.key in self.objects
+
+    def is_dir(self) -> bool:
+        """Whether there are objects inside."""
+        return self.key in self.children
+
+    def iterdir(self) -> Iterator[ListedPath]:
+        """Yield the objects and folders directly inside."""
+        for key in self.children.get(self.key, ()):
+            yield self._at(key)
+
+    def pinned(self) -> RemotePath:
+        """Return the path of the version that was listed."""
+        found = self.objects.get(self.key)
+        return found if found is not None else RemotePath(self.scheme, self.bucket, self.key).pinned()
+
+    def _at(self, key: str) -> ListedPath:
+        found = self.objects.get(key)
+        return replace(self, key=key, state=None if found is None else found.state)
+
+
+def listed(folder: RemotePath) -> ListedPath:
+    """List a folder with everything inside; raises as `RemotePath.stat`."""
+    files = {path.key: path for path in folder.files()}
+    children: dict[str, dict[str, None]] = {}  # in the order of their names, each once
+    for key in files:
+        at, is_new = key, True
+        while is_new and at != folder.key:
+            above = at.rpartition("/")[0]
+            is_new = above not in children
+            children.setdefault(above, {})[at] = None
+            at = above
+    return ListedPath(folder.scheme, folder.bucket, folder.key, None, children, files)
+
+
 AnyPath: TypeAlias = Path | RemotePath
 """A local path, or one in object storage."""
 
@@ -321,6 +364,11 @@ def any_path(path: str | AnyPath) -> AnyPath:
     if isinstance(path, RemotePath):
         return path
     return RemotePath.of(str(path)) if is_remote(path) else Path(path)
+
+
+def pinned(path: AnyPath) -> AnyPath:
+    """Return the version of an object that was listed, or is there now; a local path as it is."""
+    return path.pinned() if isinstance(path, RemotePath) else path
 
 
 def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -10,17 +10,16 @@ import contextlib
 import errno
 import mmap
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 from packer.errors import PackerError
+from packer.stores.buckets import ChangedError, in_parallel
+from packer.stores.local_files import delete, sync_folder, temporary_file
 from packer.stores.remote_path import AnyPath, RemotePath
-from packer.stores.requests import ChangedError, in_parallel
-from packer.stores.temporary_files import temporary_file
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,81 +29,24 @@ _MOST_COPIED = 5 << 30  # bytes that S3 copies in one request
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 
-class Store(Protocol):
-    """Files in a folder. Names are relative to it, such as "manifest.json" or "notes/solved". Can be pickled."""
-
-    @property
-    def root(self) -> AnyPath:
-        """The folder."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it is in object storage: no locks, no renames, content that is checked, and a request per look."""
-
-    @property
-    def sync(self) -> bool:
-        """Whether local files must be fsynced before they are put."""
-
-    def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
-        """Return the content of a file, or its first bytes; large local content is mapped. Raises FileNotFoundError."""
-
-    def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
-        """Return the bytes of the files directly in a folder by name, listed once; empty if there is no such folder.
-
-        Only names in `among` are looked for; None for all.
-        """
-
-    def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
-        """Write a file, and replace one that exists. If not `lasting`, a crash of the system may damage it."""
-
-    def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Write a file unless it exists; return whether it was written.
-
-        In object storage, a file of the same content counts as written: it may be the result of a request whose answer
-        was lost.
-        """
-
-    def put_file(self, name: str, file: Path) -> None:
-        """Put a synced local file in place; it is renamed or uploaded."""
-
-    def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """Return a context that yields a local path to write to, for `put_file`. An exception removes the file."""
-
-    def replace_if(self, name: str, content: bytes, before: bytes) -> None:
-        """Replace a file in one step if it has the content `before`; in object storage, raise a ChangedError if not.
-
-        A folder is locked instead.
-        """
-
-    def move(self, names: Mapping[str, str]) -> None:
-        """Rename files to names directly in the store; object storage copies them. Those that are missing are left."""
-
-    def delete(self, name: str) -> None:
-        """Remove a file, if it exists."""
-
-    def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
-        """Remove a folder with everything in it, except for files directly inside with names to keep."""
-
-    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call a function that reads or writes for each item, in object storage for several at the same time."""
-
-
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A store on a disk."""
+    """A store on a disk. Names are relative to the folder, such as "manifest.json" or "notes/solved"."""
 
     root: Path
     """The folder."""
 
     sync: bool = False
-    """Whether files and folders are fsynced."""
+    """Whether files and folders are fsynced; local files must then be, too, before they are put."""
 
     temporaries: str = ""
     """Name of the folder of temporary files; it must exist."""
 
     is_remote: ClassVar[bool] = False
+    """Whether it is in object storage: no locks, no renames, content that is checked, and a request per look."""
 
     def get(self, name: str, most: int | None = None) -> bytes | mmap.mmap:
+        """Return the content of a file, or its first bytes; large local content is mapped. Raises FileNotFoundError."""
         path = self.root / name
         try:
             with path.open("rb") as file:
@@ -115,7 +57,10 @@ class Folder:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
 
     def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
-        """See `Store.sizes`. A missing folder is that of an output which another process has completed."""
+        """Return the bytes of the files directly in a folder by name, listed once; only those with names in `among`.
+
+        It is empty for a missing folder, which may be that of an output that another process has completed.
+        """
         if among is not None and not among:
             return {}
         names, sizes = frozenset(among) if among is not None else None, {}
@@ -127,13 +72,18 @@ class Folder:
         return sizes
 
     def put(self, name: str, content: bytes, *, lasting: bool = True) -> None:
+        """Write a file, and replace one that exists. If not `lasting`, a crash of the system may damage it."""
         with self._written(name, content, lasting=lasting) as temporary:
             self._rename(temporary, self.root / name)
         if lasting:
             self._sync_folder((self.root / name).parent)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """See `Store.put_if_absent`; a file system without hard links is a PackerError."""
+        """Write a file unless it exists; return whether it was written.
+
+        In object storage, a file of the same content counts as written: it may be the result of a request whose answer
+        was lost. A file system without hard links is a PackerError.
+        """
         path = self.root / name
         with self._written(name, content, lasting=True) as temporary:
             try:
@@ -153,11 +103,13 @@ class Folder:
         return is_written
 
     def put_file(self, name: str, file: Path) -> None:
+        """Put a synced local file in place; it is renamed or uploaded."""
         self._rename(file, self.root / name)
         self._sync_folder(self.root)
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
+        """Yield a local path to write to, for `put_file`. An exception removes the file."""
         flat = name.removeprefix(f"{self.temporaries}/").replace("/", "-")
         path = self.root / self.temporaries / f"{flat}.{uuid.uuid4().hex}"  # of no process on another machine, either
         try:
@@ -168,24 +120,31 @@ class Folder:
             raise
 
     def replace_if(self, name: str, content: bytes, before: bytes) -> None:
+        """Replace a file in one step if it has the content `before`; in object storage, raise a ChangedError if not.
+
+        A folder is locked instead.
+        """
         self.put(name, content)
 
     def move(self, names: Mapping[str, str]) -> None:
+        """Rename files to names directly in the store; object storage copies them. Those that are missing are left."""
         for name, to in names.items():
             with contextlib.suppress(FileNotFoundError):
                 (self.root / name).rename(self.root / to)
         self._sync_folder(self.root)
 
     def delete(self, name: str) -> None:
-        """See `Store.delete`; a folder with this name is removed, too."""
+        """Remove a file, or a local folder, if it exists."""
         delete(self.root / name)
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
+        """Remove a folder with everything in it, except for files directly inside with names to keep."""
         for path in (self.root / folder).iterdir() if keep else [self.root / folder]:
             if path.name not in keep:
                 delete(path)
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Call a function that reads or writes for each item, in object storage for several at the same time."""
         return [task(item) for item in items]
 
     @contextlib.contextmanager
@@ -222,7 +181,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """A store in object storage."""
+    """A store in object storage; see `Folder` for its methods."""
 
     root: RemotePath
     """The folder."""
@@ -235,8 +194,7 @@ class Objects:
         return path.read_bytes() if most is None else bytes(path.read_range(0, most))
 
     def sizes(self, folder: str = "", among: Collection[str] | None = None) -> dict[str, int]:
-        """See `Store.sizes`; there is a request per 1,000 files."""
-        if among is not None and not among:
+        if among is not None and not among:  # without a request, of which there is one per 1,000 files
             return {}
         found = {path.name: path.state.st_size for path in (self.root / folder).iterdir() if path.state is not None}
         return found if among is None else {name: found[name] for name in among if name in found}
@@ -255,14 +213,13 @@ class Objects:
         (self.root / name).upload(file)
 
     def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """See `Store.temporary`; the file is removed at the end."""
-        return temporary_file(name)
+        return temporary_file(name)  # removed at the end, not only by an exception
 
     def replace_if(self, name: str, content: bytes, before: bytes) -> None:
         path = (self.root / name).pinned()
         if path.read_bytes() != before:
             raise ChangedError(f"{path}: the object was changed")
-        path.replace_bytes(content)
+        path.write_bytes(content)
 
     def move(self, names: Mapping[str, str]) -> None:
         self.each(lambda name: _copy(self.root / name, self.root / names[name]), list(names))
@@ -288,23 +245,10 @@ def _copy(path: RemotePath, to: RemotePath) -> None:
         to.upload(copy)
 
 
+Store: TypeAlias = Folder | Objects
+"""Files in a folder. Can be pickled."""
+
+
 def store_at(root: AnyPath, *, sync: bool = False, temporaries: str = "") -> Store:
     """Return the store of the files in a folder; see `Folder` for the arguments."""
     return Objects(root) if isinstance(root, RemotePath) else Folder(root, sync, temporaries)
-
-
-def delete(path: Path) -> None:
-    """Remove a local file or a folder, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a local folder, so that renames in it survive a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

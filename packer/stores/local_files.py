@@ -1,0 +1,200 @@
+"""Local files: temporary ones for what lies in object storage, and locks that processes of a machine share.
+
+Temporary files are in a folder of the process in TMPDIR, which is removed when the process ends. What a killed process
+leaves there is removed by the next one. Locks are those of flock, which the system releases when a process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.stores.remote_path import AnyPath
+
+_PREFIX = "packer-"  # of temporary folders
+_LOCK = "lock"  # file in a temporary folder, held while its process lives
+
+
+class NoLocksError(OSError):
+    """A file system has no locks."""
+
+
+class FileLock:
+    """A lock that this process holds, until it is released or garbage collected."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pid = os.getpid()
+
+    def change(self, *, shared: bool) -> bool:
+        """Share the lock with others, or take it alone; return False if another process is in the way."""
+        return _locked(self._descriptor, shared=shared)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the locked file has this path still; if not, another process may lock a newer one."""
+        try:
+            return path.stat().st_ino == os.fstat(self._descriptor).st_ino
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Release the lock. A forked process, which inherits the open file, only closes it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            if self._pid == os.getpid():  # explicitly, because forked processes may have the file open still
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, TypeError, AttributeError):  # the interpreter may be shutting down
+            self.release()
+
+
+def try_lock(path: Path, *, shared: bool = False, create: bool = True) -> FileLock | None:
+    """Lock a file, links not followed, or return None if a lock of another process or thread excludes it.
+
+    Raises a FileNotFoundError if the file is missing and not to be created, and a NoLocksError if its file system has
+    no locks.
+    """
+    flags = os.O_CREAT | os.O_RDWR if create else os.O_RDONLY
+    while True:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            is_locked = _locked(descriptor, shared=shared)
+        except OSError as error:
+            os.close(descriptor)
+            raise NoLocksError(error.errno, error.strerror, str(path)) from error
+        if is_locked and os.fstat(descriptor).st_nlink:
+            return FileLock(descriptor)
+        os.close(descriptor)
+        if not is_locked:
+            return None  # if not, another process removed the file before it was locked
+
+
+def _locked(descriptor: int, *, shared: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def temporary_file(name: str) -> Iterator[Path]:
+    """Yield the path of a local file to write, which is removed at the end. A full disk is a PackerError."""
+    path = temporary_folder() / f"{name}.{uuid.uuid4().hex}"
+    try:
+        with _told_if_full(path.parent):
+            yield path
+    finally:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            path.unlink(missing_ok=True)
+
+
+def temporary_memory(size: int) -> bytearray | mmap.mmap:
+    """Return writable memory of so many bytes, zeros, that the system may write to a temporary file.
+
+    The file has no name, and ends with the memory. A full disk is a PackerError.
+    """
+    if not size:
+        return bytearray()
+    folder = temporary_folder()
+    with _told_if_full(folder), tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):  # a disk that becomes full under mapped memory would end the process
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
+
+
+@contextlib.contextmanager
+def _told_if_full(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise PackerError(
+            f"{folder.parent}: {error.strerror}: temporary files of what lies in object storage are written "
+            "there; free some space, or name another folder with TMPDIR, and repeat the same command"
+        ) from error
+
+
+@contextlib.contextmanager
+def local_copy(path: AnyPath) -> Iterator[Path]:
+    """Yield a local path with the content of a file: the file itself, or a copy of an object for the time of the block.
+
+    Raises an OSError if the object cannot be read, and a PackerError if the disk is full.
+    """
+    if isinstance(path, Path):
+        yield path
+        return
+    with temporary_file(path.name) as copy:
+        path.download(copy)
+        yield copy
+
+
+def temporary_folder() -> Path:
+    """Return the folder of this process."""
+    return _folder(os.getpid(), tempfile.gettempdir())[0]
+
+
+@lru_cache(maxsize=1)
+def _folder(pid: int, parent: str) -> tuple[Path, FileLock | None]:
+    _remove_left(Path(parent))
+    hidden = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
+    lock = try_lock(hidden / _LOCK)
+    folder = hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))  # only now it may be looked at by others
+    atexit.register(_remove, folder, pid)
+    return folder, lock
+
+
+def _remove(folder: Path, pid: int) -> None:
+    """Remove the folder of a process, but not in a child that it was forked into."""
+    if pid == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_left(parent: Path) -> None:
+    """Remove the folders of processes that have ended."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # of another user, or removed by another process
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            if (lock := try_lock(folder / _LOCK, create=False)) is not None:
+                with lock:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def delete(path: Path) -> None:
+    """Remove a local file or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a local folder, so that renames in it survive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
