@@ -13,7 +13,7 @@ from textwrap import indent
 
 import click
 
-from packer.cli import COMMANDS, command_named
+from packer.cli import COMMANDS
 from packer.cli.command import DeclaredOption, heading_of
 from packer.options import Option, RunOptions, choices, options_of
 from packer.options.option import HEADINGS
@@ -52,12 +52,11 @@ repeated on the command line is a list in Python. These differ:
 
 def commands_pages() -> dict[str, str]:
     """Return the pages by their paths in docs/reference: one that lists the commands, and one for each."""
-    commands = {name: command_named(name) for name in COMMANDS}
     table = "| command | what it does |\n|---|---|\n" + "\n".join(
-        f"| [packer {name}](commands/{name}.md) | {_first_sentence(command)} |" for name, command in commands.items()
+        f"| [packer {name}](commands/{name}.md) | {_first_sentence(command)} |" for name, command in COMMANDS.items()
     )
-    toctree = "\n".join(f"commands/{name}" for name in commands)
-    pages = {f"commands/{name}.md": "\n".join(_command(name, command)) for name, command in commands.items()}
+    toctree = "\n".join(f"commands/{name}" for name in COMMANDS)
+    pages = {f"commands/{name}.md": "\n".join(_command(name, command)) for name, command in COMMANDS.items()}
     return {"commands.md": _INTRODUCTION.format(table=table, toctree=toctree), **pages}
 
 
@@ -89,7 +88,7 @@ def _row(option: click.Option) -> str:
         return f"| {flags}{f' {option.metavar}' if option.metavar else ''} | {option.help} |  |"
     declared = option.declared
     off = declared.default is True and declared.off is not None
-    repeats = " Repeat it for several." if option.multiple and not declared.says_repeats else ""
+    repeats = " Repeat it for several." if option.multiple and "Repeat it" not in declared.help else ""
     sentence = f"{declared.off if off else declared.help}{repeats}{_values(declared)}"
     return f"| {flags}{_metavar(declared)} | {sentence} | {_default(declared)} |"
 

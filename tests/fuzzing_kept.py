@@ -166,14 +166,12 @@ def _outcome(name: str, use: Callable[[], object]) -> str | None:
 def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> str | None:
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
-    from packer.cli.row_table import render_row, segments_of
+    from packer.cli.show_command import render_row, segments_of
     from packer.figures.page import render_page
     from packer.pipeline.collect_figures import packed_figures
 
     def show(number: int) -> None:
-        dataset = packer.load(folder)
-        options = dataset.manifest.options
-        render_row(segments_of(dataset[number], kept=options.kept, kept_tokens=options.keep_tokens))
+        render_row(segments_of(packer.load(folder), number))
 
     def export(target: str) -> None:
         packer.export(folder, folder.parent / f"{folder.name}-{target}", to=target, workers=1, sync=False)

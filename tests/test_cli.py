@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import packer
-from packer.cli import COMMANDS, cli, command_named, progress_bars
+from packer.cli import COMMANDS, cli, progress_bars
 from packer.options import PackOptions, options_of
 from packer.options.option import HEADINGS
 from packer.pipeline.output_place import name_after
@@ -54,7 +54,7 @@ def test_help_names_every_command():
     text = succeeded("--help")
     for name in COMMANDS:
         assert f"\n  {name} " in text
-        assert command_named(name).get_short_help_str(200) not in ("", ".")
+        assert COMMANDS[name].get_short_help_str(200) not in ("", ".")
     assert succeeded("-h") == text
     assert "\n  packer append dataset-packed-4096 more  " in text, "examples keep their lines"
     assert text.count("...") == 1, "no sentence is cut off: there is only [ARGS]..."
@@ -65,7 +65,7 @@ def test_help_names_every_command():
 def test_every_command_says_what_it_does_and_documents_every_option_in_80_columns(name):
     text = succeeded(name, "--help")
     assert max(map(len, text.splitlines())) <= 80
-    command = command_named(name)
+    command = COMMANDS[name]
     assert command.help
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -77,7 +77,7 @@ def test_every_command_says_what_it_does_and_documents_every_option_in_80_column
 
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
-    options = {parameter.name for parameter in command_named("pack").params}
+    options = {parameter.name for parameter in COMMANDS["pack"].params}
     others = {"weights": "sources", "lengths_column": "lengths"}
     shaping = {others.get(name, name) for name in options_of(PackOptions)}
     assert shaping <= options
@@ -87,7 +87,7 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
 
 def test_what_commands_share_means_the_same():
     names = ("pack", "stats", "compare")
-    pack, stats, compare = ({option.name: option for option in command_named(name).params} for name in names)
+    pack, stats, compare = ({option.name: option for option in COMMANDS[name].params} for name in names)
     shared = ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug")
     for name in (*shared, "dataset", "sources", "mix_unit", "mix_tokens", "group_by", "group_mode", "pairs", "seed"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.cli import cli
-from packer.cli.export import export as command
+from packer.cli.writing_commands import export as command
 from packer.exporting.targets import TARGETS, Target
 from packer.exporting.write_export import COMPRESSIONS, RECORD, convert
 from packer.shards.files import HashingFile

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.cli import COMMANDS, cli, command_named
+from packer.cli import COMMANDS, cli
 from packer.cli.command import DeclaredOption
 from packer.options import PackOptions, arguments, options_of, parse_size
 from packer.options.option import HEADINGS
@@ -138,7 +138,7 @@ def test_max_len_is_required():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_declaration_says_what_help_needs(name):
-    for parameter in command_named(name).params:
+    for parameter in COMMANDS[name].params:
         if isinstance(parameter, click.Argument) or parameter.name in ("config", "like", "debug"):
             continue
         assert isinstance(parameter, DeclaredOption)

@@ -30,7 +30,7 @@ from packer.attention.thresholds import (  # noqa: E402
     shorten_thresholds,
     thresholds_above,
 )
-from packer.cli.run_summary import render_verdicts  # noqa: E402
+from packer.cli.checking_commands import render_verdicts  # noqa: E402
 from tests.families import tiny_model  # noqa: E402
 from tests.test_isolation import NARROW, answers, save_config  # noqa: E402
 

@@ -1,13 +1,17 @@
-"""The command line. Each command is in a file of its name, and imports heavy packages only when it runs.
+"""The command line. Commands are functions, and import heavy packages only when they run.
+
+writing_commands.py  pack, append, tokenize, materialize and export
+figures_commands.py  stats and compare
+checking_commands.py verify and check
+show_command.py      show, and the segments of a row as a table, as text and as JSON
+machine_commands.py  doctor and demo
 
 command.py           commands and their options, from declarations
-source_options.py    DATASET, or --source for a mixture
+shared_options.py    options of several commands, such as DATASET, or --source for a mixture
 config_options.py    --config and --like: defaults from a file or a packed dataset
-writing_commands.py  what commands that write an output have in common
 report_files.py      --report and --plot
 progress_bars.py     progress bars and log lines
-run_summary.py       what commands print when they are done
-row_table.py         the segments of a row, for `packer show`
+run_summary.py       what commands that write print when they are done
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter
 """
 
@@ -16,35 +20,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import import_module
 
 import click
 
 from packer import __version__
+from packer.cli.checking_commands import check, verify
 from packer.cli.command import ARGUMENTS
+from packer.cli.figures_commands import compare, stats
+from packer.cli.machine_commands import demo, doctor
 from packer.cli.one_line_errors import error_as_json
+from packer.cli.show_command import show
+from packer.cli.writing_commands import append, export, materialize, pack, tokenize
 
 GROUPS = {
-    "Look ahead": ("stats", "compare"),
-    "Pack": ("pack", "append", "tokenize", "materialize"),
-    "Check": ("verify", "show"),
-    "Train": ("export", "check"),
-    "This machine": ("doctor", "demo"),
+    "Look ahead": (stats, compare),
+    "Pack": (pack, append, tokenize, materialize),
+    "Check": (verify, show),
+    "Train": (export, check),
+    "This machine": (doctor, demo),
 }
-"""The commands under their headings, each a function of a module with its name."""
+"""The commands under their headings."""
 
-COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+COMMANDS: dict[str, click.Command] = {str(each.name): each for group in GROUPS.values() for each in group}
 
 
 def main() -> None:
     """Run the command and exit; `one_line_errors` lists the exit codes."""
     cli(prog_name="packer")
-
-
-def command_named(name: str) -> click.Command:
-    """Import a command."""
-    command: click.Command = getattr(import_module(f"packer.cli.{name}"), name)
-    return command
 
 
 @contextmanager
@@ -59,27 +61,19 @@ def _usage_errors_as_json(ctx: click.Context) -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """The group of commands: imports the one that runs, and for --max_len suggests only --max-len."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """See `click.Group`."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See `click.Group`."""
-        return command_named(cmd_name) if cmd_name in COMMANDS else None
+    """The group of commands, which suggests the nearest one, and for --max_len only --max-len."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Group`."""
         width = max(map(len, COMMANDS))
-        for heading, names in GROUPS.items():
+        for heading, group in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), command_named(name).get_short_help_str(80)) for name in names])
+                formatter.write_dl([(str(each.name).ljust(width), each.get_short_help_str(80)) for each in group])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See `click.Group`; suggests the nearest command."""
+        """See `click.Group`."""
         near = [] if args[0] in COMMANDS or args[0].startswith("-") else get_close_matches(args[0], COMMANDS, n=1)
         if near:
             raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx)
@@ -94,23 +88,20 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Group`."""
         with _usage_errors_as_json(ctx):
-            return self._invoke(ctx)
-
-    def _invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            meant = error.option_name.replace("_", "-")
-            name = error.ctx.info_name if error.ctx is not None else None
-            if name in ("append", "materialize") and any(meant in each.opts for each in command_named("pack").params):
-                text = f"No such option '{meant}': packer {name} takes the options of the dataset."
-                raise click.UsageError(text, error.ctx) from None
-            if meant in (error.possibilities or ()):
-                raise click.NoSuchOption(error.option_name, error.message, [meant], error.ctx) from None
-            raise
+            try:
+                return super().invoke(ctx)
+            except click.NoSuchOption as error:
+                meant = error.option_name.replace("_", "-")
+                name = error.ctx.info_name if error.ctx is not None else None
+                if name in ("append", "materialize") and any(meant in each.opts for each in pack.params):
+                    text = f"No such option '{meant}': packer {name} takes the options of the dataset."
+                    raise click.UsageError(text, error.ctx) from None
+                if meant in (error.possibilities or ()):
+                    raise click.NoSuchOption(error.option_name, error.message, [meant], error.ctx) from None
+                raise
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="packer")
 def cli() -> None:
     """Pack a dataset once, offline, into fixed-length rows with explicit document boundaries.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer.cli.one_line_errors import one_line_errors
 from packer.errors import PackerError
 from packer.options import Option, options_of
-from packer.options.option import GENERAL, HEADINGS, READING, REQUIRED
+from packer.options.option import GENERAL, HEADINGS, REQUIRED
 from packer.paths import expanded
 from packer.stores import RemotePath, is_remote
 
@@ -30,27 +30,10 @@ GROUPED_FROM = 12
 NAME_WIDTH = 24
 """Width of the column of names under all headings."""
 
-AsJson = Annotated[bool, Option("Print JSON instead of text.", GENERAL, flags=("--json",))]
-Verbose = Annotated[bool, Option("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
-BatchSize = Annotated[
-    int, Option("Documents per optimizer step in training without packing.", GENERAL, least=1, metavar="N")
-]
-PackedSources = Annotated[
-    tuple[str, ...],
-    Option(
-        "Dataset that was packed. Repeat it, in order, for all sources of a mixture, for all paths of a source, "
-        "and for what was appended.",
-        READING,
-        flags=("--source",),
-        metavar="DATASET",
-        says_repeats=True,
-    ),
-]
-
 
 def command(
-    *declarations: type, changes: Mapping[str, Mapping[str, Any]] | None = None, resumes: bool = False, **settings: Any
-) -> Callable[[Callable[..., None]], click.Command]:
+    *declarations: type, changes: Mapping[str, Mapping[str, Any]] = {}, resumes: bool = False, **settings: Any
+) -> Callable[[Callable[..., None]], PackerCommand]:
     """Make a command of a function; its options are those declared for it, and parameters annotated with `Option`.
 
     Args:
@@ -59,34 +42,27 @@ def command(
         resumes: whether the command continues where it was interrupted, which the message of an interrupt says.
         settings: as for `click.Command`.
     """
-    return click.command(
-        cls=PackerCommand, declarations=declarations, changes=changes or {}, resumes=resumes, **settings
-    )
+
+    def made_of(function: Callable[..., None]) -> PackerCommand:
+        made = click.command(cls=PackerCommand, **settings)(function)
+        declared = [
+            replace(option, **changes.get(option.name, {}))
+            for declaration in declarations
+            for option in options_of(declaration).values()
+            if made.name in option.commands
+        ]
+        made.params += [DeclaredOption(option) for option in (*declared, *options_of(function).values())]
+        made.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
+        made.resumes = resumes
+        return made
+
+    return made_of
 
 
 class PackerCommand(click.Command):
     """A command with `--debug` that prints errors as one line, and lists its options under headings."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        declarations: tuple[type, ...],
-        changes: Mapping[str, Mapping[str, Any]],
-        resumes: bool,
-        **settings: Any,
-    ) -> None:
-        super().__init__(name, **settings)
-        assert self.callback is not None
-        self.resumes = resumes
-        declared = [
-            replace(option, **changes.get(option.name, {}))
-            for declaration in declarations
-            for option in options_of(declaration).values()
-            if name in option.commands
-        ]
-        self.params += [DeclaredOption(option) for option in (*declared, *options_of(self.callback).values())]
-        self.params.append(click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."))
+    resumes = False
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
         """See `click.Command`; `--config`, `--like` and `--chat-template` read files."""
@@ -143,7 +119,7 @@ def _help(option: Option, *, repeats: bool) -> str:
     parts = [option.off if option.default is True and option.off is not None else option.help]
     if option.choices and option.metavar is not None:
         parts.append(f"One of: {', '.join(option.choices)}.")
-    if repeats and not option.says_repeats:
+    if repeats and "Repeat it" not in option.help:
         parts.append("Repeat it for several.")
     if option.default_words is not None:
         parts.append(f" [default: {option.default_words}]")
@@ -187,8 +163,8 @@ class Declared(_ParamType):
 class UserPath(click.Path):
     """A path in which `~` is the home folder, even where the shell does not expand it: in quotes and after `=`."""
 
-    def __init__(self, *, exists: bool = False, dir_okay: bool = True) -> None:
-        super().__init__(exists=exists, dir_okay=dir_okay, path_type=Path)
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(dir_okay=dir_okay, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.Path`; an address in object storage becomes a `RemotePath`."""

@@ -1,4 +1,4 @@
-"""What commands that write an output have in common: they run with progress bars, and print the result."""
+"""The commands that write an output: pack, append, tokenize, materialize and export."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from packer.cli.command import UserPath, command
+from packer.cli.config_options import config_option, like_option
 from packer.cli.progress_bars import progress_bars
+from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
+from packer.cli.shared_options import AsJson, MixtureSources, PackedSources, Verbose, source_of, sources_and_weights
+from packer.errors import OptionError
+from packer.exporting.targets import TARGETS
 from packer.facts import REJECTED
 from packer.figures.plain_text import duration_and_compiling
-from packer.options import values_of
+from packer.options import Option, PackOptions, RunOptions, values_of
+from packer.options.choices import Compression
+from packer.options.option import OUTPUT, READING
+from packer.stores import AnyPath, is_remote
 
 if TYPE_CHECKING:
     from packer.pipeline.job import Written
@@ -27,7 +39,7 @@ def write_output(
     as_json: bool,
     complete: str,
     summary: Callable[[Written[Any], str], str],
-    report: Callable[[Written[Any]], list[str]] = lambda _: [],
+    more: Callable[[AnyPath], list[str]] | None = None,
     **options: object,
 ) -> None:
     """Run a function of the pipeline that writes an output, and print its result.
@@ -39,7 +51,7 @@ def write_output(
         as_json: print JSON instead of text.
         complete: sentence after the name of an output that was complete before.
         summary: function from the result and the time that it took, in words, to the text for an output that was made.
-        report: function that writes more about the result, and returns lines about it.
+        more: function that writes more about the output, and returns lines about it.
         options: further arguments by name.
     """
     from packer.algorithms.jit import compile_seconds
@@ -61,7 +73,7 @@ def write_output(
         if values["ranks"] is None:
             click.echo(f"{result.output} was completed by another process at the same time")
         return
-    lines = report(result)
+    lines = [] if more is None else more(result.output)
     if as_json:
         found, record = {"output": str(result.output), "found_complete": result.found_complete}, result.record.to_dict()
         took = {"seconds": seconds, "compiling": compiling}
@@ -75,3 +87,240 @@ def write_output(
     else:
         text = summary(result, duration_and_compiling(seconds, compiling))
     click.echo("\n".join([text, *lines]))
+
+
+Lengths = Annotated[
+    str | None,
+    Option(
+        "In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
+        "or JSON lines. The result says which documents share a row, as with --index-only.",
+        READING,
+        metavar="FILE[:COLUMN]",
+    ),
+]
+
+
+@command(
+    PackOptions,
+    RunOptions,
+    changes={
+        "output": {
+            "default_words": "DATASET-packed-MAX_LEN",
+            "help": "Folder to write, here or in object storage, as in s3://bucket/set.",
+        }
+    },
+    resumes=True,
+    short_help="Pack a dataset into rows of fixed length.",
+)
+@click.argument("dataset", nargs=-1)
+@config_option
+@like_option
+def pack(
+    dataset: tuple[str, ...],
+    tokenizer: str | None,
+    sources: MixtureSources = (),
+    lengths: Lengths = None,
+    report: Report = None,
+    with_text: WithText = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+    **values: object,
+) -> None:
+    """Pack DATASET into rows of exactly --max-len tokens.
+
+    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
+    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. A packed dataset is read as its
+    documents. Several paths are read as one dataset, in this order; name the output with --output. An interrupted
+    command continues where it stopped when it is run again.
+    """
+    from packer.cli.run_summary import pack_summary
+    from packer.pipeline import packing
+
+    if lengths is not None:
+        if dataset or sources:
+            raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
+        path, column = _lengths_and_column(lengths)
+        dataset, values["lengths_column"] = (path,), column
+    source, weights = sources_and_weights(dataset, sources)
+    pack_options = PackOptions(weights=weights, tokenizer=tokenizer, **values_of(PackOptions, values))
+    check_report_files(report=report, with_text=with_text, tokenizer=tokenizer)
+    if report is not None and is_remote(values["output"]):
+        raise OptionError(
+            f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
+        )
+    decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
+
+    def write_report(packed: AnyPath) -> list[str]:
+        from packer.pipeline.collect_figures import packed_figures
+
+        with progress_bars() as progress:
+            figures = packed_figures(packed, for_report=True, decode=decode, progress=progress)
+            return write_report_files(figures, report=report)
+
+    write_output(
+        packing.pack,
+        source,
+        options=pack_options,
+        values=values,
+        summary=partial(pack_summary, verbose=verbose),
+        more=None if report is None else write_report,
+        complete="is complete, packed with the same options from the same source",
+        as_json=as_json,
+    )
+
+
+def _lengths_and_column(lengths: str) -> tuple[str, str | None]:
+    """Split FILE:COLUMN at the last colon; a .npy file has no columns."""
+    if lengths.endswith(".npy"):
+        return lengths, None
+    path, _, column = lengths.rpartition(":")
+    if not path or not column or "/" in column:
+        raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
+    return path, column
+
+
+@command(
+    PackOptions,
+    RunOptions,
+    changes={
+        "tokenizer": {"help": "Tokenizer of text, if its name in the manifest is not enough."},
+        "overwrite": {"help": "Discard the unfinished append of other documents."},
+    },
+    resumes=True,
+    short_help="Add documents to a packed dataset, in new shards.",
+)
+@click.argument("packed", type=UserPath())
+@click.argument("dataset", nargs=-1, required=True)
+def append(
+    packed: AnyPath,
+    dataset: tuple[str, ...],
+    tokenizer: str | None,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+    **values: object,
+) -> None:
+    """Append the documents of DATASET to a PACKED dataset, in new shards.
+
+    They are packed with the options of PACKED, and their numbers continue those of its documents. Existing shards do
+    not change. Several paths are read as one dataset. Until the command ends, readers see the old dataset. An
+    interrupted command continues where it stopped when it is run again.
+    """
+    from packer.cli.run_summary import append_summary
+    from packer.pipeline import appending
+
+    write_output(
+        appending.append,
+        packed,
+        list(dataset),
+        tokenizer=tokenizer,
+        values=values,
+        summary=partial(append_summary, verbose=verbose),
+        complete="has these documents as its last generation",
+        as_json=as_json,
+    )
+
+
+@command(
+    PackOptions,
+    RunOptions,
+    changes={"output": {"default_words": "DATASET-tokenized"}},
+    resumes=True,
+    short_help="Tokenize a dataset once, and keep the tokens.",
+)
+@click.argument("dataset", nargs=-1, required=True)
+def tokenize(dataset: tuple[str, ...], as_json: AsJson = False, **values: object) -> None:
+    """Tokenize DATASET once and store the tokens in the format of datasets.save_to_disk.
+
+    DATASET is one path or several, as for `pack` with --tokenizer. Packing the output gives the same rows as packing
+    the text. An interrupted command continues where it stopped when it is run again.
+    """
+    from packer.cli.run_summary import tokenize_summary
+    from packer.pipeline import tokenizing
+
+    write_output(
+        tokenizing.tokenize,
+        source_of(dataset),
+        options=PackOptions(max_len=2, long="error", **values_of(PackOptions, values)),  # rows that fit any text
+        values=values,
+        summary=tokenize_summary,
+        complete="is complete, tokenized in the same way from the same source",
+        as_json=as_json,
+    )
+
+
+@command(
+    RunOptions,
+    changes={"output": {"default": ..., "default_words": None, "help": "Folder to write, here or in object storage."}},
+    resumes=True,
+)
+@click.argument("index", type=UserPath())
+def materialize(
+    index: AnyPath, *, sources: PackedSources, verbose: Verbose = False, as_json: AsJson = False, **values: object
+) -> None:
+    """Write the rows of an INDEX with their tokens.
+
+    INDEX is the output of `packer pack --index-only`. The result is the same as packing without --index-only, and
+    appending the same documents. An interrupted command continues where it stopped when it is run again.
+    """
+    from packer.cli.run_summary import pack_summary
+    from packer.pipeline import materializing
+
+    write_output(
+        materializing.materialize,
+        index,
+        list(sources),
+        values=values,
+        summary=partial(pack_summary, verbose=verbose),
+        complete="is complete, with the rows of this index",
+        as_json=as_json,
+    )
+
+
+To = Annotated[
+    str, Option("Trainer that reads the files; parquet keeps all columns as they are.", OUTPUT, choices=tuple(TARGETS))
+]
+PageCompression = Annotated[Compression, Option("Compression of the Parquet pages.", OUTPUT)]
+
+
+def _table() -> str:
+    """Return the targets and their columns, aligned."""
+    lines = []
+    for name, target in TARGETS.items():
+        first, *others = wrap(target.summary, 60)
+        lines += [f"{name:<13}{first}", *(f"{'':13}{line}" for line in others)]
+    return "\n".join(lines)
+
+
+HELP = f"""Write a PACKED dataset as Parquet, with the columns that a trainer reads.
+
+\b
+{_table()}
+
+Every shard becomes one file. An interrupted export never looks complete.
+"""
+
+
+@command(
+    RunOptions,
+    changes={"output": {"default_words": "PACKED-TO"}},
+    short_help="Write a packed dataset with the columns of another trainer.",
+    help=HELP,
+)
+@click.argument("packed", type=UserPath())
+def export(
+    packed: Path, *, to: To, compression: PageCompression = "zstd", as_json: AsJson = False, **values: object
+) -> None:
+    """Run the command; `HELP` describes it."""
+    from packer.cli.run_summary import export_summary
+    from packer.exporting import write_export
+
+    write_output(
+        write_export.export,
+        packed,
+        to=to,
+        compression=compression,
+        values=values,
+        summary=export_summary,
+        complete="is complete, exported in the same way from the same rows",
+        as_json=as_json,
+    )

@@ -77,9 +77,6 @@ class Option:
     shown: str = ""
     """Name in error messages; by default that on the command line."""
 
-    says_repeats: bool = False
-    """Whether the sentence itself says that the option may be repeated."""
-
     commands: tuple[str, ...] = ("pack", "stats", "compare")
     """Commands that have the option; none if its value follows from another option."""
 

@@ -1,4 +1,4 @@
-"""`packer stats`: padding of a dataset now, and when packed."""
+"""The commands that print figures, and write nothing but reports of them: stats and compare."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from packer.cli.command import AsJson, BatchSize, command
+from packer.cli.command import command
 from packer.cli.config_options import like_option
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
-from packer.cli.source_options import MixtureSources, sources_and_weights
+from packer.cli.shared_options import AsJson, BatchSize, MixtureSources, sources_and_weights
 from packer.errors import OptionError, PackerError
 from packer.options import Option, PackOptions, values_of
 from packer.options.choices import ReportPlot
@@ -139,3 +139,36 @@ def _is_packed(source: str) -> bool:
     path = any_path(expanded(source))
     with system_errors(path, resumes=False):
         return is_packed(path)
+
+
+@command(
+    PackOptions,
+    changes={"algorithm": {"is_list": True, "default": (), "help": "Run only this algorithm."}},
+    short_help="Compare the rows that each algorithm needs.",
+)
+@click.argument("dataset", nargs=-1)
+def compare(
+    dataset: tuple[str, ...],
+    algorithm: tuple[str, ...],
+    sources: MixtureSources = (),
+    batch_size: BatchSize = 64,
+    as_json: AsJson = False,
+    **values: object,
+) -> None:
+    """Run all algorithms on DATASET and show the rows that each needs; nothing is written.
+
+    For rows above 512 tokens, algorithms that may take minutes are left out unless --algorithm names them.
+
+    DATASET is a source as for `pack`, or a histogram: a file NAME.csv with the header length,count.
+    """
+    from packer.figures.figure_tables import render_comparison
+    from packer.pipeline import comparing
+
+    source, weights = sources_and_weights(dataset, sources)
+    pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
+    with progress_bars() as progress:
+        found = comparing.compare(
+            source, options=pack_options, algorithms=algorithm, documents_per_step=batch_size, progress=progress
+        )
+        text = json.dumps(found.to_json(), indent=1) if as_json else render_comparison(found)
+    click.echo(text)
