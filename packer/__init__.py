@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from packer import attention
     from packer.exporting.write_export import Export
     from packer.functions import append, export, materialize, pack, verify
-    from packer.loader.attention_balance import Imbalance
-    from packer.loader.batch_sampler import BatchSampler
+    from packer.loader.batch_sampler import BatchSampler, Imbalance
     from packer.loader.batch_shape import StaticShape, static_shape
     from packer.loader.collating import batches, collate, flatten
     from packer.loader.dataset import PackedDataset, load
@@ -96,8 +95,7 @@ _HOMES = {
     "loader.dataset": ("PackedDataset", "load"),
     "loader.document_rows": ("DocumentRows", "rows"),
     "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
-    "loader.attention_balance": ("Imbalance",),
-    "loader.batch_sampler": ("BatchSampler",),
+    "loader.batch_sampler": ("BatchSampler", "Imbalance"),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),
     "options": ("PackOptions",),
     "shards.manifest": ("Manifest",),

@@ -5,11 +5,10 @@
 
 Which rows each rank trains on, and when; an order depends on the dataset, the seed and the epoch, not on the ranks:
 
-    batch_sampler.py      batches of a rank, with a state to resume from
+    batch_sampler.py      batches of a rank, of about equal work if wanted, with a state to resume from
     lanes.py              an order in which each rank reads a few shards of its own at a time
-    attention_balance.py  batches of about equal work
     document_rows.py      documents of each row, for trainers that make their own examples
-    draws.py              counter-based random bits
+    draws.py              counter-based random bits, and the order of rows by them
 
 Rows, or raw examples, to the batch of a trainer; everything is NumPy until the last step, which makes tensors:
 

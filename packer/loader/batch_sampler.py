@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
 from operator import index
 from typing import Any, Literal
 
@@ -12,16 +14,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.loader.attention_balance import Imbalance, attention_costs, deal_by_cost
 from packer.loader.dataset import EpochList, PackedDataset
-from packer.loader.draws import check_range, draws, stream_key
-from packer.loader.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
-from packer.random_purposes import ROW_ORDER
+from packer.loader.draws import row_order
+from packer.loader.lanes import LaneOrder
+from packer.shards.row_format import PADDING
 
 STATE_VERSIONS = (1, 2)
 """Version 2 has lanes and their window; states without lanes have version 1."""
 
 DEFAULT_LANES = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imbalance:
+    """Time that attention takes, relative to perfectly balanced ranks; 1 is perfect balance.
+
+    Ranks wait for each other after every batch, so this is the sum over batches of the largest work of any rank,
+    divided by the sum of the mean work. Work is the sum of squared segment lengths.
+    """
+
+    in_order: float
+    """Imbalance with `balance=None`."""
+
+    by_attention: float
+    """Imbalance with `balance="attention"`."""
+
+    def __str__(self) -> str:
+        """Return both values as a line to print when training begins."""
+        return f"attention takes {self.in_order:.3f}x the balanced time, {self.by_attention:.3f}x if balanced"
 
 
 class BatchSampler:
@@ -105,7 +125,7 @@ class BatchSampler:
         if lanes is None and dataset.is_remote:
             lanes = next(divisor for divisor in range(DEFAULT_LANES, 0, -1) if global_batch % divisor == 0)
         if lanes is not None:
-            check_lanes(lanes, window, global_batch=global_batch, world_size=world_size, balance=balance)
+            _check_lanes(lanes, window, global_batch=global_batch, world_size=world_size, balance=balance)
         self.dataset = dataset
         self.global_batch = global_batch
         self.rows = rows
@@ -116,11 +136,9 @@ class BatchSampler:
         self.balance = balance
         self.lanes = lanes
         self.window = window
-        self._lane_order: LaneOrder | None = None
         self._epoch_rows = len(dataset) - (len(dataset) % global_batch if drop_last else 0)
         self._yielded = 0  # batches of this epoch that were yielded on this rank
         self._resumed = False
-        self._costs: NDArray[np.int64] | None = None
 
     @property
     def steps(self) -> int:
@@ -251,12 +269,12 @@ class BatchSampler:
         """
         if self.lanes is not None:
             raise PackerError(f"lanes is {self.lanes}: work is compared for rows that are shuffled as a whole only")
-        order, costs = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch), self._attention_costs()
+        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
         work = np.zeros((2, self.steps, self.accumulation, self.world_size), np.int64)
         for step in range(self.steps):
-            rows = self._rows_of_step(order, step)
-            for balanced, slots in enumerate((self._slots_in_order(rows), self._slots_by_attention(rows))):
-                work[balanced, step].flat = [costs[slot].sum() for slot in slots]
+            for balanced in (False, True):
+                slots = self._slots(order, step, balanced=balanced)
+                work[int(balanced), step].flat = [self._costs[slot].sum() for slot in slots]
         largest, mean = work.max(axis=3).sum(axis=(1, 2)), work.mean(axis=3).sum(axis=(1, 2))
         in_order, by_attention = np.divide(largest, mean, out=np.ones(2), where=mean > 0).tolist()
         return Imbalance(in_order=in_order, by_attention=by_attention)
@@ -268,26 +286,22 @@ class BatchSampler:
         """Yield this rank's batches of each step; rows are shuffled as a whole."""
         order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
         for step in range(begun, self.steps):
-            rows = self._rows_of_step(order, step)
-            slots = self._slots_in_order(rows) if self.balance is None else self._slots_by_attention(rows)
+            slots = self._slots(order, step, balanced=self.balance is not None)
             own = slots[self.rank :: self.world_size]
             if self.balance is not None:
                 # Balanced slots of a turn are sorted by cost, so every other turn runs through the ranks backwards.
                 own[1::2] = slots[self.world_size - 1 - self.rank :: self.world_size][1::2]
             yield own, None
 
+    def _slots(self, order: NDArray[np.int64], step: int, *, balanced: bool) -> list[NDArray[np.int64]]:
+        rows = order[step * self.global_batch : (step + 1) * self.global_batch]
+        sizes = self._sizes(len(rows))
+        if balanced:
+            return [rows[slot] for slot in deal_by_cost(self._costs[rows], sizes)]
+        return np.split(rows, sizes.cumsum()[:-1])
+
     def _steps_in_lanes(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...] | None]]:
         """Yield (this rank's batches of each step, shards of their windows if these are fetched ahead)."""
-        if self._lane_order is None:
-            self._lane_order = LaneOrder(
-                self.dataset.shard_rows,
-                lanes=self.lanes or 1,
-                window=self.window,
-                seed=self.seed,
-                global_batch=self.global_batch,
-                rank=self.rank,
-                world_size=self.world_size,
-            )
         epoch = self.epoch
         for step in range(begun, self.steps):
             shards = None
@@ -295,26 +309,26 @@ class BatchSampler:
                 shards, upcoming = self._lane_order.shards_of_step(epoch, step)
                 self.dataset.fetch_ahead(shards, upcoming)
             rows = self._lane_order.rows_of_step(epoch, step)
-            ends = np.cumsum(slot_sizes(len(rows), self.accumulation))
-            yield np.split(rows, ends[:-1]), shards
+            yield np.split(rows, slot_sizes(len(rows), self.accumulation).cumsum()[:-1]), shards
 
-    def _rows_of_step(self, order: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-        return order[step * self.global_batch : (step + 1) * self.global_batch]
-
-    def _slots_in_order(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        ends = [0, *self._sizes(len(rows)).cumsum().tolist()]
-        return [rows[first:last] for first, last in pairwise(ends)]
-
-    def _slots_by_attention(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        return [rows[slot] for slot in deal_by_cost(self._attention_costs()[rows], self._sizes(len(rows)))]
+    @cached_property
+    def _lane_order(self) -> LaneOrder:
+        return LaneOrder(
+            shard_rows=self.dataset.shard_rows,
+            lanes=self.lanes or 1,
+            window=self.window,
+            seed=self.seed,
+            global_batch=self.global_batch,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
 
     def _sizes(self, rows: int) -> NDArray[np.int64]:
         """Return the rows in each slot of a step with so many rows."""
         if self.lanes is None:
             return slot_sizes(rows, self.global_batch // self.rows)
-        ranks = (lanes_of_rank(self.lanes, rank, self.world_size) for rank in range(self.world_size))
-        own = [lane_start(rows, self.lanes, part.stop) - lane_start(rows, self.lanes, part.start) for part in ranks]
-        return np.stack([slot_sizes(count, self.accumulation) for count in own], axis=1).ravel()
+        of_ranks = np.diff(np.arange(self.world_size + 1) * rows // self.world_size)
+        return np.stack([slot_sizes(own, self.accumulation) for own in of_ranks.tolist()], axis=1).ravel()
 
     def _turns(self, step: int) -> NDArray[np.int64]:
         """Return the rows of a step that all ranks together have processed before each turn, and after the last."""
@@ -322,10 +336,9 @@ class BatchSampler:
         sizes = self._sizes(rows).reshape(self.accumulation, self.world_size)
         return np.concatenate([[0], sizes.sum(axis=1).cumsum()])
 
-    def _attention_costs(self) -> NDArray[np.int64]:
-        if self._costs is None:
-            self._costs = attention_costs(self.dataset)
-        return self._costs
+    @cached_property
+    def _costs(self) -> NDArray[np.int64]:
+        return attention_costs(self.dataset)
 
 
 def called_by_iter_of_accelerate() -> bool:
@@ -354,25 +367,21 @@ def _whole(name: str, value: int) -> int:
         raise PackerError(f"{name} is {value!r}: it must be a whole number") from None
 
 
-def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
-    """Return a permutation of the row numbers, shape (rows,).
-
-    Rows are sorted by a hash of seed, epoch and row number, which no library version can change: a run that is resumed
-    in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row, computing it
-    40. Without a seed, it is the order on disk. A seed or epoch that is not in 0..2^64-1 is a PackerError.
-    """
-    for name, value in (("seed", seed), ("epoch", epoch)):
-        if value is not None:
-            check_range(name, value)
-    numbers = np.arange(rows, dtype=np.uint64)
-    if seed is None:
-        return numbers.astype(np.int64)
-    keys = draws(stream_key(seed, ROW_ORDER, epoch), numbers)
-    # The row number replaces the low bits of its key: no two keys are equal, so that every sort gives the same order.
-    low = np.uint64((1 << max(rows - 1, 0).bit_length()) - 1)
-    sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
-    order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
-    return order
+def _check_lanes(lanes: int, window: int, *, global_batch: int, world_size: int, balance: str | None) -> None:
+    if lanes < 1 or global_batch % lanes:
+        raise PackerError(f"lanes is {lanes}, global_batch {global_batch}: choose a divisor of the global batch")
+    if lanes % world_size:
+        raise PackerError(
+            f"lanes is {lanes}, for {world_size} ranks: choose a multiple of the number of ranks that divides "
+            f"global_batch, {global_batch}"
+        )
+    if window < 1:
+        raise PackerError(f"window is {window}: it must be at least 1")
+    if balance is not None:
+        raise PackerError(
+            f"balance is {balance!r}, and lanes is {lanes}: balancing moves rows between ranks, and in lanes each rank "
+            "reads its own; leave balance out"
+        )
 
 
 def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
@@ -380,3 +389,60 @@ def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
     sizes = np.full(slots, rows // slots, np.int64)
     sizes[: rows % slots] += 1
     return sizes
+
+
+def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
+    """Return the sum of squared segment lengths of each row, shape (rows,); padding costs nothing.
+
+    The cost of attention within segments is proportional to it: the second term of the cost of a batch in Hierarchical
+    Balance Packing (arXiv 2503.07680). Reads the segment boundaries of all rows once, and no tokens.
+    """
+    costs = [np.zeros(0, np.int64)]
+    for offsets, seq_lengths, doc_ids in dataset.segments():
+        squares = np.where(doc_ids == PADDING, 0, seq_lengths.astype(np.int64) ** 2)
+        sums = np.concatenate([[0], np.cumsum(squares)])
+        costs.append(sums[offsets[1:]] - sums[offsets[:-1]])
+    return np.concatenate(costs)
+
+
+def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Divide rows among slots of fixed sizes so that the summed costs of the slots are even.
+
+    The most expensive row goes first, each into the cheapest slot with room; then rows are swapped between the most
+    and the least expensive slot as long as that helps. Among slots of one size the most expensive come first, so that
+    neighboring slots, which run at the same time on different ranks, have similar costs.
+
+    `sizes` has the rows per slot, in descending order, and sums to the number of rows. Returned are the row numbers of
+    each slot, ascending: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
+    """
+    slots: list[list[int]] = [[] for size in sizes if size]
+    open_slots = [(0, slot) for slot in range(len(slots))]
+    for row in np.argsort(-costs, kind="stable").tolist():
+        load, slot = heappop(open_slots)
+        slots[slot].append(row)
+        if len(slots[slot]) < sizes[slot]:
+            heappush(open_slots, (load + int(costs[row]), slot))
+    dealt = [np.array(slot, np.int64) for slot in slots]
+    loads = np.array([costs[slot].sum() for slot in dealt], np.int64)
+    for _ in range(len(costs)):
+        heavy, light = int(loads.argmax()), int(loads.argmin())
+        if not _swap(dealt[heavy], dealt[light], costs, int(loads[heavy] - loads[light])):
+            break
+        loads[[heavy, light]] = costs[dealt[heavy]].sum(), costs[dealt[light]].sum()
+    order = np.lexsort((-loads, -sizes[: len(loads)]))
+    return [np.sort(dealt[slot]) for slot in order] + [np.zeros(0, np.int64)] * (len(sizes) - len(dealt))
+
+
+def _swap(heavy: NDArray[np.int64], light: NDArray[np.int64], costs: NDArray[np.int64], gap: int) -> bool:
+    """Swap, in place, the pair of rows that makes the costs of two slots most alike; return whether any pair helps.
+
+    `heavy` and `light` are the row numbers of the slots, and `gap` is the difference of their summed costs.
+    """
+    moved = costs[heavy][:, None] - costs[light][None, :]  # cost that a swap moves from the heavy to the light slot
+    left = np.abs(gap - 2 * moved)
+    best = int(left.argmin())
+    if left.flat[best] >= gap:
+        return False
+    i, j = np.unravel_index(best, left.shape)
+    heavy[i], light[j] = light[j], heavy[i]
+    return True

@@ -1,4 +1,4 @@
-"""Order of the rows by lanes: each rank reads its own shards only, a few at a time.
+"""Order of rows in lanes: each rank reads its own shards only, a few at a time.
 
 The shards are dealt to lanes once, by the seed, so that a node reads the same shards in every epoch. In an epoch, a
 lane visits its shards in random order, `window` shards at a time, and the rows of a window are shuffled. A step takes
@@ -12,44 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import PackerError
-from packer.loader.draws import draws, stream_key
+from packer.loader.draws import draws, sorted_by_draw, stream_key
 from packer.random_purposes import LANE_ROWS, LANE_SHARDS, LANES
-
-
-def lane_start(rows: int, lanes: int, lane: int) -> int:
-    """Return the place at which a lane begins when `rows` rows are cut into equal lanes: 5 rows in 2 -> 0, 2."""
-    return lane * rows // lanes
-
-
-def lanes_of_rank(lanes: int, rank: int, world_size: int) -> range:
-    """Return the lanes of a rank. They are consecutive, so that few shards belong to two ranks."""
-    return range(rank * lanes // world_size, (rank + 1) * lanes // world_size)
-
-
-def check_lanes(
-    lanes: int, window: int, *, global_batch: int, world_size: int, balance: Literal["attention"] | None
-) -> None:
-    """Check the options of an order by lanes; see `BatchSampler`."""
-    if lanes < 1 or global_batch % lanes:
-        raise PackerError(f"lanes is {lanes}, global_batch {global_batch}: choose a divisor of the global batch")
-    if lanes % world_size:
-        raise PackerError(
-            f"lanes is {lanes}, for {world_size} ranks: choose a multiple of the number of ranks that divides "
-            f"global_batch, {global_batch}"
-        )
-    if window < 1:
-        raise PackerError(f"window is {window}: it must be at least 1")
-    if balance is not None:
-        raise PackerError(
-            f"balance is {balance!r}, and lanes is {lanes}: balancing moves rows between ranks, and in lanes each rank "
-            "reads its own; leave balance out"
-        )
 
 
 class Lane:
@@ -60,28 +30,29 @@ class Lane:
     """
 
     def __init__(self, pieces: NDArray[np.int64], *, window: int, key: np.uint64 | None) -> None:
-        self._pieces = pieces
         self._key = key
-        windows = -(-len(pieces) // window)
-        self._bounds = [number * len(pieces) // max(windows, 1) for number in range(windows + 1)]
-        ends = np.concatenate([[0], np.cumsum(pieces[:, 2] - pieces[:, 1])])
-        self._starts: list[int] = ends[self._bounds].tolist()  # place of each window's first row, and the end
+        count = -(-len(pieces) // window)
+        bounds = [number * len(pieces) // max(count, 1) for number in range(count + 1)]
+        self.windows = [pieces[first:last] for first, last in pairwise(bounds)]
+        # place of each window's first row, and the end
+        self._starts = [0, *accumulate(int((window[:, 2] - window[:, 1]).sum()) for window in self.windows)]
         self._read: tuple[int, NDArray[np.int64]] | None = None  # number and rows of the window that was read last
-
-    @property
-    def windows(self) -> int:
-        """Number of windows."""
-        return len(self._starts) - 1
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
         """Return the row numbers at the places first:last, fewer at the end of the lane."""
-        parts = []
+        parts = [np.zeros(0, np.int64)]
         for number in self.windows_at(first, last):
             if self._read is None or self._read[0] != number:
-                self._read = number, self._shuffled(number)
+                rows = np.concatenate([np.arange(begin, end) for _, begin, end in self.windows[number].tolist()])
+                self._read = number, rows if self._key is None else sorted_by_draw(rows, self._key)
             start = self._starts[number]
             parts.append(self._read[1][max(first - start, 0) : last - start])
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+        return np.concatenate(parts)
+
+    def shards(self, number: int) -> list[int]:
+        """Return the shards of a window."""
+        shards: list[int] = self.windows[number][:, 0].tolist()
+        return shards
 
     def windows_at(self, first: int, last: int) -> range:
         """Return the numbers of the windows to which the places first:last belong."""
@@ -90,59 +61,37 @@ class Lane:
             return range(0)
         return range(bisect_right(self._starts, first) - 1, bisect_right(self._starts, last - 1))
 
-    def end(self, number: int) -> int:
-        """Return the place after the last row of a window."""
-        return self._starts[number + 1]
 
-    def shards(self, number: int) -> list[int]:
-        """Return the shards of a window."""
-        shards: list[int] = self._pieces[self._bounds[number] : self._bounds[number + 1], 0].tolist()
-        return shards
-
-    def _shuffled(self, number: int) -> NDArray[np.int64]:
-        pieces = self._pieces[self._bounds[number] : self._bounds[number + 1], 1:].tolist()
-        rows = np.concatenate([np.arange(first, last) for first, last in pieces])
-        return rows if self._key is None else sorted_by_draw(rows, self._key)
-
-
+@dataclass(kw_only=True, eq=False)
 class LaneOrder:
     """Order of the rows of one rank's lanes. Memory grows with the shards and with the rows of a window only.
 
-    The arguments are those of `BatchSampler`. Without a seed, lanes are consecutive parts of the dataset, each in the
-    order on disk.
+    The fields are the arguments of `BatchSampler`, where `lanes` is a multiple of `world_size`. Without a seed, lanes
+    are consecutive parts of the dataset, each in the order on disk.
     """
 
-    def __init__(
-        self,
-        shard_rows: Sequence[int],
-        *,
-        lanes: int,
-        window: int,
-        seed: int | None,
-        global_batch: int,
-        rank: int,
-        world_size: int,
-    ) -> None:
-        self.lanes = lanes
-        self.window = window
-        self._seed = seed
-        self._taken = global_batch // lanes  # rows of each lane in a step
-        self._own = lanes_of_rank(lanes, rank, world_size)
-        rows = np.asarray(shard_rows, np.int64)
+    shard_rows: Sequence[int]
+    lanes: int
+    window: int
+    seed: int | None
+    global_batch: int
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        rows = np.asarray(self.shard_rows, np.int64)
         shards = np.arange(len(rows))
-        self._dealt = shards if seed is None else sorted_by_draw(shards, stream_key(seed, LANES, 0))
+        self._dealt = shards if self.seed is None else sorted_by_draw(shards, stream_key(self.seed, LANES, 0))
         self._ends = np.cumsum(rows[self._dealt])  # place after each shard's last row, among all dealt rows
         self._begins = self._ends - rows[self._dealt]
         self._first_rows = np.cumsum(rows) - rows
-        self._lanes: dict[tuple[int, int], Lane] = {}  # by (epoch, number)
-        self._shards: tuple[int, range, tuple[tuple[int, ...], tuple[int, ...]]] | None = None  # epoch, steps, shards
+        self._taken = self.global_batch // self.lanes  # rows of each lane in a step
+        self._lanes: dict[int, list[Lane]] = {}  # this rank's, by epoch
 
     def rows_of_step(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return this rank's rows of a step: the first row of each of its lanes, the second of each, and so on."""
         first = step * self._taken
-        parts = [self._lane(epoch, number).rows(first, first + self._taken) for number in self._own]
-        if all(len(part) == self._taken for part in parts):
-            return np.stack(parts, axis=1).ravel()
+        parts = [lane.rows(first, first + self._taken) for lane in self._lanes_of(epoch)]
         turns = np.concatenate([np.arange(len(part)) for part in parts])
         ordered: NDArray[np.int64] = np.concatenate(parts)[np.argsort(turns, kind="stable")]
         return ordered
@@ -152,57 +101,37 @@ class LaneOrder:
 
         The first window of the next epoch comes after the last of an epoch.
         """
-        if self._shards is None or self._shards[0] != epoch or step not in self._shards[1]:
-            self._shards = epoch, *self._shards_from(epoch, step)
-        return self._shards[2]
-
-    def _shards_from(self, epoch: int, step: int) -> tuple[range, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Return (steps from this one on that have the same windows, what `shards_of_step` returns for them)."""
         now: dict[int, None] = {}
         after: dict[int, None] = {}
-        ends = []
         first = step * self._taken
-        for number in self._own:
-            lane = self._lane(epoch, number)
+        for number, lane in enumerate(self._lanes_of(epoch)):
             windows = lane.windows_at(first, first + self._taken)
             for window in windows:
                 now |= dict.fromkeys(lane.shards(window))
-            if not windows:
-                continue
-            if windows.stop < lane.windows:
+            if windows and windows.stop < len(lane.windows):
                 after |= dict.fromkeys(lane.shards(windows.stop))
-            else:
-                after |= dict.fromkeys(self._lane((epoch + 1) % 2**64, number).shards(0))
-            ends.append(lane.end(windows[0]) // self._taken)
-        steps = range(step, max(step + 1, min(ends, default=0)))
-        return steps, (tuple(now), tuple(shard for shard in after if shard not in now))
+            elif windows:
+                after |= dict.fromkeys(self._lanes_of((epoch + 1) % 2**64)[number].shards(0))
+        return tuple(now), tuple(shard for shard in after if shard not in now)
 
-    def _lane(self, epoch: int, number: int) -> Lane:
-        """Return one of this rank's lanes; those of an epoch and of the next are kept."""
-        lane = self._lanes.get((epoch, number))
-        if lane is None:
-            self._lanes = {key: kept for key, kept in self._lanes.items() if key[0] in (epoch - 1, epoch, epoch + 1)}
-            key = None if self._seed is None else stream_key(self._seed, LANE_ROWS, epoch)
-            lane = self._lanes[epoch, number] = Lane(self._pieces(epoch, number), window=self.window, key=key)
-        return lane
+    def _lanes_of(self, epoch: int) -> list[Lane]:
+        """Return this rank's lanes, which are consecutive, so that few shards belong to two ranks."""
+        if epoch not in self._lanes:
+            self._lanes = {kept: self._lanes[kept] for kept in (epoch - 1, epoch + 1) if kept in self._lanes}
+            key = None if self.seed is None else stream_key(self.seed, LANE_ROWS, epoch)
+            own = self.lanes // self.world_size
+            pieces = (self._pieces(epoch, number) for number in range(self.rank * own, (self.rank + 1) * own))
+            self._lanes[epoch] = [Lane(each, window=self.window, key=key) for each in pieces]
+        return self._lanes[epoch]
 
     def _pieces(self, epoch: int, number: int) -> NDArray[np.int64]:
         """Return the pieces of a lane in the order of an epoch, as `Lane` takes them."""
         total = int(self._ends[-1])
-        start, stop = (lane_start(total, self.lanes, lane) for lane in (number, number + 1))
-        first, last = np.searchsorted(self._ends, start, "right"), np.searchsorted(self._ends, stop, "left") + 1
-        shards, begins, ends = self._dealt[first:last], self._begins[first:last], self._ends[first:last]
-        moved = self._first_rows[shards] - begins  # from a place among the dealt rows to the row's number
-        pieces = np.stack([shards, np.maximum(begins, start) + moved, np.minimum(ends, stop) + moved], axis=1)
-        pieces = pieces[pieces[:, 1] < pieces[:, 2]]
-        if self._seed is None:
-            return pieces
-        keys = draws(stream_key(self._seed, LANE_SHARDS, epoch), pieces[:, 0])
-        ordered: NDArray[np.int64] = pieces[np.argsort(keys, kind="stable")]
-        return ordered
-
-
-def sorted_by_draw(numbers: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
-    """Return the numbers sorted by their draws."""
-    ordered: NDArray[np.int64] = numbers[np.argsort(draws(key, numbers), kind="stable")]
-    return ordered
+        start, stop = number * total // self.lanes, (number + 1) * total // self.lanes
+        moved = self._first_rows[self._dealt] - self._begins  # from a place among the dealt rows to the row's number
+        firsts, lasts = np.maximum(self._begins, start), np.minimum(self._ends, stop)
+        pieces: NDArray[np.int64] = np.stack([self._dealt, firsts + moved, lasts + moved], axis=1)[firsts < lasts]
+        if self.seed is not None:
+            keys = draws(stream_key(self.seed, LANE_SHARDS, epoch), pieces[:, 0])
+            pieces = pieces[np.argsort(keys, kind="stable")]
+        return pieces
