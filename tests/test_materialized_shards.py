@@ -13,7 +13,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.loader import materialized_shards
+from packer.loader import shard_providers
 from packer.stores import RemotePath
 from tests.small import forget_mirrors, shrink
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
@@ -57,12 +57,12 @@ def test_the_cache_holds_the_shards_of_the_copied_dataset(tmp_path, bucket, cach
     assert dataset.is_remote
     same_rows(packer.load(copy), dataset)
     made = cached(cache)
-    assert {name: content[: -materialized_shards._END_BYTES] for name, content in made.items()} == {
+    assert {name: content[: -shard_providers._END_BYTES] for name, content in made.items()} == {
         path.name: path.read_bytes() for path in copy.glob("*.arrow")
     }
     entries = packer.load(index).manifest.shards
-    (cache_of_set,) = dataset._cached._caches
-    for entry, most in zip(entries, cache_of_set.provider.sizes(entries).tolist(), strict=True):
+    ((_, provider),) = dataset._cache._providers
+    for entry, most in zip(entries, provider.sizes(entries).tolist(), strict=True):
         assert most - 2_000 < len(made[entry.file]) <= most, "the room that is reserved"
 
 
@@ -271,12 +271,12 @@ def test_the_hash_at_the_end_finds_every_change(tmp_path, bucket, cache):
     _, index = packed_twice(tmp_path, source)
     dataset = packer.load(index, source=uploaded(source, bucket))
     dataset[0]
-    (path,), (made,) = cache.glob("*/*.arrow"), dataset._cached._caches
+    (path,), ((_, provider),) = cache.glob("*/*.arrow"), dataset._cache._providers
     content, entry = path.read_bytes(), dataset.manifest.shards[0]
-    assert made.provider.found(path, entry, intact=True) is not None
+    assert provider.found(path, entry, intact=True) is not None
     for place in np.random.default_rng(0).integers(0, len(content), 40).tolist():
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        assert made.provider.found(path, entry, intact=True) is None, place
+        assert provider.found(path, entry, intact=True) is None, place
 
 
 def test_a_source_that_was_changed_is_noticed_and_its_shards_are_made_anew(tmp_path, bucket):

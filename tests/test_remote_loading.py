@@ -18,9 +18,9 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.loader import shard_cache
 from packer.loader.cache_space import CacheSpace
-from packer.loader.downloaded_shards import DownloadedShards
+from packer.loader.shard_cache import ShardCache
+from packer.loader.shard_providers import DownloadedShards
 from packer.shards.file_names import SHARDS
 from packer.shards.generations import keys_of
 from packer.shards.shard_table import ShardTable
@@ -315,16 +315,18 @@ def test_shards_of_past_windows_are_no_longer_kept(remote, tmp_path):
 def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_now(remote, tmp_path):
     dataset = packer.load(str(remote))
     first, second = dataset.manifest.shards[:2]
-    space = CacheSpace(tmp_path / "cache", max(first.bytes, second.bytes))
-    cache = shard_cache.ShardCache(DownloadedShards(remote), "key", space)
-    soon = cache.announce(first)
-    assert cache.fetch_ahead(first)
-    assert not cache.fetch_ahead(second)
+    space = CacheSpace(folder=tmp_path / "cache", limit=max(first.bytes, second.bytes))
+    cache = ShardCache(
+        replace(dataset.manifest, shards=dataset.manifest.shards[:2]), [("key", DownloadedShards(remote))], space
+    )
+    soon = cache.announce(0)
+    assert cache.fetch(0)
+    assert not cache.fetch(1)
     assert cached(tmp_path / "cache") == [first.file]
-    cache.hold(second, give_up_one=lambda: False)[0].release()
+    cache.open(1, lambda: False).close()
     assert cached(tmp_path / "cache") == [second.file]
     soon.release()
-    assert cache.fetch_ahead(first)
+    assert cache.fetch(0)
     assert cached(tmp_path / "cache") == [first.file]
 
 

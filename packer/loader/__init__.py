@@ -25,12 +25,9 @@ no server: processes agree by locks on files, which the system releases when a p
 
     shard_cache.py          shards of a dataset: each is fetched by one process, ahead if possible, while others wait
     cache_space.py          how much shards may take, which are evicted for others, and the files in the folder
-    downloaded_shards.py    what is fetched from object storage: the manifest, and shards
+    shard_providers.py      what writes shards to it: downloads, or an index with its source
 
-Tokens of an index, whose shards say which documents a row holds:
-
-    index_tokens.py         tokens of rows, located together and copied from the mapped source of each generation
-    materialized_shards.py  whole shards, written to the cache with their tokens
+    index_tokens.py         tokens of rows of an index, located together and copied from the mapped source
 
 Requires NumPy and pyarrow; torch only to return tensors, obstore and xxhash only for object storage, and what reads
 inputs only for the source of an index.

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from packer.errors import PackerError
 from packer.options import byte_size, parse_size
@@ -30,9 +31,17 @@ _PART = re.compile(r"(.*)\.(\d+)\.[0-9a-f]{16}\.part")
 _PATIENCE = 60  # seconds to wait for the mutex, which is held for milliseconds
 
 
+class _Cached(NamedTuple):
+    """A shard in the cache, or a part of one."""
+
+    path: Path
+    size: int
+    used_ns: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CacheOptions:
-    """Where shards are kept on a node, and how much they may take."""
+class CacheSpace:
+    """Space in a cache folder, shared by all processes of a node."""
 
     folder: Path
     """Absolute path of the cache folder."""
@@ -41,8 +50,8 @@ class CacheOptions:
     """Bytes that all shards in the folder may take; None for half of what the disk has for them."""
 
     @classmethod
-    def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheOptions:
-        """Return the options as `packer.load` takes them.
+    def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheSpace:
+        """Return the space that the arguments of `packer.load` describe.
 
         Raises:
             PackerError: the size is not a size.
@@ -56,38 +65,21 @@ class CacheOptions:
             )
         return cls(folder=Path(expanded(Path(cache_dir))).absolute(), limit=limit)
 
-
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    """A shard in the cache, or a part of one."""
-
-    path: Path
-    size: int
-    used_ns: int
-
-
-class CacheSpace:
-    """Space in a cache folder, shared by all processes of a node; the arguments are those of `CacheOptions`.
-
-    A PackerError says that the folder cannot be used, or that the disk has less room than the limit.
-    """
-
-    def __init__(self, folder: Path, limit: int | None) -> None:
-        self.folder = folder
-        self._limit = limit
+    def make_folder(self) -> None:
+        """Make the folder; a PackerError says that it cannot be used, or that the disk has less room than the limit."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             with self.mutex():
                 used = sum(cached.size for cached in self._cached())
         except OSError as error:
             raise PackerError(
-                f"{folder} cannot be used as a cache ({error.strerror or error}): choose another cache_dir"
+                f"{self.folder} cannot be used as a cache ({error.strerror or error}): choose another cache_dir"
             ) from error
-        most = used + shutil.disk_usage(folder).free
-        if limit is not None and limit > most:
+        most = used + shutil.disk_usage(self.folder).free
+        if self.limit is not None and self.limit > most:
             raise PackerError(
-                f"cache_bytes is {byte_size(limit)}, and the disk of {folder} has {byte_size(most)} for a cache: "
-                "choose fewer bytes, or another cache_dir"
+                f"cache_bytes is {byte_size(self.limit)}, and the disk of {self.folder} has {byte_size(most)} for a "
+                "cache: choose fewer bytes, or another cache_dir"
             )
 
     @contextlib.contextmanager
@@ -104,10 +96,6 @@ class CacheSpace:
         with lock:
             yield
 
-    def limit(self, used: int) -> int:
-        """Return the number of bytes that all shards may take, which take `used` bytes now."""
-        return (used + shutil.disk_usage(self.folder).free) // 2 if self._limit is None else self._limit
-
     def reserve(self, path: Path, size: int, *, displace: bool) -> Path | None:
         """Make room for a shard, and return a new file to write it to; None if there is no room.
 
@@ -117,7 +105,7 @@ class CacheSpace:
         with self.mutex():
             cached = self._cached()
             used = sum(each.size for each in cached)
-            excess = used + size - self.limit(used)
+            excess = used + size - self._allowed(used)
             for of_others in (False, True) if displace else (False,):
                 for each in sorted(cached, key=lambda each: each.used_ns):
                     if excess > 0 and _evicted(each.path, displace=of_others):
@@ -131,12 +119,16 @@ class CacheSpace:
     def shortage(self, path: Path, size: int) -> PackerError:
         """Return an error that says why a shard does not fit."""
         used = sum(cached.size for cached in self._cached())
-        named = "half of the free disk" if self._limit is None else "cache_bytes"
+        named = "half of the free disk" if self.limit is None else "cache_bytes"
         return PackerError(
             f"{self.folder} has no room for {path.name} ({byte_size(size)}): processes of this node use "
-            f"{byte_size(used)} at once, the limit is {byte_size(self.limit(used))} ({named}); raise cache_bytes, or "
-            "choose fewer lanes or a smaller window"
+            f"{byte_size(used)} at once, the limit is {byte_size(self._allowed(used))} ({named}); raise cache_bytes, "
+            "or choose fewer lanes or a smaller window"
         )
+
+    def _allowed(self, used: int) -> int:
+        """Return the number of bytes that all shards may take, which take `used` bytes now."""
+        return (used + shutil.disk_usage(self.folder).free) // 2 if self.limit is None else self.limit
 
     def _cached(self) -> list[_Cached]:
         """Return all shards and parts of shards. Parts that a killed process left are removed."""

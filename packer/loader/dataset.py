@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.figures.charts import ShownRow, notebook_facts, row_plot
-from packer.loader.cache_space import CacheOptions
+from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.paths import expanded
 from packer.progress import silent
@@ -28,7 +29,7 @@ from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
     from packer.loader.index_tokens import GenerationTokens
-    from packer.loader.shard_cache import CachedDataset
+    from packer.loader.shard_cache import ShardCache
     from packer.sources.open_sources import SourceLike
 
 _T = TypeVar("_T")
@@ -47,7 +48,7 @@ class Opening:
     path: AnyPath
     """Folder of the dataset."""
 
-    cache: CacheOptions
+    cache: CacheSpace
     """Where shards are kept that are in object storage, or made."""
 
     generations: int | None = None
@@ -95,16 +96,16 @@ class PackedDataset:
             raise TypeError("packer.load(path) opens a packed dataset")
         # Read the manifest and open the shards, on a disk or in the cache of the node.
         path, key, tokens = opening.path, None, opening.tokens
-        self._cached: CachedDataset | None = None
+        self._cache: ShardCache | None = None
         if isinstance(path, RemotePath):
-            from packer.loader.downloaded_shards import DownloadedShards, read_cached_manifest
-            from packer.loader.shard_cache import CachedDataset
+            from packer.loader.shard_cache import ShardCache
+            from packer.loader.shard_providers import DownloadedShards, read_cached_manifest
 
             found, key = read_cached_manifest(path, opening.cache.folder, opening.key)
             manifest = first_generations(found, opening.generations)
             providers = [(each, DownloadedShards(path)) for each in keys_of(manifest)]
-            self._cached = CachedDataset(manifest, providers, opening.cache)
-            self._shards = OpenShards(self._cached.open, MOST_HELD)
+            self._cache = ShardCache(manifest, providers, opening.cache)
+            self._shards = OpenShards(self._cache.open, MOST_HELD)
         else:
             manifest = first_generations(read_manifest(path), opening.generations)
             self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
@@ -125,10 +126,12 @@ class PackedDataset:
         self._opening = replace(opening, key=key, generations=len(manifest.generations), tokens=tokens)
         self._tokens, self._row_shards = tokens, self._shards
         if tokens is not None and tokens.is_remote:
-            from packer.loader.materialized_shards import materialized_shards
+            from packer.loader.shard_providers import materialized_shards
 
-            self._cached = materialized_shards(path, manifest, tokens, opening.cache)
-            self._row_shards, self._tokens = OpenShards(self._cached.open, MOST_HELD), None
+            self._cache = materialized_shards(path, manifest, tokens, opening.cache)
+            self._row_shards, self._tokens = OpenShards(self._cache.open, MOST_HELD), None
+        if self._cache is not None:
+            weakref.finalize(self, self._cache.fetch_ahead, (), ())
 
     @property
     def column_names(self) -> list[str]:
@@ -149,7 +152,7 @@ class PackedDataset:
     @property
     def is_remote(self) -> bool:
         """Whether rows are read from whole shards in a cache, as of a dataset or a source in object storage."""
-        return self._cached is not None
+        return self._cache is not None
 
     @property
     def shard_rows(self) -> list[int]:
@@ -208,8 +211,8 @@ class PackedDataset:
 
         Has no effect on shards that are not read from a cache.
         """
-        if self._cached is not None:
-            self._cached.fetch_ahead(shards, upcoming)
+        if self._cache is not None:
+            self._cache.fetch_ahead(shards, upcoming)
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
@@ -318,7 +321,7 @@ def load(
     path = any_path(expanded(path))
     if verify:
         _verify(path)
-    opening = Opening(path=path, cache=CacheOptions.of(cache_dir, cache_bytes), generations=generations)
+    opening = Opening(path=path, cache=CacheSpace.of(cache_dir, cache_bytes), generations=generations)
     return PackedDataset(opening, None if source is None else expanded(source))
 
 

@@ -7,19 +7,18 @@ import os
 import pickle
 import threading
 import time
-import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.facts import ShardEntry
-from packer.loader.cache_space import CacheOptions, CacheSpace, sidecar_path, try_lock
+from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock
 from packer.loader.open_shards import OpenShard
 from packer.options import byte_size
 from packer.processes import ProcessEndedError, TaskProcess
@@ -63,212 +62,69 @@ class ShardProvider(Protocol):
         """
 
 
+class CachedShard(NamedTuple):
+    """A shard of a dataset, which may be in the cache."""
+
+    entry: ShardEntry
+    path: Path  # of the file in the cache
+    size: int  # bytes of it, at most
+    generation: int
+    provider: ShardProvider
+
+    @property
+    def source(self) -> AnyPath:
+        """Path in the dataset, for messages."""
+        return self.provider.folder / self.entry.file
+
+
 class ShardCache:
-    """The cache of a dataset, or of one of its generations.
+    """Shards of a dataset that is read through the cache: fetched when they are needed, or ahead.
 
     A shard is fetched by one process; others wait for it. It is written under another name, verified and renamed, so
     that a killed process leaves nothing that looks like a shard. A shard that was already there is hashed before its
-    first use, because the disk of the cache may have changed it since; a damaged one is fetched again. `key` is the
-    name of their folder in the cache.
-    """
-
-    def __init__(self, provider: ShardProvider, key: str, space: CacheSpace) -> None:
-        self.provider = provider
-        self.folder = space.folder / key
-        self.space = space
-        self._pid = os.getpid()
-        self._checked: set[str] = set()  # names of shards that this process has fetched or hashed
-        self._process: tuple[int, TaskProcess] | None = None  # what writes for a forked process, given its id
-        self._asking = threading.Lock()
-
-    def hold(self, entry: ShardEntry, *, give_up_one: Callable[[], bool]) -> tuple[FileLock, ShardEntry]:
-        """Return a lock, with which a shard stays in the cache, and its entry with the size of the file.
-
-        A shard that is not there is fetched. If there is no room, `give_up_one` releases a shard that this process does
-        not need any more, and returns whether there was one.
-        """
-        with _local_errors(self.space.folder):
-            if (held := self._locked(entry)) is not None:
-                return held
-            with self._fetching(entry):  # another process may have fetched it meanwhile
-                return self._locked(entry) or self._fetched(entry, self._reserved(entry, give_up_one))
-
-    def fetch_ahead(self, entry: ShardEntry) -> bool:
-        """Fetch a shard that is not needed yet, if there is room; return whether there was."""
-        with _local_errors(self.space.folder):
-            held = self._locked(entry)
-            if held is None:
-                fetching = try_lock(self._beside(entry, "lock"), shared=False, create=True)
-                if fetching is None:
-                    return True  # another process fetches it
-                with fetching:
-                    part = self.space.reserve(self.folder / entry.file, self._size(entry), displace=False)
-                    if part is None:
-                        return False
-                    held = self._fetched(entry, part)
-        held[0].release()
-        return True
-
-    def announce(self, entry: ShardEntry) -> FileLock | None:
-        """Return a lock that keeps a shard in the cache, as long as no other needs its room at once.
-
-        None is returned in the moment in which the shard is evicted.
-        """
-        with _local_errors(self.space.folder):
-            return try_lock(self._beside(entry, "soon"), shared=True, create=True)
-
-    def _size(self, entry: ShardEntry) -> int:
-        return int(self.provider.sizes(ShardTable.of([entry]))[0])
-
-    def _reserved(self, entry: ShardEntry, give_up_one: Callable[[], bool]) -> Path:
-        """Return a file to write a shard to, for which shards are evicted; wait until there is room."""
-        deadline = time.monotonic() + ROOM_PATIENCE
-        path, size = self.folder / entry.file, self._size(entry)
-        while (part := self.space.reserve(path, size, displace=True)) is None:
-            if give_up_one():
-                continue
-            if time.monotonic() > deadline:
-                raise self.space.shortage(path, size)
-            time.sleep(_PAUSE)
-        return part
-
-    def _beside(self, entry: ShardEntry, ending: str) -> Path:
-        """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return sidecar_path(self.folder / entry.file, ending)
-
-    def _locked(self, entry: ShardEntry) -> tuple[FileLock, ShardEntry] | None:
-        """Lock a shard for reading; return what `hold` does, or None if it is not in the cache."""
-        path = self.folder / entry.file
-        with contextlib.suppress(FileNotFoundError):
-            while (lock := try_lock(path, shared=True, create=False)) is None:
-                time.sleep(0.001)  # another process tries whether it can be evicted
-            found = self.provider.found(path, entry, intact=entry.file not in self._checked)
-            if found is not None:
-                self._checked.add(entry.file)
-                with contextlib.suppress(PermissionError):  # of another user
-                    os.utime(path)
-                return lock, found
-            lock.release()
-            path.unlink()  # no process writes such a file: it was changed later
-        return None
-
-    @contextlib.contextmanager
-    def _fetching(self, entry: ShardEntry) -> Iterator[None]:
-        """Wait until no other process fetches a shard, as long as it makes progress; exclude others."""
-        lock_file = self._beside(entry, "lock")
-        seen, deadline = self._written(entry), time.monotonic() + FETCH_PATIENCE
-        looked = time.monotonic()
-        while (lock := try_lock(lock_file, shared=False, create=True)) is None:
-            time.sleep(_PAUSE)
-            if time.monotonic() > looked + FETCH_PATIENCE / 20:
-                looked, written = time.monotonic(), self._written(entry)
-                if written != seen:
-                    seen, deadline = written, looked + FETCH_PATIENCE
-                elif looked > deadline:
-                    raise PackerError(
-                        f"{self.provider.folder / entry.file}: another process of this node has been fetching it for "
-                        f"{FETCH_PATIENCE:.0f} s without progress: end that process (`fuser {lock_file}` names it), "
-                        "and start again"
-                    )
-        with lock:
-            yield
-
-    def _written(self, entry: ShardEntry) -> list[tuple[int, int]]:
-        """Return blocks of the disk, and time of the last write, of a shard that is being fetched."""
-        found = []
-        for part in self.folder.glob(f"{entry.file}.*.part"):
-            with contextlib.suppress(FileNotFoundError):
-                state = part.stat()
-                found.append((state.st_blocks, state.st_mtime_ns))
-        return found
-
-    def _fetched(self, entry: ShardEntry, part: Path) -> tuple[FileLock, ShardEntry]:
-        """Fetch a shard into a file that was reserved for it; return what `hold` does."""
-        path = self.folder / entry.file
-        try:
-            self._write(entry, part)
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            with self.space.mutex():  # nothing is evicted before it is locked
-                part.rename(path)
-                lock, found = try_lock(path, shared=True, create=False), self.provider.found(path, entry, intact=False)
-                assert lock is not None
-                assert found is not None
-                self._checked.add(entry.file)
-                return lock, found
-        finally:
-            part.unlink(missing_ok=True)
-
-    def _write(self, entry: ShardEntry, part: Path) -> None:
-        """Have the provider write a shard: in another process after a fork, which no thread for requests survives."""
-        if self._pid == os.getpid():
-            self.provider.write(entry, part)
-            return
-        with self._asking:
-            if self._process is None or self._process[0] != os.getpid():
-                self._process = os.getpid(), TaskProcess(pickle.dumps(partial(_write_shard, self.provider)))
-            try:
-                self._process[1].call((entry, part))
-            except ProcessEndedError as error:
-                self._process = None
-                raise PackerError(
-                    f"{self.provider.folder / entry.file}: the process that fetches it ended ({error})"
-                ) from None
-
-
-def _write_shard(provider: ShardProvider, request: tuple[ShardEntry, Path]) -> None:
-    provider.write(*request)
-
-
-@contextlib.contextmanager
-def _local_errors(folder: Path) -> Iterator[None]:
-    """Raise errors of the cache folder as a PackerError of one line."""
-    try:
-        yield
-    except OSError as error:
-        if (short := shortage(error)) is not None:
-            raise PackerError(f"{error.filename or folder}: {short}") from error
-        raise PackerError(
-            f"{error.filename or folder}: {error.strerror or error}; the cache of {folder} cannot be written: free "
-            "some space, choose fewer cache_bytes, or another cache_dir"
-        ) from error
-
-
-class CachedDataset:
-    """A dataset that is read through the cache: shards are fetched when they are needed, or ahead.
+    first use, because the disk of the cache may have changed it since; a damaged one is fetched again.
 
     `providers` has, for each generation, the name of its folder in the cache, and what fetches its shards.
     """
 
-    def __init__(
-        self, manifest: Manifest, providers: Sequence[tuple[str, ShardProvider]], options: CacheOptions
-    ) -> None:
-        space = CacheSpace(options.folder, options.limit)
+    def __init__(self, manifest: Manifest, providers: Sequence[tuple[str, ShardProvider]], space: CacheSpace) -> None:
+        space.make_folder()
         self._manifest = manifest
-        self._limit = options.limit
-        self._caches = [ShardCache(provider, key, space) for key, provider in providers]
+        self._providers = providers
+        self._space = space
         parts = zip(parts_of(manifest), providers, strict=True)
         self._sizes = np.concatenate([provider.sizes(part.shards) for part, (_, provider) in parts])
         largest = int(self._sizes.max())
-        if options.limit is not None and options.limit < largest:
+        if space.limit is not None and space.limit < largest:
             raise PackerError(
-                f"cache_bytes is {byte_size(options.limit)}, and {providers[0][1].folder} has shards of "
+                f"cache_bytes is {byte_size(space.limit)}, and {providers[0][1].folder} has shards of "
                 f"{byte_size(largest)}: raise cache_bytes"
             )
+        self._pid = os.getpid()
+        self._checked: set[Path] = set()  # shards that this process has fetched or hashed
+        self._process: tuple[int, TaskProcess] | None = None  # what writes for a forked process, given its id
+        self._asking = threading.Lock()
         self._ahead: ReadAhead | None = None
         self._wanted: tuple[Sequence[int], Sequence[int]] = (), ()
-        self._pid = os.getpid()
 
     def open(self, number: int, give_up_one: Callable[[], bool]) -> OpenShard:
-        """Map a shard, given its number; fetch it if it is not in the cache, for which `give_up_one` may make room."""
-        cache, entry = _find(number, self._manifest, self._caches)
-        lock, found = cache.hold(entry, give_up_one=give_up_one)
+        """Map a shard, given its number; fetch it if it is not in the cache.
+
+        If there is no room, `give_up_one` releases a shard that this process does not need any more, and returns
+        whether there was one.
+        """
+        shard = self._shard(number)
+        with self._local_errors():
+            held = self._locked(shard)
+            if held is None:
+                with self._fetching(shard):  # another process may have fetched it meanwhile
+                    held = self._locked(shard) or self._fetched(shard, self._reserved(shard, give_up_one))
+        lock, entry = held
         try:
-            return OpenShard(cache.folder, found, self._manifest, lock)
+            return OpenShard(shard.path.parent, entry, self._manifest, lock)
         except PackerError as error:
             lock.release()
-            raise PackerError(str(error).replace(str(cache.folder), str(cache.provider.folder))) from error
+            raise PackerError(str(error).replace(str(shard.path.parent), str(shard.provider.folder))) from error
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards that are read now, then upcoming ones, in the background, and keep them until others are named.
@@ -277,22 +133,165 @@ class CachedDataset:
         """
         if (shards, upcoming) == self._wanted:
             return
-        size, limit = int(self._sizes[list(shards)].sum()), self._limit
+        size, limit = int(self._sizes[list(shards)].sum()), self._space.limit
         if limit is not None and size > limit:
             raise PackerError(
                 f"cache_bytes is {byte_size(limit)}, and the {len(shards)} shards that this rank reads together "
                 f"have {byte_size(size)}: raise cache_bytes, or choose fewer lanes or a smaller window"
             )
-        if self._ahead is None or self._pid != os.getpid():  # a thread does not survive a fork
-            self._ahead, self._pid = ReadAhead(self._manifest, self._caches), os.getpid()
-            weakref.finalize(self, self._ahead.want, ())
+        if self._ahead is None or self._ahead.pid != os.getpid():  # a thread does not survive a fork
+            self._ahead = ReadAhead(self)
         self._ahead.want([*shards, *upcoming])
         self._wanted = shards, upcoming
 
+    def fetch(self, number: int) -> bool:
+        """Fetch a shard that is not needed yet, if there is room; return whether there was."""
+        shard = self._shard(number)
+        with self._local_errors():
+            held = self._locked(shard)
+            if held is None:
+                fetching = try_lock(_sidecar(shard, "lock"), shared=False, create=True)
+                if fetching is None:
+                    return True  # another process fetches it
+                with fetching:
+                    part = self._space.reserve(shard.path, shard.size, displace=False)
+                    if part is None:
+                        return False
+                    held = self._fetched(shard, part)
+        held[0].release()
+        return True
 
-def _find(number: int, manifest: Manifest, caches: Sequence[ShardCache]) -> tuple[ShardCache, ShardEntry]:
-    """Return the cache of the generation of a shard, and the entry of the shard."""
-    return caches[bisect_right(manifest.shard_ends, number)], manifest.shards[number]
+    def announce(self, number: int) -> FileLock | None:
+        """Return a lock that keeps a shard in the cache, as long as no other needs its room at once.
+
+        None is returned in the moment in which the shard is evicted.
+        """
+        with self._local_errors():
+            return try_lock(_sidecar(self._shard(number), "soon"), shared=True, create=True)
+
+    def _shard(self, number: int) -> CachedShard:
+        entry = self._manifest.shards[number]
+        generation = bisect_right(self._manifest.shard_ends, number)
+        key, provider = self._providers[generation]
+        path = self._space.folder / key / entry.file
+        return CachedShard(entry, path, int(self._sizes[number]), generation, provider)
+
+    def _reserved(self, shard: CachedShard, give_up_one: Callable[[], bool]) -> Path:
+        """Return a file to write a shard to, for which shards are evicted; wait until there is room."""
+        deadline = time.monotonic() + ROOM_PATIENCE
+        while (part := self._space.reserve(shard.path, shard.size, displace=True)) is None:
+            if give_up_one():
+                continue
+            if time.monotonic() > deadline:
+                raise self._space.shortage(shard.path, shard.size)
+            time.sleep(_PAUSE)
+        return part
+
+    def _locked(self, shard: CachedShard) -> tuple[FileLock, ShardEntry] | None:
+        """Lock a shard for reading, with which it stays in the cache; return None if it is not there.
+
+        With the lock, its entry is returned, with the size of the file.
+        """
+        path = shard.path
+        with contextlib.suppress(FileNotFoundError):
+            while (lock := try_lock(path, shared=True, create=False)) is None:
+                time.sleep(0.001)  # another process tries whether it can be evicted
+            found = shard.provider.found(path, shard.entry, intact=path not in self._checked)
+            if found is not None:
+                self._checked.add(path)
+                with contextlib.suppress(PermissionError):  # of another user
+                    os.utime(path)
+                return lock, found
+            lock.release()
+            path.unlink()  # no process writes such a file: it was changed later
+        return None
+
+    @contextlib.contextmanager
+    def _fetching(self, shard: CachedShard) -> Iterator[None]:
+        """Wait until no other process fetches a shard, as long as it makes progress; exclude others."""
+        lock_file = _sidecar(shard, "lock")
+        seen, deadline = _progress_of(shard.path), time.monotonic() + FETCH_PATIENCE
+        looked = time.monotonic()
+        while (lock := try_lock(lock_file, shared=False, create=True)) is None:
+            time.sleep(_PAUSE)
+            if time.monotonic() > looked + FETCH_PATIENCE / 20:
+                looked, progress = time.monotonic(), _progress_of(shard.path)
+                if progress != seen:
+                    seen, deadline = progress, looked + FETCH_PATIENCE
+                elif looked > deadline:
+                    raise PackerError(
+                        f"{shard.source}: another process of this node has been fetching it for {FETCH_PATIENCE:.0f} s "
+                        f"without progress: end that process (`fuser {lock_file}` names it), and start again"
+                    )
+        with lock:
+            yield
+
+    def _fetched(self, shard: CachedShard, part: Path) -> tuple[FileLock, ShardEntry]:
+        """Fetch a shard into a file that was reserved for it; return what `_locked` does."""
+        try:
+            self._write(shard, part)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            with self._space.mutex():  # nothing is evicted before it is locked
+                part.rename(shard.path)
+                lock = try_lock(shard.path, shared=True, create=False)
+                found = shard.provider.found(shard.path, shard.entry, intact=False)
+                assert lock is not None
+                assert found is not None
+                self._checked.add(shard.path)
+                return lock, found
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _write(self, shard: CachedShard, part: Path) -> None:
+        """Have the provider write a shard: in another process after a fork, which no thread for requests survives."""
+        if self._pid == os.getpid():
+            shard.provider.write(shard.entry, part)
+            return
+        with self._asking:
+            if self._process is None or self._process[0] != os.getpid():
+                providers = [provider for _, provider in self._providers]
+                self._process = os.getpid(), TaskProcess(pickle.dumps(partial(_write_shard, providers)))
+            try:
+                self._process[1].call((shard.generation, shard.entry, part))
+            except ProcessEndedError as error:
+                self._process = None
+                raise PackerError(f"{shard.source}: the process that fetches it ended ({error})") from None
+
+    @contextlib.contextmanager
+    def _local_errors(self) -> Iterator[None]:
+        """Raise errors of the cache folder as a PackerError of one line."""
+        try:
+            yield
+        except OSError as error:
+            name = error.filename or self._space.folder
+            if (short := shortage(error)) is not None:
+                raise PackerError(f"{name}: {short}") from error
+            raise PackerError(
+                f"{name}: {error.strerror or error}; the cache of {self._space.folder} cannot be written: free some "
+                "space, choose fewer cache_bytes, or another cache_dir"
+            ) from error
+
+
+def _write_shard(providers: Sequence[ShardProvider], request: tuple[int, ShardEntry, Path]) -> None:
+    generation, entry, part = request
+    providers[generation].write(entry, part)
+
+
+def _sidecar(shard: CachedShard, ending: str) -> Path:
+    """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""
+    shard.path.parent.mkdir(parents=True, exist_ok=True)
+    return sidecar_path(shard.path, ending)
+
+
+def _progress_of(path: Path) -> list[tuple[int, int]]:
+    """Return blocks of the disk, and time of the last write, of a shard that is being fetched."""
+    found = []
+    for part in path.parent.glob(f"{path.name}.*.part"):
+        with contextlib.suppress(FileNotFoundError):
+            state = part.stat()
+            found.append((state.st_blocks, state.st_mtime_ns))
+    return found
 
 
 _RETRY_PAUSE = 0.5  # seconds until a shard that did not fit into the cache is tried again
@@ -302,13 +301,12 @@ _IDLE = 10.0  # seconds after which the thread ends; it starts again when there 
 class ReadAhead:
     """Shards that are wanted soon, fetched one after the other.
 
-    Errors are not raised here: whoever needs the shard fetches it again, and raises its error then. It does not
-    refer to the dataset, which may end before its thread. `caches` has the cache of each generation.
+    Errors are not raised here: whoever needs the shard fetches it again, and raises its error then.
     """
 
-    def __init__(self, manifest: Manifest, caches: Sequence[ShardCache]) -> None:
-        self._manifest = manifest
-        self._caches = caches
+    def __init__(self, cache: ShardCache) -> None:
+        self.pid = os.getpid()
+        self._cache = cache
         self._changed = threading.Condition()
         self._missing: list[int] = []  # wanted, and perhaps not in the cache yet
         self._locks: dict[int, FileLock | None] = {}  # of all shards that are wanted
@@ -323,8 +321,7 @@ class ReadAhead:
                     lock.release()
             self._missing = [shard for shard in shards if shard in self._missing or shard not in self._locks]
             for shard in [shard for shard in shards if shard not in self._locks]:
-                cache, entry = _find(shard, self._manifest, self._caches)
-                self._locks[shard] = cache.announce(entry)
+                self._locks[shard] = self._cache.announce(shard)
             if self._missing and not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="packer read ahead", daemon=True).start()
@@ -340,8 +337,7 @@ class ReadAhead:
                     return
                 shard = self._missing[0]
             try:
-                cache, entry = _find(shard, self._manifest, self._caches)
-                has_room = cache.fetch_ahead(entry)
+                has_room = self._cache.fetch(shard)
             except Exception:  # raised again for whoever needs the shard
                 has_room = True
             with self._changed:

@@ -1,7 +1,8 @@
-"""Shards of an index whose source is in object storage, written with their tokens to the cache of the node.
+"""What fills the cache of a node: shards of a dataset in object storage, and of an index whose source is there.
 
-A file holds the bytes of the copied dataset's shard. No manifest has their number and hash, which therefore follow the
-last byte; readers of Arrow streams stop before.
+The first are downloaded, and the others written with their tokens: a file holds the bytes of the shard of the copied
+dataset. No manifest has their number and hash, which therefore follow the last byte; readers of Arrow streams stop
+before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,21 +25,60 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.inputs.document_errors import reading
-from packer.loader.cache_space import CacheOptions
-from packer.loader.downloaded_shards import DownloadedShards
-from packer.loader.index_tokens import GenerationTokens, IndexTokens
+from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import OpenShard
-from packer.loader.shard_cache import CachedDataset
+from packer.loader.shard_cache import ShardCache
+from packer.shards.file_names import MANIFEST
 from packer.shards.generations import keys_of, parts_of
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import Manifest, table_listed
+from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import CHUNK, held, map_whole
+from packer.stores.store import store_at
+
+if TYPE_CHECKING:
+    from packer.loader.index_tokens import GenerationTokens, IndexTokens
 
 _DIGEST_BYTES = 16
 _END_BYTES = 8 + _DIGEST_BYTES
 _HEADER = 1 << 8  # bytes at most of a column in the header of the stream or of a record batch, padding included
 _TOGETHER = 64 << 20  # bytes that are read of the source before the file shows progress to those who wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadedShards:
+    """Shards of a dataset in object storage."""
+
+    folder: RemotePath
+    """Folder of the dataset."""
+
+    def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
+        """Return the sizes in the manifest."""
+        return shards.column("bytes")
+
+    def write(self, entry: ShardEntry, to: Path) -> None:
+        """Download a shard, a second time if it is not what the manifest says."""
+        source = self.folder / entry.file
+        for _ in range(2):
+            try:
+                source.download(to)
+            except OSError as error:
+                if error.errno is not None and error.filename != str(source):
+                    raise  # of the local file
+                raise _listed_error(source, error) from error
+            fault = _fault(to, entry)
+            if fault is None:
+                return
+        raise PackerError(
+            f"{source} {fault}, also when fetched again: it was changed after packing; restore it, or pack again to "
+            "another folder"
+        )
+
+    def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
+        """Return the entry if the file has its size, or its size and hash."""
+        is_found = _fault(path, entry) is None if intact else path.stat().st_size == entry.bytes
+        return entry if is_found else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,16 +165,14 @@ class MaterializedShards:
         return pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
 
 
-def materialized_shards(
-    folder: AnyPath, manifest: Manifest, tokens: GenerationTokens, options: CacheOptions
-) -> CachedDataset:
+def materialized_shards(folder: AnyPath, manifest: Manifest, tokens: GenerationTokens, space: CacheSpace) -> ShardCache:
     """Return the shards of the copied dataset of an index, given its folder, manifest and tokens."""
     providers = [
         (_key(key, part_tokens), MaterializedShards(folder=folder, manifest=part, tokens=part_tokens))
         for key, part, part_tokens in zip(keys_of(manifest), parts_of(manifest), tokens.parts, strict=True)
     ]
     copied = replace(manifest, options=replace(manifest.options, index_only=False))
-    return CachedDataset(copied, providers, options)
+    return ShardCache(copied, providers, space)
 
 
 def _key(index: str, tokens: IndexTokens) -> str:
@@ -151,3 +189,73 @@ def _key(index: str, tokens: IndexTokens) -> str:
             states.append((str(input_.path), state.st_size, state.etag, state.st_mtime_ns, state.version))
     states += [(str(path), *state) for path, (_, state) in tokens.watch.states.items()]
     return blake2b(json.dumps([index, states]).encode(), digest_size=16).hexdigest()
+
+
+def read_cached_manifest(source: RemotePath, folder: Path, key: str | None) -> tuple[Manifest, str]:
+    """Read the manifest of a dataset, keep it in the cache folder, and return it with its name there.
+
+    With the name, `key`, the manifest is read from the cache, without a request: all processes of a job read the same
+    dataset.
+    """
+    if key is None or not (folder / key / MANIFEST).is_file():
+        key = _fetch_manifest(source, folder)
+    try:
+        return read_manifest(folder / key), key
+    except PackerError as error:
+        raise PackerError(str(error).replace(str(folder / key), str(source))) from error
+
+
+def _fetch_manifest(source: RemotePath, folder: Path) -> str:
+    """Copy the manifest of a dataset into the cache; return the name of the dataset's folder."""
+    try:
+        content = (source / MANIFEST).read_bytes()
+    except FileNotFoundError as error:
+        raise PackerError(f"{source} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one") from error
+    except OSError as error:
+        raise _remote_error(source, error) from error
+    own = folder / blake2b(content, digest_size=16).hexdigest()
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        if (table := _table_of(content)) is not None:
+            try:
+                entries = (source / table).read_bytes()
+            except OSError as error:
+                raise _listed_error(source / table, error) from error
+            store_at(own).put(table, entries)
+        store_at(own).put(MANIFEST, content)  # last: a folder that has it is complete
+    except OSError as error:
+        raise PackerError(f"{folder} cannot be used as a cache ({error.strerror}): choose another cache_dir") from error
+    return own.name
+
+
+def _table_of(manifest: bytes) -> str | None:
+    """Return the name of the file with the entries of the shards; None if these are in the manifest."""
+    try:
+        listed = table_listed(json.loads(manifest))
+    except (ValueError, LookupError, TypeError, RecursionError, PackerError):
+        return None  # damaged, which is reported when it is read
+    return None if listed is None else listed[0]
+
+
+def _remote_error(path: RemotePath, error: OSError) -> PackerError:
+    """Return an error of a store as one line."""
+    if error.strerror is None:
+        return PackerError(str(error))
+    return PackerError(f"{path}: {error.strerror}")
+
+
+def _listed_error(path: RemotePath, error: OSError) -> PackerError:
+    """Return the error of a file that is listed in the manifest."""
+    if not isinstance(error, FileNotFoundError):
+        return _remote_error(path, error)
+    return PackerError(f"{path} is missing, but listed in the manifest: restore it, or pack again to another folder")
+
+
+def _fault(path: Path, entry: ShardEntry) -> str | None:
+    """Compare a file with its entry in the manifest; return what is wrong in words."""
+    from packer.shards.files import hash_file  # imports xxhash, which local datasets do not need
+
+    size = path.stat().st_size
+    if size != entry.bytes:
+        return f"has {size:,} bytes, the manifest says {entry.bytes:,}"
+    return None if hash_file(path) == entry.xxh3_128 else "does not match its hash in the manifest"
