@@ -38,10 +38,10 @@ from packer.algorithms.patterns import RowExtents
 from packer.engine import Engine
 from packer.options import PackOptions
 from packer.plan.apart import keep_apart
-from packer.plan.cutting import cut_documents
 from packer.plan.groups import NO_GROUP, apart_bound
 from packer.plan.rows import place_rows
-from packer.planning.packable_segments import LengthsReader, Planning
+from packer.plan.segments import cut_documents
+from packer.planning.packable_segments import Planning, SegmentReader
 from packer.planning.partitioning import plan_partitions, survey
 
 ROW_BYTES = 8  # input_ids and labels
@@ -86,7 +86,7 @@ class PeakMemory:
 def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int) -> dict[str, float]:
     """Plan once; the seconds of every step, and what came out."""
     options = PackOptions(max_len=max_len, algorithm=algorithm, shard_size=SHARD_SIZE)
-    reader = LengthsReader(lengths=lengths, options=options)
+    reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths)
     rows_per_shard = SHARD_SIZE // (ROW_BYTES * max_len)
     planning = Planning(reader=reader, rows_per_shard=rows_per_shard, engine=Engine(workers=threads))
     begun = time.perf_counter()

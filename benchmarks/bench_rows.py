@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.figures.row_figures import RowFigures, RowSums, shuffled
 from packer.options import PackOptions
-from packer.plan.cutting import cut_documents
 from packer.plan.rows import rows_of_plan
+from packer.plan.segments import cut_documents
 from packer.planning.make_plan import plan_lengths
 from packer.planning.partitioning import PartitionPlan
 

@@ -23,12 +23,10 @@ from packer.algorithms.jit import jit
 from packer.engine import Engine, Result, Watched
 from packer.notes import Note, Notes, note_of
 from packer.options import PackOptions
-from packer.plan.cutting import cut_lengths_of
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits
 from packer.plan.rows import PIECE
-from packer.plan.segments import Segments
-from packer.planning.packable_segments import Planning
+from packer.planning.packable_segments import Planning, SegmentReader
 from packer.planning.partition_plan import PartitionPlan
 from packer.planning.partitioning import Survey, plan_partitions, survey
 
@@ -56,21 +54,19 @@ def _draw_lengths(first: int, quantiles: NDArray[np.int32], out: NDArray[np.int3
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeUpReader:
+class MadeUpReader(SegmentReader):
     """A reader of documents whose lengths are hashes of their numbers."""
 
-    documents: int
-    options: PackOptions
     quantiles: NDArray[np.int32] = field(default_factory=_quantiles)
 
-    def segments(self, ranges: NDArray[np.int64]) -> Segments:
-        """Cut the documents of some ranges; see `SegmentReader`."""
+    def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Make up the lengths of the documents of some ranges."""
         lengths = np.empty(int(np.diff(ranges).sum()), np.int32)
         done = 0
         for first, last in ranges.tolist():
             _draw_lengths(first, self.quantiles, lengths[done : done + last - first])
             done += last - first
-        return cut_lengths_of(self.options, lengths, ranges)
+        return lengths
 
 
 class StandIns(Notes):

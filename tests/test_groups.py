@@ -19,9 +19,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.choices import GroupMode
 from packer.plan.apart import keep_apart
-from packer.plan.cutting import cut_documents, cut_lengths_of, cut_pairs
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
-from packer.plan.segments import extents_of
+from packer.plan.segments import cut_documents, cut_lengths_of, cut_pairs, extents_of
 from packer.planning.make_plan import plan_lengths
 from packer.planning.packable_segments import cut_by_policy
 from packer.planning.whole_plan import DocumentValues, plan_whole
@@ -40,7 +39,7 @@ def solver(max_segments, algorithm="bfd"):
 def cut_and_group(documents, max_len, long="split", align=1):
     lengths, of_documents = zip(*documents, strict=True)
     segments = cut_documents(int32s(lengths), max_len, long, align=align)
-    assume(segments.tokens)
+    assume(segments.histogram.any())
     return segments, int32s(of_documents)
 
 
@@ -149,7 +148,7 @@ def test_few_large_groups_need_about_as_many_rows_as_the_bound(kind, max_len, mo
     of_documents = few_groups(kind)
     lengths = real_like_lengths(40_000)
     segments, _, plan = apart_of_many(of_documents, lengths, max_len=max_len)
-    bound = max(apart_bound(segments, of_documents), -(-segments.tokens // max_len))
+    bound = max(apart_bound(segments, of_documents), -(-segments.account.tokens_packed // max_len))
     assert bound <= len(plan.row_starts) - 1 <= most * bound
     check_rows(segments, plan, max_segments=None)
     for row in row_groups(segments, plan, of_documents):
@@ -359,8 +358,8 @@ def test_truncation_gives_each_side_of_a_pair_its_share():
     # At max_len 8: of 10 and 4, each gets half; of 10 and 2, the longer gets the rest; of 9 and 7, each gets half.
     segments = cut_pairs(int32s([10, 4, 2, 10, 9, 7, 5, 3, 0, 6]), 8, "truncate")
     assert segments.tails.tolist() == [4, 4, 2, 6, 4, 4, 5, 3, 0, 0]
-    assert (segments.unpaired_documents, segments.unpaired_tokens, segments.empty_documents) == (1, 6, 1)
-    assert (segments.long_documents, segments.long_tokens) == (4, 10 + 10 + 9 + 7)
+    assert segments.dropped == {"empty": (1, 0), "too_long": (0, 0), "unpaired": (1, 6)}
+    assert segments.truncated == (4, (10 - 4) + (10 - 6) + (9 - 4) + (7 - 4))
 
 
 @pytest.mark.parametrize(

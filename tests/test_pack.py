@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import packer
-from packer.plan.cutting import cut_documents
+from packer.plan.segments import cut_documents
 from packer.sources.survey import survey_source
 from packer.stores import AnyPath
 from tests import naive

@@ -16,8 +16,8 @@ from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.figures.row_figures import RowSums, shuffled
 from packer.options import PackOptions
-from packer.plan.cutting import cut_documents
 from packer.plan.partitions import BlockMarker
+from packer.plan.segments import cut_documents
 from packer.planning.make_plan import plan_lengths
 from tests import naive
 from tests.small import shrink

@@ -13,11 +13,10 @@ from packer.algorithms.patterns import RowExtents
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan import permute as permutations
-from packer.plan.cutting import cut_documents, cut_lengths_of
 from packer.plan.permute import key_of as key
 from packer.plan.permute import permute
 from packer.plan.rows import PlacedRows, place_rows
-from packer.plan.segments import Segments
+from packer.plan.segments import Segments, cut_documents, cut_lengths_of
 from tests import naive
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
@@ -58,12 +57,13 @@ def test_segments_equal_the_naive_cut(lengths, pieces, long, overlap, side, alig
     segments = cut_documents(int32s(lengths), max_len, long, overlap=overlap, truncate_side=side, align=align)
     expected = naive.cut_documents(lengths, max_len, long, overlap, side)
     assert sorted(located(segments, segments.numbers())) == expected
-    assert located(segments, segments.numbers_in_order()) == expected
+    numbers, in_order = segments.pieces_in_order()
+    assert located(segments, numbers[in_order > 0]) == expected
     extents = [-(-length // align) * align for _, _, length in expected]
-    assert [extent for extent in segments.extents_in_order().tolist() if extent] == extents
+    assert [extent for extent in in_order.tolist() if extent] == extents
     histogram = Counter(extents)
     assert segments.histogram.tolist() == [histogram[extent] for extent in range(max_len + 1)]
-    assert segments.tokens == sum(length for _, _, length in expected)
+    assert segments.account.tokens_packed == sum(length for _, _, length in expected)
     places = Counter()
     for document, _, length in expected:
         places[document] += -(-length // align) * align
@@ -73,12 +73,12 @@ def test_segments_equal_the_naive_cut(lengths, pieces, long, overlap, side, alig
 @given(some_lengths, st.integers(1, 8), policies, st.integers(1, 3), st.data())
 def test_segments_can_be_left_out(lengths, pieces, long, align, data):
     segments = cut_documents(int32s(lengths), pieces * align, long, align=align)
-    gone = data.draw(st.lists(st.sampled_from(segments.numbers().tolist()), unique=True)) if segments.tokens else []
-    left = segments.without(np.array(sorted(gone), np.int64))
+    numbers = segments.numbers().tolist()
+    gone = data.draw(st.lists(st.sampled_from(numbers), unique=True)) if numbers else []
+    left = segments.without_untrained(np.array(sorted(gone), np.int64))
     expected = sorted(set(located(segments, segments.numbers())) - set(located(segments, np.array(gone, np.int64))))
     assert sorted(located(left, left.numbers())) == expected
-    assert located(left, left.numbers_in_order()) == expected
-    assert left.tokens == sum(length for _, _, length in expected)
+    assert left.account.tokens_packed == sum(length for _, _, length in expected)
     extents = [-(-length // align) * align for _, _, length in expected]
     assert left.histogram.tolist() == [extents.count(extent) for extent in range(pieces * align + 1)]
     assert left.places_of_documents().sum() == sum(extents)

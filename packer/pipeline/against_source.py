@@ -20,10 +20,8 @@ from packer.inputs.column_types import cast, cast_to_common_type, join
 from packer.inputs.document_errors import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
-from packer.plan.cutting import cut_documents
 from packer.plan.groups import together_bound
-from packer.plan.segments import Segments, context_of, extents_of
-from packer.planning.packable_segments import account_of
+from packer.plan.segments import Segments, context_of, cut_documents, extents_of
 from packer.planning.whole_plan import group_totals
 from packer.shards.check_totals import differences
 from packer.shards.kept_columns import KeptValues, tokens_at
@@ -215,8 +213,7 @@ class SourceCounts:
         `policy` are the segments that the long-document policy makes of them, untrained ones left out, and
         `segments` those in the rows; wrapping cuts elsewhere.
         """
-        account = account_of(segments, self._options)
-        self._account = account if self._account is None else self._account + account
+        self._account = segments.account if self._account is None else self._account + segments.account
         self._policy += policy.histogram
         name = self._options.group_by
         if name is not None:

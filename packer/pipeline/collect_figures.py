@@ -22,8 +22,8 @@ from packer.options.pack_fields import LONGEST_ROW
 from packer.paths import PathList, expanded
 from packer.pipeline.measure_source import Measured, measure_at_lengths
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
-from packer.plan.cutting import cut_lengths_of
 from packer.plan.rows import rows_of_plan
+from packer.plan.segments import cut_lengths_of
 from packer.planning.whole_plan import DocumentValues
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest

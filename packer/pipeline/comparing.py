@@ -24,7 +24,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.measure_source import Measured, measure
 from packer.planning.make_plan import needs_documents
-from packer.planning.packable_segments import account_of, cut_by_policy, items_and_groups, least_rows
+from packer.planning.packable_segments import cut_by_policy, least_rows
 from packer.progress import Progress, silent
 from packer.sources.number_columns import read_length_counts
 from packer.sources.open_sources import SourceLike
@@ -114,10 +114,10 @@ def _read_corpus(source: SourceLike | Sequence[SourceLike], options: PackOptions
     segments = cut_by_policy(lengths, options)
     after_start = np.maximum(lengths - options.max_len, 0).sum(dtype=np.int64) if options.long == "split" else 0
     return _Corpus(
-        account=account_of(segments, options),
+        account=segments.account,
         histogram=segments.histogram,
         tokens_after_start=int(after_start),
-        known_bound=least_rows(*items_and_groups(segments, measured.values.groups, options), options),
+        known_bound=least_rows(segments, measured.values.groups, options),
         measured=measured,
     )
 

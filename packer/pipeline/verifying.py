@@ -208,7 +208,7 @@ def _cuts(
     such segments.
     """
     documents = found.documents - first_document
-    starts = found.starts - segments.kept_starts(documents)
+    starts = found.starts - segments.kept_starts()[documents]
     is_cut = (starts > 0) & (starts < segments.kept_lengths()[documents])
     is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
     return documents[is_cut], starts[is_cut].astype(np.int32)

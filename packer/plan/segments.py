@@ -1,18 +1,24 @@
-"""Documents as segments of at most max_len tokens."""
+"""Documents cut into segments of at most max_len tokens, by the long-document policy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.options.choices import LongPolicy
+from packer.algorithms.index_arrays import joined_ranges
+from packer.errors import SourceError
+from packer.facts import Account
+from packer.options import PackOptions
+from packer.options.choices import LongPolicy, TruncateSide
 
 Integer = TypeVar("Integer", bound=np.integer[Any])
 
-_TOGETHER = 1 << 16  # segments that are counted or located together
+_TOGETHER = 1 << 16  # segments that are counted together
 
 
 def extents_of(lengths: NDArray[Integer], align: int) -> NDArray[Integer]:
@@ -50,11 +56,8 @@ class Segments:
     tails: NDArray[np.int32]
     """Shape (documents,): tokens in each tail, 0 if it is empty; `lengths` itself if no document is long."""
 
-    cut_documents: NDArray[np.int64]
-    """Shape (cut,): documents whose tail does not start at 0, ascending."""
-
     tail_starts: NDArray[np.int32]
-    """Shape (cut,): first tokens of these tails."""
+    """Shape (documents,): first token of each tail in its document."""
 
     head_documents: NDArray[np.int64]
     """Shape (heads,): document of each head, ascending."""
@@ -65,32 +68,11 @@ class Segments:
     head_lengths: NDArray[np.int32]
     """Shape (heads,): tokens in each head."""
 
-    repeated: int
-    """Tokens in segments that are also in the piece before."""
+    dropped: Mapping[str, tuple[int, int]]
+    """Documents without a segment, by reason, and the tokens that are lost with them: (documents, tokens)."""
 
-    long_documents: int
-    """Documents longer than max_len, which are split, truncated or dropped according to `long`."""
-
-    long_tokens: int
-    """Tokens in long documents."""
-
-    empty_documents: int
-    """Documents without tokens, which have no segment."""
-
-    unpaired_documents: int = 0
-    """Documents that are left out because the other side of their pair is empty."""
-
-    unpaired_tokens: int = 0
-    """Tokens in unpaired documents."""
-
-    truncated_tokens: int = 0
-    """Tokens cut off by truncation."""
-
-    untrained_documents: int = 0
-    """Documents whose segments were all removed by `without`."""
-
-    untrained_tokens: int = 0
-    """Tokens in segments that `without` removed and in no remaining segment, each counted once."""
+    truncated: tuple[int, int] = (0, 0)
+    """Documents shortened by truncation, and the tokens cut off."""
 
     ranges: NDArray[np.int64] | None = None
     """Shape (ranges, 2): first document of each range of the source that was cut, and the one after its last; None for
@@ -98,9 +80,6 @@ class Segments:
 
     histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Shape (max_len + 1,): number of segments of every extent, 0 at extent 0; written by `counted`."""
-
-    tokens: int = 0
-    """Tokens in all segments; written by `counted`."""
 
     @property
     def documents(self) -> int:
@@ -112,52 +91,57 @@ class Segments:
         """Number of segment numbers: documents + heads; segments of length 0 are not placed in rows."""
         return len(self.lengths) + len(self.head_documents)
 
+    @property
+    def account(self) -> Account:
+        """Documents and tokens, counted by what became of them."""
+        with_heads, heads = np.unique(self.head_documents, return_counts=True)
+        tokens = int(self.lengths.sum(dtype=np.int64))
+        packed = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))
+        dropped = {reason: lost for reason, (_, lost) in self.dropped.items() if reason != "empty"}
+        return Account(
+            documents=self.documents,
+            documents_split=int(np.count_nonzero(heads + (self.tails[with_heads] > 0) > 1)),
+            documents_truncated=self.truncated[0],
+            documents_dropped={reason: documents for reason, (documents, _) in self.dropped.items()},
+            tokens=tokens,
+            tokens_packed=packed,
+            tokens_repeated=packed + self.truncated[1] + sum(dropped.values()) - tokens,
+            tokens_truncated=self.truncated[1],
+            tokens_dropped=dropped,
+        )
+
     def kept_lengths(self) -> NDArray[np.int32]:
         """Return the tokens kept of each document, counted once each; 0 for dropped documents."""
         if self.long != "split" or self.tails is self.lengths:
             return self.tails
         return np.where(self.tails > 0, self.lengths, np.int32(0))
 
-    def kept_starts(self, documents: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return where the kept tokens of documents start: above 0 only if the policy truncates on the left."""
-        starts = np.zeros(len(documents), np.int32)
-        if self.long != "split" and len(self.cut_documents):
-            at = np.searchsorted(self.cut_documents, documents)
-            at[at == len(self.cut_documents)] = 0
-            starts = np.where(self.cut_documents[at] == documents, self.tail_starts[at], starts)
-        return starts
+    def kept_starts(self) -> NDArray[np.int32]:
+        """Return where the kept tokens of each document start: above 0 only if the policy truncates on the left."""
+        return np.zeros(self.documents, np.int32) if self.long == "split" else self.tail_starts
 
     def numbers(self) -> NDArray[np.int64]:
         """Return the numbers of all segments with tokens, tails first: int64."""
         return np.concatenate([np.flatnonzero(self.tails), np.arange(self.documents, self.count)])
 
-    def numbers_in_order(self) -> NDArray[np.int64]:
-        """Return the numbers of all segments with tokens, in source order."""
-        numbers = self._all_in_order()
-        return numbers[self._lengths_of_numbers()[numbers] > 0]
+    def pieces_in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the numbers and the extents of all pieces in source order: the heads of a document, then its tail.
 
-    def extents_in_order(self) -> NDArray[np.int32]:
-        """Return the extent of every piece in source order: int32, shape (count,), 0 for a tail without tokens."""
-        extents = self.extents_of_numbers()
-        return extents[self._all_in_order()] if len(self.head_documents) else extents
-
-    def _all_in_order(self) -> NDArray[np.int64]:
-        """Return the numbers of all pieces in source order: the heads of a document, then its tail."""
+        The extent of a tail without tokens is 0. Both have the shape (count,).
+        """
         heads = np.arange(self.documents, self.count)
-        return np.insert(np.arange(self.documents), self.head_documents, heads)
-
-    def _lengths_of_numbers(self) -> NDArray[np.int32]:
-        return np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
+        numbers = np.insert(np.arange(self.documents), self.head_documents, heads)
+        return numbers, self.extents_of_numbers()[numbers]
 
     def extents_of_numbers(self) -> NDArray[np.int32]:
         """Return the extent of every segment by number: int32, shape (count,), 0 for a tail without tokens."""
-        return extents_of(self._lengths_of_numbers(), self.align)
+        lengths = np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
+        return extents_of(lengths, self.align)
 
     def places_of_documents(self) -> NDArray[np.int64]:
         """Return the summed extents of the segments of each document: int64, shape (documents,)."""
         places = extents_of(self.tails.astype(np.int64), self.align)
-        if len(self.head_documents):
-            np.add.at(places, self.head_documents, extents_of(self.head_lengths, self.align))
+        np.add.at(places, self.head_documents, extents_of(self.head_lengths, self.align))
         return places
 
     def locate(
@@ -168,13 +152,7 @@ class Segments:
         heads = np.flatnonzero(documents >= self.documents)
         head = documents[heads] - self.documents
         documents[heads] = self.head_documents[head]
-        lengths = self.tails[documents].astype(np.int64)
-        starts = np.zeros_like(documents)
-        if len(self.cut_documents):
-            at = np.searchsorted(self.cut_documents, documents)
-            at[at == len(self.cut_documents)] = 0
-            is_cut = self.cut_documents[at] == documents
-            starts[is_cut] = self.tail_starts[at[is_cut]]
+        starts, lengths = self.tail_starts[documents].astype(np.int64), self.tails[documents].astype(np.int64)
         starts[heads], lengths[heads] = self.head_starts[head], self.head_lengths[head]
         return documents, starts, lengths
 
@@ -186,68 +164,54 @@ class Segments:
         """
         is_first = np.diff(documents, prepend=-1) > 0
         is_last = np.diff(documents, append=self.documents) > 0
-        cut = documents[is_last]
-        kept = self.kept_lengths()
+        cut, begins = documents[is_last], self.kept_starts()
         # Documents that are no longer cut become whole again.
-        firsts = np.zeros(len(self.cut_documents), np.int32) if self.long == "split" else self.tail_starts
-        begins = self.kept_starts(documents)
-        tails = kept.copy() if len(cut) else kept
+        tails, tail_starts = self.kept_lengths().copy(), begins.copy()
         tails[cut] -= starts[is_last]
+        tail_starts[cut] += starts[is_last]
         head_starts = np.where(is_first, 0, np.concatenate([[0], starts])[:-1]).astype(np.int32)
-        uncut = ~np.isin(self.cut_documents, cut) & (firsts > 0)
-        cut_documents = np.concatenate([self.cut_documents[uncut], cut])
-        order = np.argsort(cut_documents, kind="stable")
         return replace(
             self,
             overlap=0,
-            repeated=0,
             tails=tails,
-            cut_documents=cut_documents[order],
-            tail_starts=np.concatenate([firsts[uncut], (begins + starts)[is_last]])[order],
+            tail_starts=tail_starts,
             head_documents=documents,
-            head_starts=begins + head_starts,
+            head_starts=begins[documents] + head_starts,
             head_lengths=starts - head_starts,
         ).counted()
 
-    def without(self, numbers: NDArray[np.int64]) -> Segments:
+    def without_untrained(self, numbers: NDArray[np.int64]) -> Segments:
         """Remove segments without trained tokens, by number, and count the documents and tokens that are lost."""
         gone = numbers[numbers >= self.documents] - self.documents
         tails = self.tails.copy()
         tails[numbers[numbers < self.documents]] = 0
-        left = replace(
+        return replace(
             self,
             tails=tails,
             head_documents=np.delete(self.head_documents, gone),
             head_starts=np.delete(self.head_starts, gone),
             head_lengths=np.delete(self.head_lengths, gone),
+            dropped={**self.dropped, "untrained": self._losses(numbers)},
         ).counted()
-        documents, tokens, repeated = self._losses(numbers)
-        return replace(
-            left,
-            repeated=repeated,
-            untrained_documents=self.untrained_documents + documents,
-            untrained_tokens=self.untrained_tokens + tokens,
-        )
 
-    def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int, int]:
-        """Count the documents and tokens that are lost with these segments, and the tokens that the others repeat.
+    def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int]:
+        """Count the documents and tokens that are lost with these segments.
 
         Example: of the pieces [0, 4), [1, 5) and [2, 6) of a document, removing the first and the last loses tokens 0
-        and 5, and none is repeated. Removing the second loses none, and tokens 2 and 3 are repeated.
+        and 5. Removing the second loses none.
         """
-        # Take all pieces of the documents that lose a piece or repeat tokens, in order.
+        # Take all pieces of the documents that lose a piece, in order.
         is_concerned = np.zeros(self.documents, np.bool_)
-        is_concerned[self.locate(numbers)[0]] = is_concerned[self.head_documents] = True
-        pieces = np.concatenate(
-            [np.flatnonzero(is_concerned & (self.tails > 0)), np.arange(self.documents, self.count)]
-        )
+        is_concerned[self.locate(numbers)[0]] = True
+        heads = np.flatnonzero(is_concerned[self.head_documents]) + self.documents
+        pieces = np.concatenate([np.flatnonzero(is_concerned & (self.tails > 0)), heads])
+        if not len(pieces):
+            return 0, 0
         documents, starts, lengths = self.locate(pieces)
         starts += documents << 32  # place documents end to end; both starts and ends of their pieces ascend
         order = np.argsort(starts)
         documents, starts, ends = documents[order], starts[order], (starts + lengths)[order]
         is_gone = np.isin(pieces, numbers)[order]
-        if not len(pieces):
-            return 0, 0, 0
 
         firsts = np.flatnonzero(np.diff(documents, prepend=-1))
         lost_documents = np.count_nonzero(np.logical_and.reduceat(is_gone, firsts))
@@ -255,12 +219,10 @@ class Segments:
         next_left = np.where(is_gone, np.iinfo(np.int64).max, starts)
         next_left = np.minimum.accumulate(next_left[::-1])[::-1]
         alone = np.minimum(ends, next_left) - np.maximum(starts, previous_ends)
-        starts, ends = starts[~is_gone], ends[~is_gone]
-        repeated = np.maximum(ends[:-1] - starts[1:], 0)
-        return int(lost_documents), int(np.maximum(alone[is_gone], 0).sum()), int(repeated.sum())
+        return int(lost_documents), int(np.maximum(alone[is_gone], 0).sum())
 
     def counted(self) -> Segments:
-        """Return the same segments with `histogram` and `tokens` recounted."""
+        """Return the same segments with `histogram` recounted."""
         histogram = np.zeros(self.max_len + 1, np.int64)
         for lengths in (self.tails, self.head_lengths):
             for first in range(0, len(lengths), _TOGETHER):
@@ -268,8 +230,7 @@ class Segments:
                 # Extents above max_len occur only if `verify` cuts documents as a damaged row has them.
                 histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0
-        tokens = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))
-        return replace(self, histogram=histogram, tokens=tokens)
+        return replace(self, histogram=histogram)
 
 
 def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -284,3 +245,175 @@ def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> 
 def context_of(starts: NDArray[np.int64], overlap: int) -> NDArray[np.int64]:
     """Return how many tokens have no loss at the head of segments with these starts: 1, or the repeated ones."""
     return np.ones_like(starts) if overlap <= 1 else np.where(starts > 0, overlap, 1)
+
+
+def cut_lengths_of(
+    options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None = None
+) -> Segments:
+    """Cut documents, or pairs of them, into segments, as the options say; see `cut_documents` and `cut_pairs`.
+
+    `ranges` are those of `Segments`. If a document or pair is longer than max_len and may not be cut, this is a
+    SourceError with the number of the first one.
+    """
+    _refuse_long(options, lengths, ranges)
+    cut = cut_pairs if options.pairs else partial(cut_documents, overlap=options.overlap)
+    segments = cut(lengths, options.max_len, options.long, truncate_side=options.truncate_side, align=options.align)
+    untrained = {"untrained": (0, 0)} if options.untrained == "drop" else {}
+    return replace(segments, ranges=ranges, dropped={**segments.dropped, **untrained})
+
+
+def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
+    """Raise a SourceError if a document or a pair is longer than a row, and the options do not say how to cut it."""
+    may_split = not (options.limit or options.pairs)
+    if options.long not in ("split", "error") or (options.long == "split" and may_split):
+        return
+    taken: NDArray[np.int64] = lengths.astype(np.int64)
+    if options.pairs:
+        sides = extents_of(taken.reshape(-1, 2), options.align)
+        taken = np.where(sides.min(axis=1) > 0, sides.sum(axis=1), 0)
+    is_long = taken > options.max_len
+    if not is_long.any():
+        return
+    first, count = int(is_long.argmax()), np.count_nonzero(is_long)
+    document = first * options.documents_each
+    if ranges is not None:
+        document = int(documents_of(ranges, np.array([document]))[0])
+    limit = f"and max_len is {options.max_len:,}"
+    if options.pairs:
+        raise SourceError(
+            f"pair {document // 2} takes {taken[first]:,} tokens {limit} ({count:,} pairs are longer), and pairs are "
+            "never split: choose --long truncate or drop"
+        )
+    remedy = "choose --long split, truncate or drop"
+    if options.limit:
+        remedy = "with --limit none is split: choose --long drop or truncate"
+    raise SourceError(
+        f"document {document} has {taken[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
+    )
+
+
+def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
+    """Count the tokens of each document that reach the rows, each token once: int32, shape (documents,).
+
+    Errors are those of `cut_lengths_of`.
+    """
+    kept = lengths
+    if options.long == "truncate":
+        kept = np.minimum(lengths, np.int32(options.max_len))
+    elif options.long == "drop":
+        kept = np.where(lengths > options.max_len, np.int32(0), lengths)
+    elif options.long == "error":
+        _refuse_long(options, lengths, np.array([[first_document, first_document + len(lengths)]]))
+    return kept
+
+
+def cut_documents(
+    lengths: NDArray[np.int32],
+    max_len: int,
+    long: LongPolicy,
+    *,
+    overlap: int = 0,
+    truncate_side: TruncateSide = "right",
+    align: int = 1,
+) -> Segments:
+    """Cut documents, of which `lengths` has the tokens, by the long-document policy.
+
+    `split` cuts a document every max_len tokens; with `overlap`, every piece except the first repeats that many
+    tokens of the piece before it. `truncate` keeps max_len tokens, the last ones if `truncate_side`, the side that
+    is cut off, is left. `drop` leaves long documents out; with `error`, there may be none. Every policy leaves out
+    empty documents. Extents are rounded up to a multiple of `align`, a divisor of max_len.
+    """
+    assert 0 <= overlap < max_len
+    assert max_len % align == 0
+    cut = np.flatnonzero(lengths > max_len)
+    assert long != "error" or not len(cut)
+    tails, tail_starts = lengths, np.zeros(len(lengths), np.int32)
+    of_long, stride = lengths[cut].astype(np.int64), max_len - overlap
+    heads = (of_long - overlap - 1) // stride if long == "split" else np.zeros(len(cut), np.int64)
+    dropped, truncated = (0, 0), (0, 0)
+    if long == "split":
+        tail_starts[cut] = heads * stride
+    elif long == "drop":
+        dropped = len(cut), int(of_long.sum())
+    elif long == "truncate":
+        truncated = len(cut), int((of_long - max_len).sum())
+        if truncate_side == "left":
+            tail_starts[cut] = of_long - max_len
+    if len(cut):
+        tails = lengths.copy()
+        tails[cut] = {"split": of_long - heads * stride, "truncate": max_len}.get(long, 0)
+    return Segments(
+        lengths=lengths,
+        max_len=max_len,
+        long=long,
+        overlap=overlap if long == "split" else 0,
+        align=align,
+        tails=tails,
+        tail_starts=tail_starts,
+        head_documents=np.repeat(cut, heads),
+        head_starts=(joined_ranges(np.zeros_like(heads), heads) * stride).astype(np.int32),
+        head_lengths=np.full(int(heads.sum()), max_len, np.int32),
+        dropped={"empty": (len(lengths) - int(np.count_nonzero(lengths)), 0), "too_long": dropped},
+        truncated=truncated,
+    ).counted()
+
+
+def cut_pairs(
+    lengths: NDArray[np.int32],
+    max_len: int,
+    long: LongPolicy,
+    *,
+    truncate_side: TruncateSide = "right",
+    align: int = 1,
+) -> Segments:
+    """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed max_len.
+
+    Documents 2i and 2i + 1 are a pair. `truncate` keeps up to half a row of each side, and more of the longer side
+    if the shorter one leaves room; `drop` leaves both sides out; with any other policy, no pair may be long. Every
+    policy leaves out pairs with an empty side; the other side is counted as unpaired. max_len is at least 2 *
+    align.
+    """
+    assert len(lengths) % 2 == 0
+    assert max_len >= 2 * align
+    pairs = lengths.reshape(-1, 2)
+    extents = extents_of(pairs.astype(np.int64), align)
+    places = extents.sum(axis=1)
+    is_whole = np.minimum(pairs[:, 0], pairs[:, 1]) > 0
+    is_long = is_whole & (places > max_len)
+    assert long in ("truncate", "drop") or not is_long.any()
+    tails = np.where(is_whole[:, None], pairs, np.int32(0))
+    if long == "truncate":
+        half = max_len // 2 // align * align
+        others = extents[:, ::-1]
+        room = np.where(others <= half, max_len - others, half)
+        tails[is_long] = np.minimum(tails, room)[is_long]
+    else:
+        tails[is_long] = 0
+    tails = tails.reshape(-1)
+    is_cut = (tails < lengths) & (tails > 0)
+    tail_starts = np.where(is_cut, lengths - tails, np.int32(0))
+    unpaired = (lengths > 0) & np.repeat(~is_whole, 2)
+    was_dropped = np.repeat(is_long, 2) if long == "drop" else np.zeros(len(lengths), np.bool_)
+    dropped = {"empty": lengths == 0, "too_long": was_dropped, "unpaired": unpaired}
+    # Start from empty documents; `counted` counts the segments set here.
+    return replace(
+        cut_documents(np.zeros_like(lengths), max_len, "drop", align=align),
+        lengths=lengths,
+        long=long,
+        tails=tails,
+        tail_starts=tail_starts if truncate_side == "left" else np.zeros_like(tail_starts),
+        dropped={reason: _counts(lengths[is_dropped]) for reason, is_dropped in dropped.items()},
+        truncated=_counts((lengths - tails)[is_cut]),
+    ).counted()
+
+
+def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
+    return len(tokens), int(tokens.sum(dtype=np.int64))
+
+
+def items_of(segments: Segments, each: int) -> Segments:
+    """Return what is dealt to rows: segments, or `each` documents (a pair) as one segment, with the extents of all."""
+    if each == 1:
+        return segments
+    places = segments.places_of_documents().reshape(-1, each).sum(axis=1)
+    return cut_documents(places.astype(np.int32), segments.max_len, "error")

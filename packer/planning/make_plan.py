@@ -20,7 +20,7 @@ from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.plan.rows import PlacedRows, Plan
 from packer.planning.order_plan import plan_in_order
-from packer.planning.packable_segments import LengthsReader, Planning, SourceReader, cut_by_policy
+from packer.planning.packable_segments import Planning, SegmentReader, cut_by_policy
 from packer.planning.partitioning import plan_partitions, survey
 from packer.planning.whole_plan import DocumentValues, WholePlan, document_values, plan_whole
 from packer.progress import Progress, silent
@@ -53,7 +53,8 @@ def plan_documents(
     """
     identity = documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
-    reader, rows_per_shard = SourceReader(source=documents, options=options), row_format.rows_in(options.shard_size)
+    reader = SegmentReader(options=options, documents=identity.documents, source=documents)
+    rows_per_shard = row_format.rows_in(options.shard_size)
     planning = Planning(reader=reader, rows_per_shard=rows_per_shard, notes=notes, engine=engine, progress=progress)
     return _plan_whole(documents, planning) if options.is_planned_whole else _plan_by_tasks(planning)
 
@@ -74,7 +75,8 @@ def plan_lengths(
     rows_per_shard = RowFormat.of(options).rows_in(options.shard_size)
     if options.is_planned_whole:
         return plan_whole(cut_by_policy(lengths, options), values, options, rows_per_shard=rows_per_shard)
-    reader, engine = LengthsReader(lengths=lengths, options=options), Engine(workers=threads)
+    reader = SegmentReader(options=options, documents=len(lengths), lengths=lengths)
+    engine = Engine(workers=threads)
     return _plan_by_tasks(Planning(reader=reader, rows_per_shard=rows_per_shard, engine=engine, progress=progress))
 
 

@@ -19,9 +19,8 @@ from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.facts import PlanTotals
 from packer.notes import Note, make_note
 from packer.options import PackOptions
-from packer.plan.cutting import items_of
 from packer.plan.rows import LocatedRows, PlacedRows, ShardRows, joined_rows
-from packer.plan.segments import Segments
+from packer.plan.segments import Segments, items_of
 from packer.planning.packable_segments import Planning, SegmentReader, each_chunk, require_segments
 
 STRETCH = 1 << 20
@@ -41,7 +40,7 @@ def _lengths_of(items: Segments, options: PackOptions) -> NDArray[np.int32]:
     An algorithm that keeps segments whole arranges the extents of all pieces; another one the tokens of whole
     documents, which it cuts itself.
     """
-    return items.extents_in_order() if options.keeps_whole else items.kept_lengths()
+    return items.pieces_in_order()[1] if options.keeps_whole else items.kept_lengths()
 
 
 def row_places(
@@ -111,11 +110,12 @@ class OrderPlan:
             end += each
         segments = self.reader.segments(np.array([[document, end]]))
         items = items_of(segments, each)
-        lengths = _lengths_of(items, options)
         if options.keeps_whole:
+            numbers, lengths = items.pieces_in_order()
             arranged = _arrange(options, lengths[skipped:])
-            numbers = items.numbers_in_order()[skipped:]  # every piece before the first row has tokens
+            numbers = numbers[lengths > 0][skipped:]  # every piece before the first row has tokens
         else:
+            lengths = items.kept_lengths()
             if skipped:
                 lengths = lengths.copy()
                 lengths[0] -= skipped
@@ -126,7 +126,8 @@ class OrderPlan:
                 cut_documents = np.concatenate([np.zeros(1, np.int64), cut_documents])
                 cut_starts = np.concatenate([np.array([skipped], np.int32), cut_starts + offsets])
             segments = segments.cut_at(cut_documents, cut_starts)
-            numbers = segments.numbers_in_order()[int(skipped > 0) :]
+            numbers, lengths = segments.pieces_in_order()
+            numbers = numbers[lengths > 0][int(skipped > 0) :]
         rows = int(self.marked_rows[mark + 1] - self.marked_rows[mark])
         row_starts = arranged.row_starts[: rows + 1]
         placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])

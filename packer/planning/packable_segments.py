@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
+from packer.algorithms.jit import jit_if_large
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS
 from packer.engine import Engine, each_in_threads
@@ -25,9 +26,8 @@ from packer.inputs.documents import TURN_STARTS
 from packer.inputs.token_tables import TokenTable
 from packer.notes import Notes
 from packer.options import PackOptions
-from packer.plan.cutting import cut_lengths_of, cuts_between, items_of
 from packer.plan.groups import apart_bound, together_bound
-from packer.plan.segments import Segments, context_of, documents_of
+from packer.plan.segments import Segments, context_of, cut_lengths_of, documents_of, items_of
 from packer.progress import Progress, silent
 from packer.shards.kept_columns import KeptValues
 from packer.sources.corpus import Documents
@@ -64,48 +64,17 @@ def cut_by_policy(
 ) -> Segments:
     """Cut all documents of a source by `cut_table`, or by their lengths alone; a SourceError if nothing is left."""
     segments = cut_lengths_of(options, lengths) if table is None else cut_table(table, options, describe)
-    require_segments(account_of(segments, options), int(segments.histogram.sum()), options)
+    require_segments(segments.account, int(segments.histogram.sum()), options)
     return segments
 
 
-def account_of(segments: Segments, options: PackOptions) -> Account:
-    """Count documents and tokens by what became of them; options add reasons, such as "untrained"."""
-    is_dropped, is_truncated = segments.long == "drop", segments.long == "truncate"
-    documents_dropped = {
-        "empty": segments.empty_documents,
-        "too_long": segments.long_documents if is_dropped else 0,
-    }
-    tokens_dropped = {"too_long": segments.long_tokens if is_dropped else 0}
-    if options.pairs:
-        documents_dropped["unpaired"] = segments.unpaired_documents
-        tokens_dropped["unpaired"] = segments.unpaired_tokens
-    if options.untrained == "drop":
-        documents_dropped["untrained"] = segments.untrained_documents
-        tokens_dropped["untrained"] = segments.untrained_tokens
-    with_heads, heads = np.unique(segments.head_documents, return_counts=True)
-    return Account(
-        documents=segments.documents,
-        documents_split=int(np.count_nonzero(heads + (segments.tails[with_heads] > 0) > 1)),
-        documents_truncated=segments.long_documents if is_truncated else 0,
-        documents_dropped=documents_dropped,
-        tokens=int(segments.lengths.sum(dtype=np.int64)),
-        tokens_packed=segments.tokens,
-        tokens_repeated=segments.repeated,
-        tokens_truncated=segments.truncated_tokens,
-        tokens_dropped=tokens_dropped,
-    )
+def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
+    """Return a lower bound on the rows of any packing of whole segments, or pairs, without solving.
 
-
-def items_and_groups(
-    segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions
-) -> tuple[Segments, NDArray[np.int32] | None]:
-    """Return the items that rows are planned with, segments or preference pairs, and the group of each."""
-    each = options.documents_each
-    return items_of(segments, each), None if groups is None else groups[::each]
-
-
-def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
-    """Return a lower bound on the rows of any packing of whole items, segments or pairs, without solving."""
+    `groups` has the group of each document.
+    """
+    items = items_of(segments, options.documents_each)
+    groups = None if groups is None else groups[:: options.documents_each]
     if groups is not None and options.group_mode == "together":
         return together_bound(items, groups, options.max_items)
     bound = lower_bound(items.histogram, options.max_items)
@@ -116,19 +85,14 @@ def require_segments(account: Account | None, segments: int, options: PackOption
     """Return the account of a source, or raise a SourceError with the reason why it has no segments to pack."""
     if account is None:
         raise SourceError("nothing to pack: there are no documents")
-    if not segments:
-        raise _nothing_to_pack(account, options)
-    return account
-
-
-def _nothing_to_pack(account: Account, options: PackOptions) -> SourceError:
-    """Return an error that says why no segment is left."""
+    if segments:
+        return account
     dropped = account.documents_dropped
     if dropped.get("untrained"):
-        return SourceError(
+        raise SourceError(
             f"nothing to pack: none of {account.documents:,} documents has a trained token; check the labels"
         )
-    return SourceError(
+    raise SourceError(
         f"nothing to pack: of {account.documents:,} documents, {dropped['empty']:,} are empty and "
         f"{dropped['too_long']:,} longer than max_len {options.max_len:,} (--long {options.long}); "
         "check the source, --max-len and --long"
@@ -159,6 +123,54 @@ def _split_at_turns(
     return segments.cut_at(np.repeat(documents, counts), cuts)
 
 
+def cuts_between(
+    lengths: NDArray[np.int32], offsets: NDArray[np.int64], starts: NDArray[np.int32], max_len: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    """Cut documents at allowed positions only, each piece as long as max_len allows.
+
+    Document i may be cut at starts[offsets[i]:offsets[i + 1]], ascending, from 0 to its length. Of length 9 and
+    positions [2, 3, 6] with max_len 4, the cuts are 3 and 6.
+
+    Returns the number of cuts of each document, int64; the positions of the cuts, int32; and the first document
+    whose allowed positions do not ascend or are too far apart, or -1.
+    """
+    counts = np.zeros(len(lengths), np.int64)
+    cuts = np.empty(len(starts), np.int32)
+    used, wrong = _choose_cuts(lengths, offsets, starts, max_len, counts, cuts)
+    return counts, cuts[:used].copy(), int(wrong)
+
+
+@jit_if_large
+def _choose_cuts(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int32],
+    max_len: int,
+    out_counts: NDArray[np.int64],
+    out_cuts: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Write the cuts; return how many there are, and the first document that cannot be cut, or -1."""
+    used = 0
+    for document in range(len(lengths)):
+        begin = np.int64(0)
+        last = np.int64(0)  # last position that fits
+        before = np.int64(0)
+        for i in range(offsets[document], offsets[document + 1] + 1):
+            place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])
+            if place < before or place > lengths[document]:
+                return used, document
+            before = place
+            if place - begin > max_len:
+                if last == begin or place - last > max_len:
+                    return used, document
+                out_cuts[used] = last
+                out_counts[document] += 1
+                used += 1
+                begin = last
+            last = place
+    return used, -1
+
+
 def _turn_starts(table: TokenTable, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return (offsets, starts): the turns of documents[i] begin at starts[offsets[i]:offsets[i + 1]]."""
     lists = table.lists_of(documents)
@@ -182,7 +194,7 @@ def _without_untrained(
         return segments
     if not options.keeps_whole:
         documents = np.flatnonzero(segments.tails)
-        starts = segments.kept_starts(documents).astype(np.int64)
+        starts = segments.kept_starts()[documents].astype(np.int64)
         lengths = segments.kept_lengths()[documents].astype(np.int64)
         gone = documents[~_trained(table, documents, starts, lengths, np.ones_like(lengths))]
         heads = np.flatnonzero(np.isin(segments.head_documents, gone)) + segments.documents
@@ -197,7 +209,7 @@ def _without_untrained(
             f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
             "correct their labels, or leave them out with --untrained drop"
         )
-    return segments.without(numbers) if len(numbers) else segments
+    return segments.without_untrained(numbers) if len(numbers) else segments
 
 
 def _trained(
@@ -236,16 +248,21 @@ CHUNK = 1 << 19
 _READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
 
 
-class SegmentReader(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentReader:
     """Cuts ranges of documents into segments. Can be pickled."""
 
-    @property
-    def options(self) -> PackOptions:
-        """Options of the pack, which say how documents are cut."""
+    options: PackOptions
+    """Options of the pack, which say how documents are cut."""
 
-    @property
-    def documents(self) -> int:
-        """Number of documents."""
+    documents: int
+    """Number of documents."""
+
+    source: Documents | None = None
+    """Documents of a mapped source; None if only their lengths are known."""
+
+    lengths: NDArray[np.int32] | None = None
+    """(documents,) tokens of each document, in memory or mapped; None if they are looked up in the source."""
 
     def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges, (first document, one after the last), one range after the other.
@@ -253,6 +270,27 @@ class SegmentReader(Protocol):
         `ranges` is int64, of shape (ranges, 2), ascending. A document that the options do not allow is a
         SourceError.
         """
+        lengths = self.read_lengths(ranges)
+        if self.source is None or (self.options.split_at == "tokens" and self.options.untrained == "keep"):
+            return cut_lengths_of(self.options, lengths, ranges)
+        source, documents = self.source, documents_of(ranges, np.arange(len(lengths)))
+        part = replace(source.table, lengths=lengths, lists=source.table.lists_of(documents), first_document=0)
+        return cut_table(part, self.options, lambda local: source.describe(int(documents[local])), ranges)
+
+    def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the lengths of the documents of some ranges: int32, in their order."""
+        lengths, done = np.empty(int(np.diff(ranges).sum()), np.int32), 0
+        for begin, end in ranges.tolist():
+            for first in range(begin, end, _READ_TOGETHER):  # their numbers take twice as many bytes
+                documents = np.arange(first, min(first + _READ_TOGETHER, end))
+                out = lengths[done : done + len(documents)]
+                if self.lengths is not None:
+                    out[:] = self.lengths[documents]
+                elif self.source is not None:
+                    table = self.source.table
+                    lengths_of(table.input_ids.addresses, table.lists_of(documents), out)
+                done += len(documents)
+        return lengths
 
 
 class Chunk(NamedTuple):
@@ -274,7 +312,7 @@ def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[An
     def read(first: int) -> Chunk:
         segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
         items = items_of(segments, reader.options.documents_each)
-        return Chunk(account_of(segments, reader.options), items, values_of(items))
+        return Chunk(segments.account, items, values_of(items))
 
     return each_in_threads(read, range(0, reader.documents, CHUNK), threads)
 
@@ -297,68 +335,3 @@ class Planning:
 
     progress: Progress = silent
     """Callback that is told of tasks, as "plan"."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthsReader:
-    """Reader of documents of which only the lengths are known."""
-
-    lengths: NDArray[np.int32]
-    """(documents,) tokens of each document, in memory or mapped from a file."""
-
-    options: PackOptions
-    """Options of the pack, which say how documents are cut."""
-
-    @property
-    def documents(self) -> int:
-        """Number of documents."""
-        return len(self.lengths)
-
-    def segments(self, ranges: NDArray[np.int64]) -> Segments:
-        """Cut the documents of some ranges; see `SegmentReader`."""
-        parts = [self.lengths[first:last] for first, last in ranges]
-        lengths = np.array(parts[0]) if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
-        return cut_lengths_of(self.options, lengths, ranges)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceReader:
-    """Reader of a mapped source, whose lengths are looked up in the mapped files."""
-
-    source: Documents
-    """Documents of a mapped source."""
-
-    options: PackOptions
-    """Options of the pack, which say how documents are cut."""
-
-    @property
-    def documents(self) -> int:
-        """Number of documents."""
-        return self.source.identity.documents
-
-    def segments(self, ranges: NDArray[np.int64]) -> Segments:
-        """Cut the documents of some ranges; see `SegmentReader`."""
-        lengths = self._lengths(ranges)
-        if self.options.split_at == "tokens" and self.options.untrained == "keep":
-            return cut_lengths_of(self.options, lengths, ranges)
-        documents = documents_of(ranges, np.arange(len(lengths)))
-        table = self.source.table
-        part = replace(table, lengths=lengths, lists=table.lists_of(documents), first_document=0)
-
-        def describe(local: int) -> str:
-            return self.source.describe(int(documents[local]))
-
-        return cut_table(part, self.options, describe, ranges)
-
-    def _lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Look up the lengths of documents, a part at a time, because their numbers take twice as many bytes."""
-        table = self.source.table
-        lengths = np.empty(int(np.diff(ranges).sum()), np.int32)
-        done = 0
-        for begin, end in ranges.tolist():
-            for first in range(begin, end, _READ_TOGETHER):
-                documents = np.arange(first, min(first + _READ_TOGETHER, end))
-                out = lengths[done : done + len(documents)]
-                lengths_of(table.input_ids.addresses, table.lists_of(documents), out)
-                done += len(documents)
-        return lengths

@@ -21,7 +21,6 @@ from packer.algorithms.patterns import Patterns, RowExtents
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes
 from packer.options import PackOptions
-from packer.plan.cutting import items_of
 from packer.plan.partitions import Partitions
 from packer.plan.permute import key_of, permute_all
 from packer.plan.rows import (
@@ -36,7 +35,7 @@ from packer.plan.rows import (
     segments_of_items,
     solve_histogram,
 )
-from packer.plan.segments import Segments
+from packer.plan.segments import Segments, items_of
 from packer.planning.packable_segments import SegmentReader
 from packer.planning.pattern_shares import Shares, even_share
 from packer.random_purposes import POOL_ROWS

@@ -20,9 +20,9 @@ from packer.options import PackOptions
 from packer.plan.apart import keep_apart
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together
 from packer.plan.rows import LocatedRows, PlacedRows, even_cuts, place_rows, solve_histogram
-from packer.plan.segments import Segments, extents_of
+from packer.plan.segments import Segments, extents_of, items_of
 from packer.plan.vector_packing import pack_vectors
-from packer.planning.packable_segments import account_of, items_and_groups, least_rows
+from packer.planning.packable_segments import least_rows
 from packer.shards.sharing import Chunks, group_codes, group_values
 from packer.sources.number_columns import number_fault, wrong_numbers
 
@@ -127,8 +127,7 @@ def plan_whole(segments: Segments, values: DocumentValues, options: PackOptions,
 
 def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOptions, rows_per_shard: int) -> WholePlan:
     """Plan rows with documents of one group only (together), or with at most one document of each group (apart)."""
-    items, of_items = items_and_groups(segments, groups, options)
-    assert of_items is not None
+    items, of_items = items_of(segments, options.documents_each), groups[:: options.documents_each]
     patterns = solve_histogram(options, items.histogram)
     if options.group_mode == "together":
         solve, proved, are_leftovers = partial(solve_histogram, options), 0, True
@@ -138,12 +137,12 @@ def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOpt
         placed, are_leftovers = _apart(items, of_items, patterns, options)
     rows = len(placed)
     totals = PlanTotals.of(
-        account_of(segments, options),
+        segments.account,
         max_len=options.max_len,
         segments=len(placed.numbers) * options.documents_each,
         rows=rows,
         pool_rows=rows if are_leftovers or rows > rows_per_shard else 0,
-        lower_bound=max(proved, least_rows(items, of_items, options)),
+        lower_bound=max(proved, least_rows(segments, groups, options)),
         groups=group_totals(groups, patterns.packs),
     )
     placed = placed.of_items(options.documents_each)
@@ -194,7 +193,7 @@ def _plan_under_limits(
     del documents, lengths, taken
     placed = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
     totals = PlanTotals.of(
-        account_of(segments, options),
+        segments.account,
         max_len=options.max_len,
         segments=len(numbers),
         rows=len(placed),

@@ -12,7 +12,7 @@ from packer.errors import PackerError
 from packer.inputs.documents import TURN_STARTS
 from packer.options import PackOptions
 from packer.paths import PathList
-from packer.plan.cutting import kept_lengths_of
+from packer.plan.segments import kept_lengths_of
 from packer.sources.corpus import Corpus, Recipe, distinct_names
 from packer.sources.find_source import column_names, find_source
 from packer.sources.source import Source
