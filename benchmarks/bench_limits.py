@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import vector_bounds
-from packer.algorithms.vector_first_fit import vector_first_fit
-from packer.plan.vector_packing import pack_vectors
+from packer.plan.vector_packing import pack_vectors, vector_first_fit
 
 CAPACITIES = np.array([8192, 16])
 WAYS = ("packer", "first fit decreasing", "first fit")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import ALGORITHMS, ALIASES, Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.first_fit import first_fit_decreasing
-from packer.algorithms.open_packs import best_fit_decreasing
+from packer.algorithms.open_packs import best_fit_decreasing, first_fit_decreasing
 from packer.algorithms.worst_fit import spfhp, spfhp_published, worst_fit_decreasing
 from packer.errors import PackerError
 from tests import naive

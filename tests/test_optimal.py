@@ -16,7 +16,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.column_generation import certified_bound
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.optimal import Limits, Search, auto, solve
-from packer.algorithms.spread import deepest, spread
+from packer.algorithms.worst_fit import deepest, spread
 from tests import naive
 from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 

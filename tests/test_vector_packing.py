@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm, jit
 from packer.algorithms.bounds import token_bound, vector_bounds
-from packer.algorithms.vector_first_fit import vector_first_fit
-from packer.plan.vector_packing import pack_vectors
+from packer.plan.vector_packing import pack_vectors, vector_first_fit
 from tests import naive
 
 LARGE_TABLE = 20_000

@@ -149,7 +149,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
         Algorithm(
             name="ffd",
             summary="First-fit decreasing: the longest first, each into the first pack that takes it.",
-            solve=_in_file("first_fit", "first_fit_decreasing"),
+            solve=_in_file("open_packs", "first_fit_decreasing"),
         ),
         Algorithm(
             name="nnlshp",

@@ -18,7 +18,7 @@ from packer.algorithms.jit import compile_seconds
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.round_patterns import follow_rounded, joined, round_packs
-from packer.algorithms.spread import deepest, spread
+from packer.algorithms.worst_fit import deepest, spread
 
 WORTH = 0.0002
 """Gap, as a share of the lower bound, that is not worth closing: two packs in ten thousand."""

@@ -6,7 +6,7 @@ Items have a demand for each resource, such as tokens and images, and a row has 
 others that fill it exactly in the primary resource, and fit in all, close it. Of the pairs that do, one is chosen that
 brings the row close to the ratio of resources that all items have together, so that what is left can be packed as
 tightly. Up to MOST_REMOVED items are put back where nothing closes a row.
-`packer.algorithms.vector_first_fit` packs the rest.
+`packer.plan.vector_packing` packs the rest.
 """
 
 from __future__ import annotations

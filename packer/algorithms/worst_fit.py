@@ -1,5 +1,6 @@
-"""Worst-fit decreasing on a histogram: shortest-pack-first histogram packing (SPFHP), as published and repaired."""
+"""Worst-fit decreasing: shortest-pack-first histogram packing (SPFHP), published and repaired, and spread."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from packer.algorithms.open_packs import (
     Links,
     OpenPacks,
     add_segments,
+    best_fit,
+    best_fit_decreasing,
     copy_packs,
     detach,
     new_links,
@@ -234,3 +237,129 @@ def _packs_needed(run: _Run, remaining: int, limit: int, shortest: int) -> int:
     most = min(limit, capacity // shortest)
     opened: int = run.counts[OPENED]
     return opened + max(0, (remaining + most - 1) // most)
+
+
+SWITCHES = 12
+"""Number of lengths at which best fit takes over that are tried, for each of two ways to choose them."""
+
+NEAR = 8
+"""Number of lengths that are then tried on either side of the best of these."""
+
+SURPLUSES = (0.0, 0.001, 0.004, 0.016, 0.06)
+"""Packs to spread over beyond the lower bound, as shares of it."""
+
+
+def deepest(histogram: NDArray[np.int64]) -> int:
+    """Return the most segments that any pack can hold; a limit from there on does not bind. [2, 2, 5] in 6 -> 3."""
+    lengths = np.flatnonzero(histogram)
+    return 0 if len(lengths) == 0 else (len(histogram) - 1) // int(lengths[0])
+
+
+def spread(
+    histogram: NDArray[np.int64], max_segments: int | None = None, *, stop: Callable[[], bool] = lambda: False
+) -> Patterns:
+    """Spread the longer segments over a fixed number of packs by worst fit, then place the shorter by best fit.
+
+    The number of packs and the length at which best fit takes over are searched until `stop` returns True. Best fit
+    alone puts long segments together and leaves packs of short ones, which reach the limit on segments half empty.
+    """
+    limit = segment_limit(histogram, max_segments)
+    bound = lower_bound(histogram, max_segments)
+    lengths = np.flatnonzero(histogram)
+    if len(lengths) == 0:
+        return best_fit_decreasing(histogram)
+    best_packs, best_target, best_switch = int(histogram.sum()) + 1, 1, 0
+    # lengths at even shares of the segments, and of the lengths
+    ranks = np.arange(1, SWITCHES) / SWITCHES
+    sums = np.cumsum(histogram[lengths])
+    by_count = lengths[np.searchsorted(sums, ranks * sums[-1])]
+    switches = {0, *by_count.tolist(), *lengths[(ranks * len(lengths)).astype(np.int64)].tolist()}
+    targets = [min(int(bound * (1 + surplus)), int(histogram.sum())) for surplus in SURPLUSES]
+    for fine in (False, True):
+        if fine:
+            near = best_switch + lengths[-1] // SWITCHES * np.linspace(-1, 1, 2 * NEAR + 1)
+            switches = set(np.maximum(near, 0).astype(np.int64).tolist())
+            # and, between the best number of packs and the next lower one, the middle
+            lower = max((target for target in targets if target < best_target), default=best_target)
+            targets = sorted({(lower + best_target) // 2, best_target})
+        for target in targets:
+            for switch in sorted(switches):
+                # more packs than the best has cannot win
+                if target >= best_packs or best_packs == bound or stop():
+                    break
+                groups, _ = _spread(histogram, limit, target, switch)
+                packs = int(groups[1:, COUNT].sum())
+                if packs < best_packs:
+                    best_packs, best_target, best_switch = packs, target, switch
+    return to_patterns(*_spread(histogram, limit, best_target, best_switch))
+
+
+def _spread(
+    histogram: NDArray[np.int64], limit: int, target: int, switch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The groups (groups, 4) and links (links, 3) with worst fit into `target` packs for lengths above `switch`."""
+    # each way to place segments makes groups of its own
+    by_fill = open_packs(histogram, 0, more=2 * np.count_nonzero(histogram) + 1)
+    packs = open_packs(histogram, len(histogram) - 1)._replace(groups=by_fill.groups)
+    used, links = _worst_then_best_fit(histogram, limit, target, switch, by_fill, packs, new_links())
+    groups = by_fill.groups[:used]
+    kept = groups[:, SEGMENTS] > 0
+    kept[0] = True
+    return groups[kept], links.rows[: links.used]
+
+
+@jit
+def _worst_then_best_fit(
+    histogram: NDArray[np.int64],
+    limit: int,
+    target: int,
+    switch: int,
+    out_by_fill: OpenPacks,
+    out_packs: OpenPacks,
+    out_links: Links,
+) -> tuple[int, Links]:
+    """Kernel of `_spread`: returns the groups in use, and the links.
+
+    `out_by_fill` has the untouched packs at key 0, and `out_packs` at key `capacity`, with the same array of groups.
+    Packs of the target that hold nothing become a group without segments.
+    """
+    capacity = len(histogram) - 1
+    by_fill, packs, links = out_by_fill, out_packs, out_links
+    groups = by_fill.groups
+    # the packs to spread over lie on the untouched ones, which are never reached
+    groups[1, COUNT] = target
+    groups[1, CHAIN] = NONE
+    groups[1, SEGMENTS] = 0
+    used = 2
+    by_fill.tops[0] = 1
+    groups[1, BELOW] = NONE
+    length = capacity
+    left = histogram[length]
+    while length > switch:
+        if left == 0:
+            length -= 1
+            left = histogram[length]
+            continue
+        fill = next_key(by_fill, 0)
+        if fill + length > capacity:
+            break
+        group = detach(by_fill, fill, min(groups[by_fill.tops[fill], COUNT], left), used)
+        used += group == used
+        links = add_segments(groups, group, length, 1, links)
+        left -= groups[group, COUNT]
+        if groups[group, SEGMENTS] < limit:
+            push(by_fill, fill + length, group)
+
+    fill = next_key(by_fill, 1)
+    while fill <= capacity:
+        group = by_fill.tops[fill]
+        while group != NONE:
+            below = groups[group, BELOW]
+            if fill < capacity:
+                push(packs, capacity - fill, group)
+            group = below
+        fill = next_key(by_fill, fill + 1)
+
+    rest = histogram.copy()
+    rest[length] = left
+    return best_fit(packs, used, links, rest, length, limit)

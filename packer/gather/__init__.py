@@ -12,11 +12,13 @@ from packer.gather.gather_kernels import (
     fill_gaps,
     gather,
     gather_bytes,
+    held_lists,
+    held_spans,
+    is_remote,
     lengths_of,
     mask_context,
     restart_positions,
 )
-from packer.gather.held_values import held_lists, held_spans, is_remote
 from packer.gather.token_column import TokenColumn, list_lengths
 
 __all__ = [

@@ -7,15 +7,19 @@ segment. Prefetching those of the next segments saves 40% of the time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.memory import array_at, copy_bytes, prefetch
-from packer.gather.token_column import VALUE_TYPES, Addresses
+from packer.gather.token_column import VALUE_TYPES, Addresses, TokenColumn
+from packer.stores.mirror import held, in_use, is_mirrored
 
 
 class Spans(NamedTuple):
@@ -35,21 +39,26 @@ _AHEAD = 2  # segments to prefetch ahead of the copy
 
 
 @jit_if_large
-def _locate(column: Addresses, number: int) -> tuple[int, int]:
-    """Locate a list by number: returns (chunk, index of its first value in the chunk)."""
-    chunk, end = np.int64(0), np.int64(len(column.values))  # np.searchsorted takes a second to compile
-    while end - chunk > 1:
-        middle = (chunk + end) // 2
-        if column.first_rows[middle] <= number:
-            chunk = middle
-        else:
-            end = middle
+def _locate(column: Addresses, number: int, near: int) -> tuple[int, int, int]:
+    """Locate a list by number: returns (chunk, index of its first value, values), trying chunk `near` first."""
+    chunk = np.int64(near)
+    if not column.first_rows[chunk] <= number < column.first_rows[chunk + 1]:
+        chunk, end = np.int64(0), np.int64(len(column.values))  # np.searchsorted takes a second to compile
+        while end - chunk > 1:
+            middle = (chunk + end) // 2
+            if column.first_rows[middle] <= number:
+                chunk = middle
+            else:
+                end = middle
     index = number - column.first_rows[chunk]
     if column.offset_bytes[chunk] == 4:
-        return chunk, np.int64(array_at(column.offsets[chunk] + np.uint64(4 * index), 1, np.int32)[0])
+        offsets = array_at(column.offsets[chunk] + np.uint64(4 * index), 2, np.int32)
+        return chunk, np.int64(offsets[0]), np.int64(offsets[1]) - np.int64(offsets[0])
     if column.offset_bytes[chunk] == 8:
-        return chunk, array_at(column.offsets[chunk] + np.uint64(8 * index), 1, np.int64)[0]
-    return chunk, index * column.list_sizes[chunk]
+        long_offsets = array_at(column.offsets[chunk] + np.uint64(8 * index), 2, np.int64)
+        return chunk, long_offsets[0], long_offsets[1] - long_offsets[0]
+    size = column.list_sizes[chunk]
+    return chunk, index * size, size
 
 
 @jit_if_large
@@ -117,7 +126,7 @@ def find_values(
     """
     addresses, chunks = np.empty(len(lists), np.uint64), np.empty(len(lists), np.int64)
     for i in range(len(lists)):
-        chunk, first = _locate(column, lists[i])
+        chunk, first, _ = _locate(column, lists[i], 0)
         chunks[i] = chunk
         addresses[i] = column.values[chunk] + np.uint64((first + starts[i]) * column.value_bytes[chunk])
     return addresses, chunks
@@ -186,18 +195,7 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
     """
     chunk = np.int64(0)
     for i in range(len(lists)):
-        number = lists[i]
-        if not column.first_rows[chunk] <= number < column.first_rows[chunk + 1]:
-            chunk, _ = _locate(column, number)
-        index = number - column.first_rows[chunk]
-        if column.offset_bytes[chunk] == 4:
-            offsets = array_at(column.offsets[chunk] + np.uint64(4 * index), 2, np.int32)
-            out[i] = offsets[1] - offsets[0]
-        elif column.offset_bytes[chunk] == 8:
-            long_offsets = array_at(column.offsets[chunk] + np.uint64(8 * index), 2, np.int64)
-            out[i] = long_offsets[1] - long_offsets[0]
-        else:
-            out[i] = column.list_sizes[chunk]
+        chunk, _, out[i] = _locate(column, lists[i], chunk)
 
 
 class RowLayout(NamedTuple):
@@ -287,3 +285,51 @@ def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_le
         tail = r * max_len + ends[r]
         for i in range(tail, (r + 1) * max_len):
             out[i] = i - tail
+
+
+@contextmanager
+def held_spans(
+    columns: Sequence[TokenColumn], lists: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Iterator[None]:
+    """Hold spans of lists in memory until the end of the block; the columns' offsets are in memory.
+
+    `lists` numbers each span's list and `starts` is its first value within that list, all of shape (spans,).
+    Raises OSError where the store cannot be read, PackerError where the disk of temporary files is full.
+    """
+    if not in_use():
+        yield
+        return
+    found, sizes = np.empty((2, len(columns), len(lists)), np.int64)
+    for i, column in enumerate(columns):
+        found[i], chunks = find_values(column.addresses, lists, starts)
+        sizes[i] = lengths * column.addresses.value_bytes[chunks]
+    with held(found, sizes):
+        yield
+
+
+def is_remote(column: TokenColumn) -> bool:
+    """Whether values of a column lie in object storage."""
+    return is_mirrored(column.addresses.values)
+
+
+@contextmanager
+def held_lists(chunks: Sequence[pa.Array]) -> Iterator[None]:
+    """Hold the values of list arrays in memory until the end of the block; raises as `held_spans`."""
+    if not in_use():
+        yield
+        return
+    starts, lengths = [], []
+    for chunk in chunks:
+        values, buffer = chunk.values, chunk.buffers()[-1]
+        if buffer is None or not len(chunk):
+            continue
+        if pa.types.is_fixed_size_list(chunk.type):
+            first, last = (number * chunk.type.list_size for number in (chunk.offset, chunk.offset + len(chunk)))
+        else:
+            first, last = (chunk.offsets[at].as_py() for at in (0, -1))
+        bits = values.type.bit_width
+        begin, end = (values.offset + first) * bits // 8, -(-(values.offset + last) * bits // 8)
+        starts.append(buffer.address + begin)
+        lengths.append(end - begin)
+    with held(np.array(starts, np.int64), np.array(lengths, np.int64)):
+        yield
