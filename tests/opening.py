@@ -1,15 +1,9 @@
 """Open single sources, without a pack."""
 
-from packer.sources import text_source
-from packer.sources.find_source import find_source
-from packer.sources.tokenized_source import open_tokens
+from packer.options import PackOptions
+from packer.sources.open_sources import open_with
 
 
-def open_source(source, *, split=None, **options):
-    """Open a source of tokens."""
-    return open_tokens(find_source(source, split), **options)
-
-
-def open_text(source, options, **others):
-    """Open a source of text."""
-    return text_source.open_text(find_source(source, None), options, **others)
+def open_source(source, *, pairs=False, **options):
+    """Open a source of tokens, or of text with a tokenizer, by options of a pack."""
+    return open_with(source, PackOptions(max_len=512, pairs=pairs, long="drop" if pairs else "split", **options))

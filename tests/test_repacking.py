@@ -163,7 +163,7 @@ def kept_values(folder: Path, documents: int) -> list:
 def test_documents_are_joined_with_their_columns(packed):
     """By value, for a reader: what a source of packed rows yields is what was packed."""
     made = made_columns()
-    (table,) = open_source(packed, keep=["url"], keep_tokens=["reward"]).tables()
+    (table,) = open_source(packed, keep=("url",), keep_tokens=("reward",)).tables()
     for document, tokens in enumerate(made["input_ids"]):
         assert table.input_ids.list_at(document).to_pylist() == tokens
         labels = made["labels"][document]

@@ -87,7 +87,7 @@ def test_compressed_tokens_are_decoded_although_a_kept_column_has_no_bytes_to_co
         tmp_path / "a.arrow", table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
     ) as file:
         file.write_table(table)
-    source = open_source(tmp_path / "a.arrow", keep=["note"])
+    source = open_source(tmp_path / "a.arrow", keep=("note",))
     assert not source.mapped
     assert read_whole(spill_source(source, tmp_path / "spill"))[0] == table["input_ids"].to_pylist()
 

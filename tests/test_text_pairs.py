@@ -19,7 +19,7 @@ from packer.options import PackOptions
 from packer.pipeline import collect_figures
 from packer.text import Encoder, TextOptions, recognize_pairs
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
-from tests.opening import open_source, open_text
+from tests.opening import open_source
 from tests.test_from_text import documents_of, shards, write_formats
 from tests.test_from_text import small as small  # a fixture
 from tests.writing import write_lines
@@ -108,7 +108,7 @@ def pack(source, out, tokenizer, **others):
 def read(source, tokenizer, **others):
     """Return the tokens and labels of every document of text pairs, as they are read."""
     found = []
-    for table in open_text(source, TextOptions(tokenizer=tokenizer, **others), pairs=True).tables():
+    for table in open_source(source, pairs=True, tokenizer=tokenizer, **others).tables():
         for number in range(len(table.lengths)):
             found.append([column.list_at(number).to_pylist() for column in (table.input_ids, table.labels)])
     return found
@@ -243,7 +243,7 @@ def test_messages_without_loss_stay_without_loss(tmp_path, tokenizer):
 
 def test_without_loss_masks_pairs_need_no_prompt(tmp_path, tokenizer):
     source = write_lines(tmp_path / "pairs.jsonl", [{"chosen": "quick fox", "rejected": "brown dogs"}])
-    opened = open_text(source, TextOptions(tokenizer=tokenizer, train_on="all"), pairs=True)
+    opened = open_source(source, pairs=True, tokenizer=tokenizer, train_on="all")
     assert not opened.has_labels
     assert sum(len(table.lengths) for table in opened.tables()) == 2
     manifest = pack(source, tmp_path / "out", tokenizer, train_on="all")

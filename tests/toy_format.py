@@ -34,8 +34,8 @@ class NumberLines(Reader):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         yield self.path.read_bytes().removeprefix(NUMBERS), self.file.bytes
 
-    def records(self, block: bytes, columns: Sequence[str], rejected=None) -> list[dict[str, Any]]:
-        return [{"text": line.decode()} for line in block.splitlines()]
+    def records(self, block: bytes, columns: Sequence[str]):
+        return [{"text": line.decode()} for line in block.splitlines()], {}
 
     def lists(self, columns: Columns, *, has_labels: bool, skips: bool):
         def decode(block: tuple[bytes, int]) -> Batch:

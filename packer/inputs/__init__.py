@@ -32,6 +32,5 @@ What is decoded:
 Columns, and the steps that check them:
 
     column_types.py      names and types, in each file and across files; which type holds the values of two
-    list_checks.py       lists of tokens, labels and masks: lengths, nulls, values
-    mask_columns.py      masks: padding is stripped, labels are set
+    list_checks.py       lists of tokens, labels and masks: lengths, nulls, values; masks are applied
 """

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import as_plain, require_kept
+from packer.inputs.column_types import as_plain, infer, require_kept
 from packer.inputs.decode_pool import DecodePool, pool_or_new
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Batch, Columns, DecodedSize, Input, InputFile, Places, RecordPlaces, SourceFile
-from packer.inputs.list_checks import check_lists
+from packer.inputs.list_checks import Faults, check_lists
 from packer.stores import AnyPath, RemotePath
 
 log = logging.getLogger(__name__)
@@ -131,20 +131,8 @@ class Reader(InputFile, Protocol):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Block, int]]:
         """Yield blocks of records with at least these columns, each with the bytes of the file up to its end."""
 
-    def records(
-        self, block: Block, columns: Sequence[str], rejected: list[DocumentError] | None = None
-    ) -> BlockRecords:
-        """Decode a block.
-
-        Args:
-            block: one of `blocks`.
-            columns: columns to decode.
-            rejected: list to which the error for every record that is not valid is added, in order; such a record has
-                no fields. None to raise the first error.
-
-        Raises:
-            DocumentError: a record is not valid; with its index in the block.
-        """
+    def records(self, block: Block, columns: Sequence[str]) -> tuple[BlockRecords, Faults]:
+        """Decode columns of a block; also return the errors for records that are not valid, which have no fields."""
 
     def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
         """Return a function that decodes blocks of token lists in one pass over the file.
@@ -172,14 +160,12 @@ class TableReader(Reader, Protocol):
         """Check that each of these columns exists exactly once and has a type that can be kept."""
         require_kept(self.fields, columns, self.file.name)
 
-    def records(
-        self, block: pa.RecordBatch, columns: Sequence[str], rejected: list[DocumentError] | None = None
-    ) -> pa.RecordBatch:
+    def records(self, block: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Faults]:
         """Return the record batch, with missing columns added as nulls: of two files of chats, one may have tools."""
         for column in columns:
             if column not in block.schema.names:
                 block = block.append_column(column, pa.nulls(len(block)))
-        return block
+        return block, {}
 
     def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
         """Return a function that takes the columns of a record batch."""
@@ -204,11 +190,11 @@ def decompressed(path: AnyPath, file: pa.NativeFile) -> pa.NativeFile:
     return pa.CompressedInputStream(file, codec) if codec else file
 
 
-def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:
-    """Add an error to a list, or raise it if there is no list."""
-    if rejected is None:
-        raise fault
-    rejected.append(fault)
+def values_of_column(records: BlockRecords, column: str) -> pa.Array:
+    """Return the values of a column that is kept; a DocumentError if no type holds all of them."""
+    if isinstance(records, pa.RecordBatch):
+        return as_plain(records.column(column))
+    return infer([record.get(column) for record in records], column)
 
 
 def rows_per_block(file: SourceFile, rows: int, size: int | None = None, most: int = ROWS) -> int:

@@ -17,7 +17,7 @@ from packer.inputs import format_reader
 from packer.inputs.column_types import check_per_token, holds_numbers, infer, join, require_column
 from packer.inputs.document_errors import DocumentError, reading
 from packer.inputs.documents import Batch, Columns, Places, RowPlaces, SourceFile
-from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists, reject
+from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists
 from packer.inputs.json_lists import count_lines, parse_lines
 from packer.inputs.line_blocks import (
     array_blocks,
@@ -29,8 +29,10 @@ from packer.inputs.line_blocks import (
     lines_before,
     next_line,
     read_record,
+    read_records,
     spellings,
 )
+from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
 
 _BLOCK = 1 << 22  # bytes of token lists parsed at once, in over ten times the memory; a longer line extends it
@@ -118,18 +120,9 @@ class JsonFile(Reader):
             else:
                 yield from line_blocks(self.path, self.block, self.start, self.stop)
 
-    def records(
-        self, block: bytes, columns: Sequence[str], rejected: list[DocumentError] | None = None
-    ) -> list[dict[str, object]]:
+    def records(self, block: bytes, columns: Sequence[str]) -> tuple[list[dict[str, object]], Faults]:
         """Parse every line that is not blank."""
-        records: list[dict[str, object]] = []
-        for line in filled_lines(block):
-            try:
-                records.append(read_record(line))
-            except DocumentError as fault:
-                reject(fault.at(len(records)), rejected)
-                records.append({})
-        return records
+        return read_records(filled_lines(block))
 
     def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
         """Return a function that parses the lists of a block."""

@@ -17,8 +17,8 @@ from packer.arrow import compute as pc
 from packer.inputs.column_types import infer, require_lists, shown
 from packer.inputs.document_errors import LONGEST, DocumentError, value_message
 from packer.inputs.documents import MASKS, Batch, Columns
-from packer.inputs.line_blocks import filled_lines, read_record, spellings
-from packer.inputs.list_checks import Faults, leave_out, list_faults
+from packer.inputs.line_blocks import filled_lines, read_record, read_records, spellings
+from packer.inputs.list_checks import leave_out, list_faults
 from packer.system_errors import shortage
 
 _NEWLINE, _BRACE = b"\n{"
@@ -155,25 +155,20 @@ def _refuse_masks(block: bytes, columns: Columns) -> None:
 
 def _parse_each(lines: list[bytes], columns: Columns, *, has_labels: bool, skips: bool) -> Batch:
     """Parse lines one by one; see `parse_lines`."""
-    faults = Faults()
-    records: list[dict[str, object]] = []
-    tokens = (columns.input_ids, columns.labels)
-    for row, line in enumerate(lines):
-        record = dict[str, object]()
+    records, faults = read_records(lines)
+    for row, record in enumerate(records):
+        if row in faults:
+            continue
         try:
-            parsed = read_record(line)
-            _check_record(parsed, columns, has_labels=has_labels)
-            record = {name: parsed.get(name) for name in (*tokens, *columns.extra)}
+            _check_record(record, columns, has_labels=has_labels)
         except DocumentError as fault:
-            faults[row] = fault.at(row)
-            if not skips:
-                break  # only an earlier line can have the first fault
-        records.append(record)
-    in_lists = {*tokens, *columns.per_token}  # which are empty where a line cannot be used
-    values = {
-        name: [record.get(name, [] if name in in_lists else None) for record in records]
-        for name in (*tokens, *columns.extra)
-    }
+            records[row], faults[row] = {}, fault.at(row)
+    if faults and not skips:
+        records = records[: min(faults)]  # only an earlier line can have the first fault
+    tokens = (columns.input_ids, columns.labels)
+    values = {name: [record.get(name) for record in records] for name in (*tokens, *columns.extra)}
+    for name in (*tokens, *columns.per_token):
+        values[name] = [[] if row in faults else value for row, value in enumerate(values[name])]
     extra = {name: infer(values[name], name) for name in columns.extra}
     extra |= {name: require_lists(extra[name], name) for name in columns.per_token}
     lists = {name: pa.array(values[name], _LIST) for name in tokens[: 1 + has_labels]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -17,6 +17,7 @@ from packer.errors import SourceError
 from packer.inputs import document_errors
 from packer.inputs.document_errors import DocumentError, reading, too_long
 from packer.inputs.format_reader import decompressed, open_stream
+from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
 
 MOST_BLANK = 1 << 28
@@ -218,6 +219,18 @@ def read_record(line: bytes) -> dict[str, object]:
         message = f"{what} where an object is expected; write one object per line (jq -c '.[]' unrolls an array)"
         raise DocumentError(0, message, reason="unreadable")
     return record
+
+
+def read_records(lines: Iterable[bytes]) -> tuple[list[dict[str, object]], Faults]:
+    """Parse the objects on lines; an invalid line has no fields, and an error."""
+    records, faults = list[dict[str, object]](), Faults()
+    for row, line in enumerate(lines):
+        try:
+            records.append(read_record(line))
+        except DocumentError as fault:
+            faults[row] = fault.at(row)
+            records.append({})
+    return records, faults
 
 
 def _unique_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:

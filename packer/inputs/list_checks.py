@@ -1,19 +1,21 @@
 """One check of the lists of documents: it finds nulls, unequal lengths, and values that are no tokens, labels or masks.
 
 `document_lengths` is its part that every pass over a source needs. `check_lists` raises the first fault, or rejects the
-documents that have one (`--on-error skip`).
+documents that have one (`--on-error skip`). `apply_masks` strips padding, and sets labels to -100, by checked masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, is_numeric
+from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
+from packer.arrow import compute as pc
+from packer.column_names import NO_LOSS
 from packer.facts import Reason
 from packer.gather import list_lengths
 from packer.inputs.decode_pool import DecodePool
@@ -233,6 +235,40 @@ def attended_places(
     """Return (first, last, places): document i has the tokens places[first[i]:last[i]] that are not padding."""
     ends, places = np.cumsum(lengths), np.flatnonzero(attended)
     return np.searchsorted(places, ends - lengths), np.searchsorted(places, ends), places
+
+
+def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_labels: bool) -> Batch:
+    """Strip padding, and set labels to -100 where a mask is 0, in a batch of one chunk without faults.
+
+    The masks are removed. With `has_labels`, labels are made of the tokens if there are none.
+    """
+    tokens = batch.input_ids[0]
+    values, lengths, labels = values_of(tokens), list_lengths(tokens), None
+    if has_labels:
+        labels = values_of(batch.labels[0]) if batch.labels is not None else values
+        if not pa.types.is_signed_integer(labels.type) or labels.type.bit_width < 32:
+            labels = labels.cast(pa.int64())
+        for name in (name for name in masks if name != ATTENTION):
+            mask = as_arrow(mask_values(batch.extra[name][0]))
+            labels = pc.if_else(mask, labels, as_scalar(NO_LOSS, labels.type))
+    extra = {name: column for name, (column,) in batch.extra.items() if name not in masks}
+    if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION][0])).all():
+        first, last, _ = attended_places(attended, lengths)
+        lengths, keep = last - first, as_arrow(attended)
+        values = values.filter(keep)
+        labels = labels.filter(keep) if labels is not None else None
+        for name in columns.per_token:
+            if name in extra:
+                extra[name] = _large_lists(values_of(extra[name]).filter(keep), lengths)
+    return batch._replace(
+        input_ids=[_large_lists(values, lengths)],
+        labels=None if labels is None else [_large_lists(labels, lengths)],
+        extra={name: [column] for name, column in extra.items()},
+    )
+
+
+def _large_lists(values: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
+    return as_lists(values, lengths, pa.large_list(values.type))
 
 
 def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32]) -> None:

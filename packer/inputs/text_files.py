@@ -12,7 +12,8 @@ from packer.errors import PackerError, SourceError
 from packer.inputs import document_errors, format_reader
 from packer.inputs.document_errors import DocumentError, reading, too_long
 from packer.inputs.documents import SourceFile
-from packer.inputs.format_reader import ROWS, Reader, decompressed, open_stream, reject
+from packer.inputs.format_reader import ROWS, Reader, decompressed, open_stream
+from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
 
 COLUMN = "text"
@@ -76,16 +77,10 @@ class CsvFile(Reader):
             for record in _records(text, self.file.name):
                 yield record, file.tell()
 
-    def records(
-        self, block: list[_Record], columns: Sequence[str], rejected: list[DocumentError] | None = None
-    ) -> list[dict[str, str]]:
+    def records(self, block: list[_Record], columns: Sequence[str]) -> tuple[list[dict[str, str]], Faults]:
         """Return the records, which are parsed already."""
-        records: list[dict[str, str]] = []
-        for row, record in enumerate(block):
-            if isinstance(record, DocumentError):
-                reject(record.at(row), rejected)
-            records.append({} if isinstance(record, DocumentError) else record)
-        return records
+        faults = {row: record.at(row) for row, record in enumerate(block) if isinstance(record, DocumentError)}
+        return [{} if isinstance(record, DocumentError) else record for record in block], faults
 
     def samples(self, having: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
         """Yield the valid records."""
@@ -119,16 +114,13 @@ class PlainText(Reader):
         with reading(self.file.name), open_stream(self.path) as file:
             yield decompressed(self.path, file).read(), self.file.bytes
 
-    def records(
-        self, block: bytes, columns: Sequence[str], rejected: list[DocumentError] | None = None
-    ) -> list[dict[str, str]]:
+    def records(self, block: bytes, columns: Sequence[str]) -> tuple[list[dict[str, str]], Faults]:
         """Decode the content, without a byte order mark."""
         try:
-            return [{COLUMN: block.decode("utf-8-sig")}]
+            return [{COLUMN: block.decode("utf-8-sig")}], {}
         except UnicodeDecodeError as error:
             message = f"invalid UTF-8 at byte {error.start}; write the file as UTF-8"
-            reject(DocumentError(0, message, reason="unreadable"), rejected)
-            return [{}]
+            return [{}], {0: DocumentError(0, message, reason="unreadable")}
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that no other column is asked for."""

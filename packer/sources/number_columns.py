@@ -22,10 +22,10 @@ from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
 from packer.inputs.arrow_files import decoded_again
-from packer.inputs.column_types import as_plain, cast_to_common_type, check_types, infer, plain_type, shown
+from packer.inputs.column_types import cast_to_common_type, check_types, plain_type, shown
 from packer.inputs.document_errors import LONGEST, DocumentError, reading
 from packer.inputs.documents import Batch, Columns, Input, SourceFile
-from packer.inputs.format_reader import DecodedInput, Reader
+from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
 from packer.inputs.formats import require_regular
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import leave_out
@@ -131,13 +131,12 @@ def _batches(reader: Reader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Arr
     """Yield the wanted columns of the records of a file, block by block."""
     for block, _ in reader.blocks(wanted):
         try:
-            records = reader.records(block, wanted)
-            if isinstance(records, pa.RecordBatch):
-                yield {name: as_plain(records.column(name)) for name in wanted}
-                continue
-            if not isinstance(reader, CsvFile):  # whose values are strings
+            records, faults = reader.records(block, wanted)
+            if faults:
+                raise faults[min(faults)]
+            if not isinstance(records, pa.RecordBatch) and not isinstance(reader, CsvFile):  # whose values are strings
                 _check_lengths([record.get(wanted[0]) for record in records], wanted[0])
-            yield {name: infer([record.get(name) for record in records], name) for name in wanted}
+            yield {name: values_of_column(records, name) for name in wanted}
         except pa.ArrowException as error:
             raise SourceError(f"{reader.file.name}: {str(error).splitlines()[0]}") from error
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from packer.errors import PackerError
-from packer.inputs.documents import TURN_STARTS
+from packer.inputs.hugging_face import Found
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.plan.segments import kept_lengths_of
 from packer.sources.corpus import Corpus, Recipe, distinct_names
 from packer.sources.find_source import column_names, find_source
+from packer.sources.number_columns import is_array_file, open_array, open_lengths, with_numbers
 from packer.sources.source import Source
 from packer.sources.tokenized_source import open_tokens
 from packer.stores import any_path, is_remote
@@ -86,65 +87,29 @@ def open_with(source: SourceLike, options: PackOptions, *, turns_of_chats: bool 
     (`mixed`), a source that has tokens is read as tokens even with a tokenizer, and options for text apply to the
     sources that they fit.
     """
-    opened = _opened(source, options, turns_of_chats=turns_of_chats, mixed=mixed)
-    if not options.limit:
-        return opened
-    from packer.sources.number_columns import with_numbers
+    if options.lengths_column is not None and is_array_file(source):
+        opened = open_array(any_path(str(source)), options.value_columns)
+    elif options.lengths_column is not None:
+        opened = open_lengths(find_source(source, options.split), options.lengths_column, options.value_columns)
+    else:
+        opened = _documents(find_source(source, options.split), options, turns_of_chats=turns_of_chats, mixed=mixed)
+    return with_numbers(opened, tuple(options.limits)) if options.limit else opened
 
-    return with_numbers(opened, tuple(options.limits))
 
+def _documents(found: Found, options: PackOptions, *, turns_of_chats: bool, mixed: bool) -> Source:
+    if options.tokenizer is None:
+        return open_tokens(found, options)
+    from packer.sources.text_source import open_text
+    from packer.text.text_columns import names_in
 
-def _opened(source: SourceLike, options: PackOptions, *, turns_of_chats: bool, mixed: bool) -> Source:
-    keep, skips = options.value_columns, options.on_error == "skip"
-    if options.lengths_column is not None:
-        from packer.sources.number_columns import is_array_file, open_array, open_lengths
-
-        if is_array_file(source):
-            return open_array(any_path(str(source)), keep)
-        return open_lengths(find_source(source, options.split), options.lengths_column, keep)
-    found = find_source(source, options.split)
-    text_column, is_text = options.text_column, options.tokenizer is not None
-    if mixed and is_text:
-        from packer.text.text_columns import names_in
-
-        names = column_names(found, options.input_column if skips else None)
+    text_column = options.text_column
+    if mixed:
+        names = column_names(found, options.input_column if options.on_error == "skip" else None)
         if not set(names_in(text_column)) <= set(names):
             text_column = None
-        is_text = text_column is not None or options.input_column not in names
-    if options.tokenizer is None or not is_text:
-        return open_tokens(
-            found,
-            input_column=options.input_column,
-            labels_column=options.labels_column,
-            keep=keep,
-            keep_tokens=options.keep_tokens,
-            turns=options.split_at == "turns",
-            pairs=options.pairs,
-            skips=skips,
-        )
-    from packer.sources.text_source import open_text
-    from packer.text import TextOptions
-
-    text = TextOptions(
-        tokenizer=options.tokenizer,
-        train_on=options.train_on,
-        chat_template=options.chat_template,
-        eos=options.eos,
-        mixed=mixed,
-    )
-    at_turns = options.split_at == "turns"
-    opened = open_text(
-        found,
-        text,
-        text_column=text_column,
-        keep=keep,
-        turns=at_turns or turns_of_chats,
-        pairs=options.pairs,
-        skips=skips,
-    )
-    if at_turns and TURN_STARTS not in opened.columns.extra:
-        raise PackerError(f"--split-at is turns, and {opened.name} holds texts, not chats: leave it out")
-    return opened
+        if text_column is None and options.input_column in names:
+            return open_tokens(found, options)
+    return open_text(found, options, text_column=text_column, turns_of_chats=turns_of_chats, mixed=mixed)
 
 
 def _refuse_twice(sources: Sequence[SourceLike]) -> None:

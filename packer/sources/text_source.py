@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -15,13 +15,14 @@ import xxhash
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.inputs.arrow_files import ArrowReader
-from packer.inputs.column_types import as_plain, check_types, infer, refuse_twins
+from packer.inputs.column_types import check_types, refuse_twins
 from packer.inputs.decoded_streams import COLUMNS
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import TURN_STARTS, Batch, Tokenized
-from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
+from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, values_of_column
 from packer.inputs.hugging_face import Found, select_records
-from packer.inputs.list_checks import rejection
+from packer.inputs.list_checks import Faults, rejection
+from packer.options import PackOptions
 from packer.sources.find_source import for_each_file, refuse_packed
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, each_twice
 from packer.sources.source import Source
@@ -37,14 +38,7 @@ _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable
 
 
 def open_text(
-    found: Found,
-    options: TextOptions,
-    *,
-    text_column: str | None = None,
-    keep: Sequence[str] = (),
-    turns: bool = False,
-    pairs: bool = False,
-    skips: bool = False,
+    found: Found, options: PackOptions, *, text_column: str | None, turns_of_chats: bool, mixed: bool
 ) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
 
@@ -53,10 +47,11 @@ def open_text(
     pairs, of which each makes two documents, are read from `chosen`, `rejected` and, if it exists, `prompt`, or those
     it names.
 
-    Columns to keep have a value for each document. With `turns`, so has the column "turn_starts", with the tokens at
-    which turns of chats begin. With `skips`, records that cannot be used are rejected, with an empty document in the
-    place of each.
+    Columns to keep have a value for each document. If documents are split at turns, or with `turns_of_chats`, so has
+    the column "turn_starts", with the tokens at which turns of chats begin. In a mixture (`mixed`), the default of
+    `train_on` applies to sources that it does not fit.
     """
+    keep, pairs, skips = options.value_columns, options.pairs, options.on_error == "skip"
     refuse_masks(keep)
     written = next((name for name in keep if name == TURN_STARTS or (pairs and name in COLUMNS_OF_PAIRS)), None)
     if written is not None:
@@ -64,8 +59,19 @@ def open_text(
     refuse_packed(found)
     readers = _readers(found)
     records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
-    turns = turns and records.conversational and not pairs
-    encoder = Encoder(options, records, turns=turns)
+    at_turns = options.split_at == "turns"
+    turns = (at_turns or turns_of_chats) and records.conversational and not pairs
+    if at_turns and not turns:
+        raise PackerError(f"--split-at is turns, and {found.name} holds texts, not chats: leave it out")
+    assert options.tokenizer is not None
+    text = TextOptions(
+        tokenizer=options.tokenizer,
+        train_on=options.train_on,
+        chat_template=options.chat_template,
+        eos=options.eos,
+        mixed=mixed,
+    )
+    encoder = Encoder(text, records, turns=turns)
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
@@ -73,12 +79,23 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint, encoder=encoder)
     for reader in readers:
         reader.require(keep)
-    inputs = tuple(decoded_text(reader, encoder, tuple(keep), skips=skips) for reader in readers)
+    inputs = tuple(
+        DecodedInput(
+            reader=reader,
+            needed=tuple(dict.fromkeys((*encoder.records.needed, *keep))),
+            kept=keep,
+            start=partial(TextDecoder, encoder, keep, skips),
+            is_slow=True,
+            has_labels=encoder.has_labels,
+            documents_per_record=encoder.documents_per_record,
+        )
+        for reader in readers
+    )
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
     return Source(
         name=found.name,
         inputs=inputs,
-        columns=(CHOSEN if pairs else COLUMNS)._replace(extra=(*keep, TURN_STARTS) if turns else tuple(keep)),
+        columns=(CHOSEN if pairs else COLUMNS)._replace(extra=(*keep, TURN_STARTS) if turns else keep),
         tokenized=tokenized,
         pad_id=encoder.pad_id,
         skips=skips,
@@ -130,7 +147,7 @@ def _refuse_json(reader: Reader, records: Records) -> None:
     held: list[str] = []
     with contextlib.suppress(SourceError, DocumentError, UnicodeDecodeError):  # which are raised when all is read
         for block, _ in islice(reader.blocks(names), 1):
-            found = reader.records(block, names, [])
+            found, _ = reader.records(block, names)
             values = {name: [value for value in column_values(found, name) if value is not None] for name in names}
             held = [name for name in names if values[name] and all(map(holds_messages, values[name]))]
     if held:
@@ -188,25 +205,12 @@ def _shown(records: Records) -> str:
     return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"
 
 
-def decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, skips: bool) -> DecodedInput:
-    """Return the texts of a reader as an input, which tokenizes them each time it is read.
+@dataclass(frozen=True, slots=True)
+class TextDecoder:
+    """Tokenizes the blocks of a reader.
 
     With `skips`, records that cannot be used are rejected, with an empty document in the place of each.
     """
-    return DecodedInput(
-        reader=reader,
-        needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
-        kept=kept,
-        start=partial(TextDecoder, encoder, kept, skips),
-        is_slow=True,
-        has_labels=encoder.has_labels,
-        documents_per_record=encoder.documents_per_record,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TextDecoder:
-    """Tokenizes the blocks of a reader."""
 
     encoder: Encoder
     kept: tuple[str, ...]
@@ -221,18 +225,17 @@ class TextDecoder:
             raise fault.at(self.encoder.documents_per_record * fault.row) from None
 
     def _decoded(self, content: object, done: int) -> Batch:
-        needed, each = (*self.encoder.records.needed, *self.kept), self.encoder.documents_per_record
-        faults: Mapping[int, DocumentError] = {}
+        each = self.encoder.documents_per_record
+        records, faults = self.reader.records(content, (*self.encoder.records.needed, *self.kept))
         try:
-            records = self.reader.records(content, needed)
+            if faults:
+                raise faults[min(faults)]
             encoded = self.encoder.encode(records)
             extra = {column: values_of_column(records, column) for column in self.kept}
         except (DocumentError, TextError, UnicodeDecodeError) as error:
             if not self.skips:
                 raise document_error(error) from None
-            unread: list[DocumentError] = []
-            records = self.reader.records(content, needed, unread)
-            encoded, extra, faults = _encode_usable(self.encoder, records, self.kept, unread)
+            encoded, extra = self._encode_usable(records, faults)
         if each > 1:
             extra = {name: each_twice(values) for name, values in extra.items()}
         if encoded.turn_starts is not None:
@@ -248,33 +251,40 @@ class TextDecoder:
             lines=self.reader.lines_of(content) if self.skips else None,
         )
 
+    def _encode_usable(self, records: BlockRecords, faults: Faults) -> tuple[Encoded, dict[str, pa.Array]]:
+        """Encode records and kept columns one by one, with empty documents instead of those that cannot be used.
 
-def _encode_usable(
-    encoder: Encoder, records: BlockRecords, kept: Sequence[str], faults: Sequence[DocumentError]
-) -> tuple[Encoded, dict[str, pa.Array], Mapping[int, DocumentError]]:
-    """Encode records, with empty documents instead of every record that cannot be used; also return their errors.
-
-    The indices of `faults`, the errors for records that could not be decoded, count from the first record. A
-    DocumentError is raised if no type holds all values of a kept column.
-    """
-    rejected = {fault.row: fault for fault in faults}
-    parts: list[Encoded | None] = []
-    for row in range(len(records)):
-        part: Encoded | None = None
-        if row not in rejected:
+        Their errors are added to `faults`, which has those of records that could not be decoded. A DocumentError is
+        raised if no type holds all values of a kept column.
+        """
+        encoder = self.encoder
+        empty = pa.array([[]] * encoder.documents_per_record, pa.list_(pa.int32()))
+        parts = [
+            Encoded(
+                input_ids=empty,
+                labels=empty if encoder.has_labels else None,
+                turn_starts=empty if encoder.has_turns else None,
+                straddling=0,
+                untrained=0,
+            )
+        ] * len(records)
+        for row in range(len(records)):
+            if row in faults:
+                continue
             one = records.slice(row, 1) if isinstance(records, pa.RecordBatch) else records[row : row + 1]
             try:
-                part = encoder.encode(one, row)
-                for column in kept:
+                encoded = encoder.encode(one, row)
+                for column in self.kept:
                     values_of_column(one, column)
+                parts[row] = encoded
             except (DocumentError, TextError, UnicodeDecodeError) as error:
-                fault = document_error(error)
-                if fault.reason is None:
-                    raise fault.at(row) from None
-                rejected[row], part = fault, None
-        parts.append(part)
-    extra = {column: _kept_values(records, column, rejected) for column in kept}
-    return _joined(encoder, parts), extra, rejected
+                faults[row] = document_error(error)
+                if faults[row].reason is None:
+                    raise faults[row].at(row) from None
+        if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
+            records = [{} if row in faults else record for row, record in enumerate(records)]
+        extra = {column: values_of_column(records, column) for column in self.kept}
+        return join_encoded(parts, has_labels=encoder.has_labels, has_turns=encoder.has_turns), extra
 
 
 def document_error(error: DocumentError | TextError | UnicodeDecodeError) -> DocumentError:
@@ -284,31 +294,3 @@ def document_error(error: DocumentError | TextError | UnicodeDecodeError) -> Doc
     if isinstance(error, UnicodeDecodeError):
         return DocumentError(0, f"invalid UTF-8 at byte {error.start} of a text", reason="invalid_text")
     return DocumentError(error.row, error.message, reason=error.reason, listed=error.listed)
-
-
-def values_of_column(records: BlockRecords, column: str) -> pa.Array:
-    """Return the values of a kept column; a DocumentError if no type holds all of them."""
-    if isinstance(records, pa.RecordBatch):
-        return as_plain(records.column(column))
-    return infer([record.get(column) for record in records], column)
-
-
-def _kept_values(records: BlockRecords, column: str, rejected: Mapping[int, DocumentError]) -> pa.Array:
-    """Return the values of a kept column, null for rejected records whose values may have any type."""
-    if isinstance(records, pa.RecordBatch):
-        return values_of_column(records, column)
-    return infer([None if row in rejected else record.get(column) for row, record in enumerate(records)], column)
-
-
-def _joined(encoder: Encoder, parts: Sequence[Encoded | None]) -> Encoded:
-    """Join the documents of records; those of None are empty."""
-    empty = pa.array([[]] * encoder.documents_per_record, pa.list_(pa.int32()))
-    nothing = Encoded(
-        input_ids=empty,
-        labels=empty if encoder.has_labels else None,
-        turn_starts=empty if encoder.has_turns else None,
-        straddling=0,
-        untrained=0,
-    )
-    documents = [nothing if part is None else part for part in parts]
-    return join_encoded(documents, has_labels=encoder.has_labels, has_turns=encoder.has_turns)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.gather import held_lists, list_lengths
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
-from packer.inputs.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile
+from packer.inputs.document_errors import reading
+from packer.inputs.documents import ATTENTION, MASKS, TURN_STARTS, Columns, Input, SourceFile
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.hugging_face import Found
-from packer.inputs.mask_columns import checked_lists, with_masks
+from packer.inputs.list_checks import apply_masks, mask_values
 from packer.inputs.token_tables import MappedLists, TableInMemory
+from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_manifest
@@ -26,44 +30,35 @@ from packer.sources.packed_documents import PackedDocuments, PackedRows
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired, sides_in_turn
 from packer.sources.source import Source
 
+_LARGE = 1 << 30  # bytes, which take seconds to read
+
 log = logging.getLogger(__name__)
 
 
-def open_tokens(
-    found: Found,
-    *,
-    input_column: str = "input_ids",
-    labels_column: str = "labels",
-    keep: Sequence[str] = (),
-    keep_tokens: Sequence[str] = (),
-    turns: bool = False,
-    pairs: bool = False,
-    skips: bool = False,
-) -> Source:
+def open_tokens(found: Found, options: PackOptions) -> Source:
     """Open a tokenized or packed dataset: find its columns, without reading the documents.
 
-    Only a labels column named "labels" may be missing. Columns to keep have a value for each document or, in
-    `keep_tokens`, for each token. With `turns`, the column "turn_starts", with the tokens at which turns of chats
-    begin, is kept, too.
+    Only a labels column named "labels" may be missing. If documents are split at turns, the column "turn_starts", with
+    the tokens at which turns of chats begin, is kept, too.
 
     Preference pairs are read from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
-    `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart. With
-    `skips`, documents that cannot be used are rejected, with an empty one in the place of each; mapped files are then
-    read once to find them.
+    `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart. If
+    documents that cannot be used are rejected, mapped files are read once to find them.
     """
-    refuse_masks((*keep, *keep_tokens))
-    if pairs:
-        chosen, rejected = (side._replace(extra=tuple(keep)) for side in (CHOSEN, REJECTED))
+    keep, per_token, skips = options.value_columns, options.keep_tokens, options.on_error == "skip"
+    refuse_masks((*keep, *per_token))
+    if options.pairs:
+        chosen, rejected = (side._replace(extra=keep) for side in (CHOSEN, REJECTED))
         if found.packed is not None:
             return _open_packed(found.packed, chosen, pairs=True)
         return _paired(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips))
-    places = (TURN_STARTS,) if turns and TURN_STARTS not in keep else ()
-    columns = Columns(input_column, labels_column, (*keep, *keep_tokens, *places), tuple(keep_tokens))
+    places = (TURN_STARTS,) if options.split_at == "turns" and TURN_STARTS not in keep else ()
+    columns = Columns(options.input_column, options.labels_column, (*keep, *per_token, *places), per_token)
     if found.packed is not None:
         return _open_packed(found.packed, columns, pairs=False)
     opened = _opened(found, columns, skips=skips)
-    if labels_column != "labels" and not opened.has_labels:
-        raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that exists")
+    if columns.labels != "labels" and not opened.has_labels:
+        raise PackerError(f"{opened.name}: no labels column '{columns.labels}'; name one that exists")
     return opened
 
 
@@ -80,16 +75,20 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
         raise PackerError(
             f"{found.name} holds packed rows, not documents: give the folder of the packed dataset, with its {MANIFEST}"
         )
-    read = with_masks(columns, names)
+    masks = tuple(name for name in MASKS if name in names)
+    read = _with(columns, masks)
     if found.table is not None:
         opened: list[Input] = [_open_table(found, read)]
     else:
         opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read, skips=skips), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
-    inputs = checked_lists(opened, columns, read, skips=skips)
-    if not found.saved:
-        _check_labels(inputs, columns)
-    chats = TURN_STARTS in names
+    inputs = _checked(opened, columns, masks, skips=skips)
+    by_labels = {input_.has_labels: input_.file.name for input_ in inputs}
+    if not found.saved and True in by_labels and False in by_labels:
+        raise SourceError(
+            f"{by_labels[True]} has a column '{columns.labels}', {by_labels[False]} has none; "
+            "give labels to all files or to none"
+        )
     return Source(
         name=found.name,
         inputs=inputs,
@@ -97,8 +96,65 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
         indices=found.indices,
         pad_id=found.pad_id,
         skips=skips,
-        holds_chats=chats,
+        holds_chats=TURN_STARTS in names,
     )
+
+
+def _with(columns: Columns, masks: tuple[str, ...]) -> Columns:
+    """Add masks to the columns to read."""
+    return columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
+
+
+def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...], *, skips: bool) -> tuple[Input, ...]:
+    """Return inputs whose masks are applied while they are read, and that reject documents which cannot be used.
+
+    Mapped ones stay mapped if no mask changes any of them, and no document is rejected. To find the latter, they are
+    read once.
+    """
+    mapped = [each for each in inputs if isinstance(each, MappedLists)]
+    if skips and (read_once := sum(each.file.bytes for each in mapped)) >= _LARGE:
+        log.info("reading %s once to find records that cannot be used", byte_size(read_once))
+    per_token = columns._replace(extra=columns.per_token)
+    rejecting = [each for each in mapped if skips and not _is_usable(each, _with(per_token, masks))]
+    if len(mapped) == len(inputs) and not rejecting:
+        masks = tuple(name for name in masks if not all(_masks_nothing(each, name) for each in mapped))
+    read = _with(columns, masks)
+
+    def prepared(each: Input) -> Input:
+        if isinstance(each, MappedLists):
+            is_rejecting = any(each is one for one in rejecting)
+            each = replace(each, extra=read.extra)
+            if masks or is_rejecting:
+                each = decoded_again(each, read, skips=skips)
+        if masks:
+            assert isinstance(each, DecodedInput), each
+            has_labels = each.has_labels if masks == (ATTENTION,) or each.has_labels is None else True
+            step = partial(apply_masks, columns=read, masks=masks, has_labels=bool(has_labels))
+            each = replace(each, steps=(*each.steps, step), has_labels=has_labels)
+        return each
+
+    return tuple(map(prepared, inputs))
+
+
+def _is_usable(input_: MappedLists, columns: Columns) -> bool:
+    """Whether a mapped input has no document that cannot be used."""
+    with reading(input_.file.name):
+        return not any(batch.rejected for batch in decoded_again(input_, columns, skips=True).batches())
+
+
+def _masks_nothing(input_: MappedLists, name: str) -> bool:
+    """Whether a mask is 1 at every token of a mapped input, so that it need not be applied."""
+    chunks = list(input_.chunks(name, input_.input_ids))
+    with reading(input_.file.name), held_lists([mask for mask, _ in chunks]):
+        try:
+            return all(
+                not mask.null_count
+                and mask_values(mask).all()
+                and np.array_equal(list_lengths(mask), list_lengths(tokens))
+                for mask, tokens in chunks
+            )
+        except ValueError:  # raised with its place when the lists are checked
+            return False
 
 
 def _paired(chosen: Source, rejected: Source) -> Source:
@@ -149,16 +205,6 @@ def _open_table(found: Found, columns: Columns) -> MappedLists:
         labels=columns.labels if has_labels else None,
         extra=columns.extra,
     )
-
-
-def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:
-    """Raise a SourceError if some files have labels and others have none."""
-    by_labels = {input_.has_labels: input_.file.name for input_ in inputs}
-    if True in by_labels and False in by_labels:
-        raise SourceError(
-            f"{by_labels[True]} has a column '{columns.labels}', {by_labels[False]} has none; "
-            "give labels to all files or to none"
-        )
 
 
 def _open_packed(folder: Path, columns: Columns, *, pairs: bool) -> Source:
