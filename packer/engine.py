@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
@@ -27,6 +28,8 @@ Result = TypeVar("Result")
 
 AHEAD = 3
 """Calls that are submitted per thread before their results are taken, the running one included."""
+
+_DECODED_AHEAD = 1  # results of a `DecodePool` that may wait, beyond one per worker
 
 Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
 """A task that runs in a thread of this process, called as `watched(number, raise_if_cancelled)`; see `run_tasks`."""
@@ -144,16 +147,59 @@ def each_in_threads(function: Callable[[Task], Result], items: Iterable[Task], t
     if threads == 1:
         yield from map(function, items)
         return
-    coming = iter(items)
-    with ThreadPoolExecutor(threads) as pool:
-        futures = deque(pool.submit(function, item) for item in islice(coming, AHEAD * threads))
+    with closing(DecodePool(threads)) as pool:
+        yield from pool.in_order(function, items)
+
+
+class DecodePool:
+    """A fixed number of workers, shared by threads that read files.
+
+    Every reader has one block in work. Blocks decoded ahead are limited for all readers together, so that memory
+    does not grow with their number: a single reader, as of one big compressed file, keeps all workers busy.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = ThreadPoolExecutor(workers)
+        self._ahead = threading.Semaphore(workers + _DECODED_AHEAD if workers > 1 else 0)
+
+    def close(self) -> None:
+        """Wait until the workers have finished."""
+        self._workers.shutdown()
+
+    def in_order(self, function: Callable[[Task], Result], items: Iterable[Task]) -> Generator[Result, None, None]:
+        """Yield `function(item)` for every item, in order.
+
+        Tasks are drawn in the calling thread. What `items` or `function` raises is raised after the results before it.
+        """
+        pending: deque[Future[Result]] = deque()
+        coming, more = iter(items), True
         try:
-            while futures:
-                yield result_of(futures.popleft())
-                futures.extend(pool.submit(function, item) for item in islice(coming, 1))
+            while True:
+                while more and (not pending or self._ahead.acquire(blocking=False)):
+                    try:
+                        future = self._workers.submit(function, next(coming))
+                    except StopIteration:
+                        more = False
+                        self._let_go(pending)
+                        break
+                    except Exception as error:  # raised in its turn
+                        more, future = False, Future()
+                        future.set_exception(error)
+                    pending.append(future)
+                if not pending:
+                    return
+                done = pending.popleft()
+                self._let_go(pending)
+                yield result_of(done)
         finally:
-            for future in futures:
-                future.cancel()
+            while pending:
+                pending.popleft().cancel()
+                self._let_go(pending)
+
+    def _let_go(self, pending: deque[Future[Result]]) -> None:
+        """Let another result be computed ahead, unless a reader had one alone, which is not ahead."""
+        if pending:
+            self._ahead.release()
 
 
 def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:

@@ -8,7 +8,7 @@ from datasets.data_files import get_data_patterns, resolve_pattern
 
 import packer
 from packer.errors import PackerError
-from packer.inputs.file_search import splits_of
+from packer.sources.find_source import splits_of
 from tests.chat_templates import save_tokenizer
 from tests.commands import run
 from tests.opening import open_source

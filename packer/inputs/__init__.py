@@ -5,7 +5,6 @@
 
 Files, found and opened:
 
-    file_search.py       files in a folder, by a glob, in a split, or at several paths
     hugging_face.py      files or tables of saved datasets, `datasets` objects and the Hub
     formats.py           the registry of formats; refuses pipes and devices
 
@@ -23,11 +22,6 @@ Arrow, whose lists are addressed in place and not copied:
 
     mapped_files.py      maps a file, and decodes its record batches when needed; of an object, fetches headers first
     token_tables.py      tables in memory, documents as lists in these or in mapped files, and columns of values
-
-What is decoded:
-
-    decoded_streams.py   writes the stream of a piece
-    decode_pool.py       threads that decode
 
 Columns, and the steps that check them:
 

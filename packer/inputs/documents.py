@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.engine import DecodePool
 from packer.facts import Reason, TextIdentity
-from packer.inputs.decode_pool import DecodePool
 from packer.inputs.document_errors import reading
 from packer.stores import AnyPath
 
@@ -54,6 +54,10 @@ class Columns(NamedTuple):
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
         """Return all columns to read, in order."""
         return (self.input_ids, *((self.labels,) if has_labels else ()), *self.extra)
+
+
+COLUMNS = Columns("input_ids", "labels")
+"""Columns of decoded streams, except for preference pairs; labels only if the source has them."""
 
 
 def columns_of_side(role: str, extra: tuple[str, ...] = ()) -> Columns:

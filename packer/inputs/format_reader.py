@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError
 from packer.inputs.column_types import as_plain, infer, require_kept
-from packer.inputs.decode_pool import DecodePool, pool_or_new
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import Batch, Columns, DecodedSize, Input, InputFile, Places, RecordPlaces, SourceFile
 from packer.inputs.list_checks import Faults, check_lists
@@ -45,6 +45,8 @@ LISTS = 1 << 22
 
 LIST_ROWS = 1 << 16
 """Largest number of token lists decoded at once."""
+
+_THREADS = 2  # of an input that is read alone
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """Codecs of compressed files, by the endings of their names."""
@@ -285,7 +287,8 @@ class DecodedInput(Input):
         if not self.is_slow:
             yield from self._numbered(map(documents_of, blocks))
             return
-        with pool_or_new(pool) as working, closing(working.in_order(documents_of, blocks)) as results:
+        own = closing(DecodePool(_THREADS)) if pool is None else nullcontext(pool)
+        with own as working, closing(working.in_order(documents_of, blocks)) as results:
             yield from self._numbered(results)
 
     def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:

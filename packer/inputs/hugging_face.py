@@ -18,7 +18,7 @@ from packer.inputs.arrow_files import ArrowReader, stream_batches
 from packer.inputs.column_types import check_indices
 from packer.inputs.document_errors import reading
 from packer.inputs.documents import SourceFile
-from packer.inputs.format_reader import rows_per_block
+from packer.inputs.format_reader import Reader, rows_per_block
 from packer.inputs.formats import require_regular
 from packer.inputs.token_tables import DatasetsTable, TableInMemory
 from packer.stores import AnyPath, any_path, pinned
@@ -152,17 +152,18 @@ def no_splits(what: str, split: str) -> OtherSourceError:
     return OtherSourceError(f"split {split}: {what} without splits", "leave --split out")
 
 
-def select_records(found: Found, files: Sequence[ArrowReader] = ()) -> ArrowReader:
+def select_records(found: Found, files: Sequence[Reader] = ()) -> ArrowReader:
     """Read a table in memory, or the files of a saved dataset, through its indices mapping if it has one."""
     path: AnyPath | None = None
-    parts: tuple[ArrowReader | TableInMemory, ...] = tuple(files)
+    of_files = [each for each in files if isinstance(each, ArrowReader)]
+    parts: tuple[ArrowReader | TableInMemory, ...] = tuple(of_files)
     if found.table is not None:
         table: pa.Table = found.table.table
         file, fields, rows = SourceFile(name=found.name, bytes=table.nbytes), table.schema, len(table)
         parts = (TableInMemory.of(found.table, table.column_names),)
     else:
-        file = SourceFile(name=STATE, bytes=sum(each.file.bytes for each in files))
-        path, fields, rows = any_path(found.name) / STATE, files[0].fields, sum(each.rows for each in files)
+        file = SourceFile(name=STATE, bytes=sum(each.file.bytes for each in of_files))
+        path, fields, rows = any_path(found.name) / STATE, of_files[0].fields, sum(each.rows for each in of_files)
     if found.indices is not None:
         check_indices(found.name, found.indices, rows)
         rows = len(found.indices)

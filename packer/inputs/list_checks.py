@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
+from packer.engine import DecodePool
 from packer.facts import Reason
 from packer.gather import list_lengths
-from packer.inputs.decode_pool import DecodePool
 from packer.inputs.document_errors import (
     LONGEST,
     DocumentError,
@@ -152,6 +152,11 @@ def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) ->
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(as_arrow(offsets.astype(np.int64)), values)
     return pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), values)
+
+
+def int32_lists(lists: pa.Array) -> pa.Array:
+    """Convert checked lists of tokens or labels to list<int32>."""
+    return as_lists(values_of(lists).cast(pa.int32(), safe=False), list_lengths(lists), pa.list_(pa.int32()))
 
 
 def _length_faults(batch: Batch, columns: Columns) -> Faults:

@@ -15,7 +15,7 @@ What is packed, as data:
 
 Functions of these:
 
-    decoded_pieces.py    cuts inputs into pieces, each of which becomes a stream with a note; estimates their size
+    decoded_pieces.py    cuts inputs into pieces, writes the stream, note and rejected documents of each; their size
     spill.py             decodes an open source to one whose documents are mapped
     survey.py            a pass over all sources: lengths, identity, and the documents that a mixture takes of them
     source_order.py      documents in the order of the files, for verification
@@ -25,7 +25,7 @@ How they are opened, from a path or object to a source:
 
     open_sources.py      opens a source or a mixture, with the options of a pack
     recorded_source.py   opens the source that the manifest of a packed dataset names
-    find_source.py       finds the files or the table of a source
+    find_source.py       finds the files or the table of a source: in a folder, by a glob, in a split, at several paths
     tokenized_source.py  opens tokenized and packed ones, and pairs of them
     text_source.py       opens text, which is tokenized while it is read
     number_columns.py    lengths instead of documents, and other columns of whole numbers

@@ -1,30 +1,39 @@
-"""Pieces of inputs that cannot be mapped, the decoded stream and the note of each, and their size on disk."""
+"""Pieces of inputs that cannot be mapped: their streams, notes and lists of rejected documents, and their size."""
 
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import PurePath
+from itertools import chain, groupby
+from operator import attrgetter
+from pathlib import Path, PurePath
 from typing import TypedDict, cast
 
+import pyarrow as pa
+
+from packer.engine import DecodePool
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.inputs.arrow_files import ArrowReader
-from packer.inputs.decode_pool import DecodePool
-from packer.inputs.decoded_streams import COLUMNS, atomic_write
+from packer.inputs.column_types import join_with, widen
 from packer.inputs.document_errors import DocumentError, reading, reading_copy
-from packer.inputs.documents import Columns, DecodedSize, Input
+from packer.inputs.documents import COLUMNS, Batch, Columns, DecodedSize, Input, Places, RecordPlaces, RowPlaces
+from packer.inputs.line_blocks import filled_line_numbers
+from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
-from packer.shards.files import matches
+from packer.shards.files import HashingFile, matches
 from packer.shards.manifest import checksum
 from packer.sources.corpus import Corpus
 from packer.sources.pairs import CHOSEN, tokens_of_rejected
 from packer.sources.rejections import RejectedNote
 from packer.sources.source import Source
-from packer.stores import AnyPath, each_opened_at
+from packer.stores import AnyPath, RemotePath, each_opened_at
+from packer.stores.local_files import local_copy, temporary_file
 
 _NO_NOTE = (
     FileNotFoundError,
@@ -147,6 +156,145 @@ class Piece(NotedFile):
             opened = ArrowReader.open_lists(self.path, str(self.path), columns or self.columns)
             assert isinstance(opened, MappedLists)
             return opened
+
+
+def write_stream(
+    path: AnyPath,
+    batches: Iterable[Batch],
+    columns: Columns,
+    *,
+    has_labels: bool,
+    sync: bool = False,
+) -> str:
+    """Write the checked batches of an input as a stream, which gets its name when it is complete; return its hash.
+
+    `columns` has the names in the stream. Extra columns get types that hold all of their values; a DocumentError is
+    raised for a value that no type of its column holds. Unless `sync`, the stream need not survive a crash of the
+    system.
+    """
+    kinds: dict[str, pa.DataType] = {}  # that hold the values of all batches so far
+    made = _record_batches(batches, columns, kinds, has_labels=has_labels)
+    files: list[Path] = []
+    with atomic_write(path, sync=sync) as temporary:
+        try:
+            for schema, run in groupby(made, key=attrgetter("schema")):
+                files.append(temporary.with_name(f"{temporary.name}.{len(files)}"))
+                with closing(HashingFile(files[-1])) as file:
+                    with pa.ipc.new_stream(file, schema) as writer:
+                        for batch in run:
+                            writer.write_batch(batch)
+                    digest = file.hexdigest()
+            if len(files) > 1:
+                return rewrite(files, temporary, kinds)
+            files[0].replace(temporary)
+            return digest
+        finally:
+            for part in files:
+                part.unlink(missing_ok=True)
+
+
+def _record_batches(
+    batches: Iterable[Batch], columns: Columns, kinds: dict[str, pa.DataType], *, has_labels: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield documents as record batches, an empty one if there are none; extra columns have the types of their batch.
+
+    `kinds` is updated to types that hold all of their values. A DocumentError is raised if there is none.
+    """
+    rows = 0
+    for batch in batches:
+        for number, tokens in enumerate(batch.input_ids):
+            extra = {name: chunks[number] for name, chunks in batch.extra.items()}
+            for name, values in extra.items():
+                kinds[name] = join_with(kinds.get(name, pa.null()), values, name, first_row=rows)
+            lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
+            for run in runs(tokens):
+                arrays = [*(int32_lists(array[run]) for array in lists), *(values[run] for values in extra.values())]
+                yield pa.record_batch(arrays, names=[*columns[: 1 + has_labels], *extra])
+            rows += len(tokens)
+    if not rows:
+        types = dict.fromkeys(columns.wanted(has_labels=has_labels), pa.list_(pa.int32()))
+        types |= dict.fromkeys(columns.extra, pa.null()) | kinds
+        yield pa.RecordBatch.from_pylist([], schema=pa.schema(types))
+
+
+def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
+    """Write the documents of several streams as one, with the extra columns converted to these types; return its hash.
+
+    A DocumentError is raised if a type does not hold a value exactly.
+    """
+    row = 0
+    with closing(HashingFile(path)) as file, ExitStack() as stack:
+        copies = [stack.enter_context(local_copy(part)) for part in files]
+        maps = [stack.enter_context(pa.memory_map(str(copy))) for copy in copies]
+        streams = [pa.ipc.open_stream(each) for each in maps]
+        schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in streams[0].schema])
+        with pa.ipc.new_stream(file, schema) as writer:
+            for batch in chain.from_iterable(streams):
+                arrays = [
+                    widen(array, field.type, field.name, first_row=row)
+                    for array, field in zip(batch.columns, schema, strict=True)
+                ]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+                row += len(batch)
+    return file.hexdigest()
+
+
+class RejectedFile(HashingFile):
+    """File that lists the rejected documents of a piece, written while its batches pass; see `rejections.py`."""
+
+    def __init__(self, path: Path, places: Places) -> None:
+        super().__init__(path)
+        self._documents_each = 1
+        if isinstance(places, RecordPlaces):
+            self._documents_each, places = places.documents_each, places.records
+        self._number: Callable[[int], int] = places.number if isinstance(places, RowPlaces) else int
+        self._lines: int | None = None
+
+    @property
+    def note(self) -> RejectedNote:
+        """What the note of the piece says about the file."""
+        return {"lines": self._lines, "xxh3_128": self.hexdigest()}
+
+    def pass_on(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches of a piece, and list the rejected documents of each."""
+        first_row = 0
+        for batch in batches:
+            records = [one.row // self._documents_each for one in batch.rejected]
+            places = [self._number(first_row // self._documents_each + record) for record in records]
+            if batch.lines is not None:
+                self._lines = self._lines or 0
+                if batch.rejected:
+                    numbers = filled_line_numbers(batch.lines)
+                    places = [self._lines + numbers[record] for record in records]
+                self._lines += batch.lines.count(b"\n")
+            for one, place in zip(batch.rejected, places, strict=True):
+                self.write(json.dumps([first_row + one.row, place, one.reason, one.message]).encode() + b"\n")
+            first_row += sum(map(len, batch.input_ids))
+            yield batch
+
+
+@contextmanager
+def atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
+    """Yield a temporary path to write to; at the end, it is renamed to `path` (synced before if `sync`) or uploaded."""
+    if isinstance(path, RemotePath):
+        with temporary_file(path.name) as temporary:
+            yield temporary
+            path.upload(temporary)
+        return
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        if sync:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise PackerError(
+            f"{path}: cannot be written: {error.strerror or error}; free space there or choose another output"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def cut_source(source: Source, folder: AnyPath) -> list[Piece]:

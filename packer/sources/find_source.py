@@ -1,21 +1,38 @@
-"""Find the files of a source, be it a file, folder, glob, saved or packed dataset, object or Hub id."""
+"""Find the files of a source, be it a file, folder, glob, saved or packed dataset, object or Hub id.
+
+Every folder is searched once, whatever links lead to it. Splits follow from names, as `datasets` sorts the files of
+folders and of repositories on the Hub.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
+import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
-from packer.errors import PackerError
+from packer.errors import OtherSourceError, PackerError
 from packer.inputs.document_errors import reading
-from packer.inputs.file_search import files_in, files_of_split, join_files, matches_of, splits_of
 from packer.inputs.format_reader import Reader
-from packer.inputs.formats import FORMATS, format_of, known_formats, require_regular
-from packer.inputs.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
+from packer.inputs.formats import FORMATS, ending_of, format_by_name, format_of, known_formats, require_regular
+from packer.inputs.hugging_face import (
+    SPLITS,
+    STATE,
+    Found,
+    choose_split,
+    find_on_hub,
+    find_saved,
+    find_table,
+    is_dataset,
+    no_splits,
+)
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
 from packer.shards.reader import read_manifest
@@ -29,6 +46,18 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+_SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
+_KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SHARD = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_SEPARATOR = "[-._ 0-9]"
+
+log = logging.getLogger(__name__)
 
 
 def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> Found:
@@ -139,6 +168,203 @@ def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
     for file in named:
         require_regular(*file)
     return Found(name, named)
+
+
+def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
+    """Return the files with a known ending in folders and their subfolders, except hidden ones, in bytewise order.
+
+    A PackerError is raised if a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
+    """
+    roots = list(folders)
+    found, saved = [], []
+    for folder in _tree(roots):
+        with reading(str(folder)):
+            if folder not in roots and ((folder / STATE).exists() or (folder / SPLITS).exists()):
+                saved.append(str(folder))
+            found += [
+                child
+                for child in _children(folder)
+                if ending_of(child.name) and child.name not in _SIDE_FILES and not child.is_dir()
+            ]
+    if saved:
+        raise PackerError(
+            f"{name} contains {len(saved)} saved dataset(s): {', '.join(sorted(saved)[:5])}; "
+            "give one of them as the source"
+        )
+    return sorted(_main_files(found), key=_name_bytes)
+
+
+def _main_files(files: list[AnyPath]) -> list[AnyPath]:
+    """Leave out files that may be mere notes, such as text, if there are files of other formats; see `alone`."""
+    kinds = [format_by_name(file.name) for file in files]
+    chosen = [kind for kind in FORMATS.values() if kind in kinds and not kind.alone]
+    chosen = chosen or [kind for kind in FORMATS.values() if kind in kinds][:1]
+    main = [file for file, kind in zip(files, kinds, strict=True) if kind in chosen]
+    if len(main) < len(files):
+        log.info(
+            "%d of %d files are CSV or text among data in other formats, and are left out",
+            len(files) - len(main),
+            len(files),
+        )
+    return main
+
+
+def matches_of(pattern: AnyPath) -> tuple[AnyPath, list[AnyPath]]:
+    """Return the folder before the first wildcard of a glob, and the files that match, in bytewise order.
+
+    File names are relative to that folder.
+    A matching folder stands for the files in it, and `**` for any subfolders.
+    """
+    before = list(takewhile(lambda part: not glob.has_magic(part), pattern.parts[:-1]))
+    fixed: AnyPath = Path(*before)
+    if isinstance(pattern, RemotePath):
+        with reading(str(pattern)):
+            fixed = listed(any_path("/".join(before)))  # type: ignore[arg-type]
+    *inner, last = pattern.parts[len(fixed.parts) :]
+    folders = [fixed]
+    with reading(str(pattern)):
+        for part in inner:
+            found = _tree(folders) if part == "**" else (path for path in _matching(folders, part) if path.is_dir())
+            folders = list(found)
+        matches = folders if last == "**" else list(_matching(folders, last))
+        is_folder = {path: path.is_dir() for path in matches}
+    inside = files_in(str(pattern), [path for path in matches if is_folder[path]])
+    files = {*inside, *(path for path in matches if not is_folder[path])}
+    return fixed, sorted(files, key=_name_bytes)
+
+
+def _tree(folders: Iterable[AnyPath]) -> Iterator[AnyPath]:
+    """Yield folders and their subfolders, each once whatever links lead to it; real folders before linked ones."""
+    real, links = deque(folders), deque[AnyPath]()
+    seen: set[str] = set()
+    repeated = []
+    while real or links:
+        folder = real.popleft() if real else links.popleft()
+        key = os.path.realpath(folder) if isinstance(folder, Path) else str(folder)
+        if key in seen:
+            repeated.append(str(folder))
+            continue
+        seen.add(key)
+        yield folder
+        with reading(str(folder)):
+            for child in _children(folder):
+                if child.is_dir():
+                    (links if child.is_symlink() else real).append(child)
+    if repeated:
+        log.info(
+            "%d link(s) lead to folders that are read already, and are left out: %s",
+            len(repeated),
+            ", ".join(repeated[:3]),
+        )
+
+
+def _children(folder: AnyPath) -> list[AnyPath]:
+    return sorted((child for child in folder.iterdir() if not child.name.startswith(".")), key=_name_bytes)
+
+
+def _matching(folders: Iterable[AnyPath], part: str) -> Iterator[AnyPath]:
+    """Yield what one part of a glob matches in these folders; hidden names only if the part begins with a dot."""
+    for folder in folders:
+        if not glob.has_magic(part):
+            if (folder / part).exists():
+                yield folder / part
+            continue
+        with reading(str(folder)):
+            names = fnmatch.filter((child.name for child in folder.iterdir()), part)
+        for name in names:
+            if part.startswith(".") or not name.startswith("."):
+                yield folder / name
+
+
+def _name_bytes(path: AnyPath) -> bytes:
+    return os.fsencode(str(path))
+
+
+def join_files(name: str, found: Sequence[Found]) -> Found:
+    """Join the files that were found at several paths, in the order of the paths; refuse a file that is at two of them.
+
+    Files are named relative to the deepest folder that holds all of them, so that their names do not change when all of
+    them are moved together.
+    """
+    origins: dict[str, str] = {}
+    for each in found:
+        if each.indices is not None:
+            raise PackerError(
+                f"{each.name}: a saved dataset with an indices mapping cannot be one of several paths; "
+                "save it again after .flatten_indices()"
+            )
+        real = [os.path.realpath(path) if isinstance(path, Path) else str(path) for path, _ in each.files]
+        for file in real:
+            if file in origins:
+                where = f"at {origins[file]} and at {each.name}" if origins[file] != each.name else f"at {each.name}"
+                raise PackerError(f"{file} is given twice, {where}: leave one of them out")
+        origins |= dict.fromkeys(real, each.name)
+    files = [path for each in found for path, _ in each.files]
+    places = [_place(path) for path in files]
+    root = os.path.commonpath([os.path.dirname(place) for place in places])  # noqa: PTH120
+    pad_ids = (each.pad_id for each in found)
+    return Found(
+        name,
+        [(file, Path(place).relative_to(root).as_posix()) for file, place in zip(files, places, strict=True)],
+        pad_id=next((pad_id for pad_id in pad_ids if pad_id is not None), None),
+    )
+
+
+def _place(path: AnyPath) -> str:
+    """Return an absolute path; that of an object begins with its store."""
+    return os.path.abspath(path) if isinstance(path, Path) else f"/{path}"  # noqa: PTH100 (resolve would follow links)
+
+
+def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Sort files, named relative to the source with "/" between folders, into splits by their names.
+
+    The first of three rules that matches any file is applied to all of them; files that it does not match are in no
+    split:
+
+    1. shards such as `data/train-00000-of-00002.parquet`, in which any word is a split;
+    2. folders named after a split, such as `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
+    3. files named after a split, such as `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
+
+    The splits train, validation and test come first, the others are sorted; their files keep the order of `names`. A
+    file that is named after two splits is in both. Without a match, there are no splits.
+    """
+    names = list(names)
+    shards = {name: match[1] for name in names if (match := _SHARD.fullmatch(name))}
+    if shards:
+        found = set(shards.values())
+        ordered = [split for split in _KEYWORDS if split in found] + sorted(found - {*_KEYWORDS})
+        return {split: [name for name in shards if shards[name] == split] for split in ordered}
+    for after in (rf"(?:{_SEPARATOR}[^/]*)?/", rf"{_SEPARATOR}[^/]*$"):  # the words in a folder's, then a file's name
+        begin = rf"(?:^|/)(?:[^/]*{_SEPARATOR})?"
+        patterns = {split: re.compile(f"{begin}(?:{'|'.join(words)}){after}") for split, words in _KEYWORDS.items()}
+        splits = {split: [name for name in names if pattern.search(name)] for split, pattern in patterns.items()}
+        if any(splits.values()):
+            return {split: files for split, files in splits.items() if files}
+    return {}
+
+
+def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]], split: str | None) -> Sequence[str]:
+    """Return the files of the requested split, or of the only one; `files` counts all, including those in no split.
+
+    An OtherSourceError is raised if the split does not exist, or must be chosen.
+    """
+    outside = files - len({name for names in splits.values() for name in names})
+    if split is None and len(splits) > 1:
+        raise OtherSourceError(
+            f"{folder}: its files form {len(splits)} splits ({', '.join(splits)})",
+            f"choose one, as in --split {next(iter(splits))}, or name files with a glob",
+        )
+    if split is None and outside:
+        ((only, names),) = splits.items()
+        raise OtherSourceError(
+            f"{folder}: by their names, {len(names)} of {files} files are in the split {only}, such as {names[0]}, and "
+            f"{outside} in no split",
+            f"choose that split with --split {only}, or name files with a glob, as in '{folder}/**'",
+        )
+    chosen = choose_split(folder, list(splits), split)
+    if outside:
+        log.info("%d of %d files in %s are in no split by their names, and are left out", outside, files, folder)
+    return splits[chosen]
 
 
 def refuse_packed(found: Found) -> None:

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
-from packer.engine import Engine
+from packer.engine import DecodePool, Engine
 from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import as_plain, plain_type
-from packer.inputs.decode_pool import DecodePool
 from packer.inputs.document_errors import DocumentError
 from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, Input, Places, SourceFile
 from packer.inputs.mapped_files import MappedFile

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
@@ -17,10 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.facts import REASONS, RejectedRecord
-from packer.inputs.decoded_streams import atomic_write
-from packer.inputs.documents import Batch, Places, RecordPlaces, RowPlaces
-from packer.inputs.line_blocks import filled_line_numbers
-from packer.shards.files import HashingFile
+from packer.inputs.documents import Rejection
 from packer.stores import AnyPath
 
 Order = NDArray[np.int64] | NDArray[np.uint64]
@@ -125,74 +121,14 @@ class RejectionCollector:
     def __init__(self) -> None:
         self._lists, self._reasons = array("q"), array("B")
 
-    def add(self, first_list: int, rejected: Iterable[tuple[int, str]]) -> None:
-        """Add (row, reason) of rejected documents, given the number of the list at row 0."""
-        for row, reason in rejected:
-            self._lists.append(first_list + row)
-            self._reasons.append(REASONS.index(reason))
-
-    def add_batch(self, first_list: int, batch: Batch) -> None:
-        """Add the rejected documents of a batch, given the number of its first list."""
-        self.add(first_list, ((one.row, one.reason) for one in batch.rejected))
+    def add(self, first_list: int, rejected: Iterable[Rejection | RejectedRecord]) -> None:
+        """Add rejected documents, given the number of the list at row 0."""
+        for one in rejected:
+            self._lists.append(first_list + (one.row if isinstance(one, Rejection) else one.document))
+            self._reasons.append(REASONS.index(one.reason))
 
     def finish(self, parts: Sequence[RejectedPart] = ()) -> Rejections:
         """Return what was collected."""
         lists, reasons = np.array(self._lists, np.int64), np.array(self._reasons, np.uint8)
         order = np.argsort(lists)
         return Rejections(lists=lists[order], reasons=reasons[order], parts=tuple(parts))
-
-
-class RejectedFile:
-    """File that lists the rejected documents of a piece, written while its batches pass.
-
-    Without a file, nothing is listed; `places` has the locations of the documents.
-    """
-
-    def __init__(self, file: HashingFile | None, places: Places) -> None:
-        self._file = file
-        self._documents_each = 1
-        if isinstance(places, RecordPlaces):
-            self._documents_each, places = places.documents_each, places.records
-        self._number: Callable[[int], int] = places.number if isinstance(places, RowPlaces) else int
-        self._lines: int | None = None
-
-    @property
-    def note(self) -> RejectedNote | None:
-        """What the note of the piece says about the file; None without a file."""
-        return None if self._file is None else {"lines": self._lines, "xxh3_128": self._file.hexdigest()}
-
-    def pass_on(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of a piece, and list the rejected documents of each."""
-        row = 0
-        for batch in batches:
-            if self._file is not None:
-                self._list(self._file, batch, row)
-            row += sum(map(len, batch.input_ids))
-            yield batch
-
-    def _list(self, file: HashingFile, batch: Batch, first_row: int) -> None:
-        records = [one.row // self._documents_each for one in batch.rejected]
-        places = [self._number(first_row // self._documents_each + record) for record in records]
-        if batch.lines is not None:
-            self._lines = self._lines or 0
-            if batch.rejected:
-                numbers = filled_line_numbers(batch.lines)
-                places = [self._lines + numbers[record] for record in records]
-            self._lines += batch.lines.count(b"\n")
-        for one, place in zip(batch.rejected, places, strict=True):
-            file.write(json.dumps([first_row + one.row, place, one.reason, one.message]).encode() + b"\n")
-
-
-@contextmanager
-def rejected_file(path: AnyPath, places: Places, *, skips: bool, sync: bool) -> Iterator[RejectedFile]:
-    """Yield the file of the rejected documents of a piece, which gets its final name when it is complete.
-
-    There is no file unless documents may be rejected (`skips`). With `sync`, it is synced.
-    """
-    if not skips:
-        yield RejectedFile(None, places)
-        return
-    with atomic_write(path) as temporary, closing(HashingFile(temporary)) as file:
-        yield RejectedFile(file, places)
-        if sync:
-            file.sync()

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
-from packer.inputs.decoded_streams import atomic_write
 from packer.inputs.document_errors import reading
 from packer.progress import Progress
 from packer.shards.files import HashingFile
@@ -33,7 +32,7 @@ from packer.shards.generations import documents_of_shard
 from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.structure import RowSegments, documents_fault
-from packer.sources.decoded_pieces import NotedFile
+from packer.sources.decoded_pieces import NotedFile, atomic_write
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
 

@@ -114,7 +114,7 @@ class Source:
             row = 0
             try:
                 for batch, lengths in checked(input_, self.columns):
-                    rejected.add_batch(first_document + row, batch)
+                    rejected.add(first_document + row, batch.rejected)
                     yield self._table_of(batch, lengths, first_document + row)
                     row += len(lengths)
                     progress(stage, *documents_of(first_document + row, finished + batch.done, total))

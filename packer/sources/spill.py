@@ -17,7 +17,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
@@ -29,22 +29,28 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from packer.engine import Engine, run_once, without
+from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_by_name, join_with
-from packer.inputs.decode_pool import DecodePool
-from packer.inputs.decoded_streams import COLUMNS, atomic_write, rewrite, write_stream
 from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import Batch, Columns, Input, RecordPlaces
+from packer.inputs.documents import COLUMNS, Batch, Columns, Input, RecordPlaces
 from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
 from packer.processes import Processes
 from packer.progress import Progress, documents_of, silent
 from packer.sources.corpus import Corpus, overall_progress, prefix_errors
-from packer.sources.decoded_pieces import Piece, cut_source, open_all
+from packer.sources.decoded_pieces import (
+    Piece,
+    RejectedFile,
+    atomic_write,
+    cut_source,
+    open_all,
+    rewrite,
+    write_stream,
+)
 from packer.sources.packed_documents import PackedDocuments
 from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
-from packer.sources.rejections import RejectedPart, RejectionCollector, Rejections, rejected_file
+from packer.sources.rejections import RejectedPart, RejectionCollector, Rejections
 from packer.sources.source import Source
 from packer.stores import AnyPath
 from packer.stores.store import store_at
@@ -185,7 +191,7 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int 
                     pairs=pairs,
                 )
             )
-            collector.add(0, ((record.document, record.reason) for record in parts[-1].records()))
+            collector.add(0, parts[-1].records())
             first_list += piece.open().rows
             lines += in_piece or 0
     return collector.finish(parts)
@@ -361,10 +367,14 @@ class _Decoding:
                 report(number, batch.done, documents)
             report(number, piece.input.file.bytes, documents)
 
-        listed = rejected_file(piece.rejected_path, piece.input.places, skips=source.skips, sync=self.sync)
+        rejected: RejectedFile | None = None
         try:
-            with closing(counted()) as batches, listed as rejected:
-                listing = rejected.pass_on(batches)
+            with closing(counted()) as batches, ExitStack() as stack:
+                listing: Iterator[Batch] = batches
+                if source.skips:
+                    temporary = stack.enter_context(atomic_write(piece.rejected_path, sync=self.sync))
+                    rejected = stack.enter_context(closing(RejectedFile(temporary, piece.input.places)))
+                    listing = rejected.pass_on(batches)
                 if source.pairs:
                     listing = map(by_side, listing)
                 has_labels = bool(piece.input.has_labels)
@@ -374,7 +384,7 @@ class _Decoding:
                 fault.row *= self.documents_each
                 fault.place = piece.input.place(fault.row)
             raise self._described(fault, number) from None
-        piece.write_note(counts, digest, rejected.note)
+        piece.write_note(counts, digest, None if rejected is None else rejected.note)
         return number
 
     @property

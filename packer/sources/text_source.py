@@ -14,11 +14,9 @@ import xxhash
 
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
-from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.decoded_streams import COLUMNS
 from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import TURN_STARTS, Batch, Tokenized
+from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Tokenized
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, values_of_column
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import Faults, rejection
@@ -79,18 +77,7 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint, encoder=encoder)
     for reader in readers:
         reader.require(keep)
-    inputs = tuple(
-        DecodedInput(
-            reader=reader,
-            needed=tuple(dict.fromkeys((*encoder.records.needed, *keep))),
-            kept=keep,
-            start=partial(TextDecoder, encoder, keep, skips),
-            is_slow=True,
-            has_labels=encoder.has_labels,
-            documents_per_record=encoder.documents_per_record,
-        )
-        for reader in readers
-    )
+    inputs = tuple(_decoded_text(reader, encoder, keep, skips=skips) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
     return Source(
         name=found.name,
@@ -105,11 +92,8 @@ def open_text(
 
 
 def _readers(found: Found) -> list[Reader]:
-    if found.table is not None:
-        return [select_records(found)]
-    if found.indices is not None:  # of a saved dataset
-        return [select_records(found, for_each_file(lambda kind, path, name: ArrowReader.open(path, name), found))]
-    return for_each_file(lambda kind, path, name: kind.open(path, name), found)
+    files = for_each_file(lambda kind, path, name: kind.open(path, name), found)
+    return files if found.table is None and found.indices is None else [select_records(found, files)]
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool, skips: bool) -> Records:
@@ -203,6 +187,19 @@ def _shown(records: Records) -> str:
     named = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
     columns = " and ".join(f"'{column}'" for column in named)
     return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"
+
+
+def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, skips: bool) -> DecodedInput:
+    """Return the texts of a reader as an input, which tokenizes them each time it is read."""
+    return DecodedInput(
+        reader=reader,
+        needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
+        kept=kept,
+        start=partial(TextDecoder, encoder, kept, skips),
+        is_slow=True,
+        has_labels=encoder.has_labels,
+        documents_per_record=encoder.documents_per_record,
+    )
 
 
 @dataclass(frozen=True, slots=True)
