@@ -3,19 +3,44 @@
 Every rank runs the same program, with the same stages. It runs the tasks whose number modulo N is its own, and waits
 for those of the others by looking for the files that they leave. The others share the tasks of a rank without a
 heartbeat.
+
+OUT/.packer/ranks/3     the heartbeat of rank 3: who wrote it, and a number that grows
+
+Nothing is decided by a clock of another machine: a heartbeat is a file that changes, and whoever watches measures by
+its own clock how long it has not changed. In object storage, where every look is a request, heartbeats are written and
+read less often.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from packer.engine import Done, Engine, without
-from packer.errors import OptionError, PackerError
-from packer.heartbeats import Heartbeats
+from packer.errors import OptionError, PackerError, SourceError
+from packer.stores.store import Store
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 2.0
+"""Seconds between heartbeats in a file system."""
+
+_TIMES_IN_STORES = 2.5  # as many in object storage
+
+_LONGEST_WAIT = 0.5  # seconds between two looks at what others have done, in a file system
+
+FOLDER = ".packer/ranks"
+"""Name of the folder of heartbeats in the store of an output."""
+
+_LEFT = "left"
+_FAILED = "failed "
 
 FIRST_WAIT = 0.02
 """Initial seconds between two checks of what others have done."""
@@ -75,6 +100,136 @@ def _checked(rank: str, ranks: str, rank_name: str, ranks_name: str) -> RankOf:
     if not 0 <= found.rank < found.ranks:
         raise OptionError(f"{rank_name} {rank} must be from 0 to {found.ranks - 1}, one less than {ranks_name} {ranks}")
     return found
+
+
+@dataclass(kw_only=True, slots=True)
+class Heartbeats:
+    """The files by which ranks know that others are alive."""
+
+    store: Store
+    """Store of the output."""
+
+    patience: float
+    """Seconds without a heartbeat after which a rank is considered dead."""
+
+    is_alone: bool = False
+    """Whether this process does not know of any others."""
+
+    _signs: dict[int, tuple[str, float, float]] = field(default_factory=dict)
+    """What was last read of each rank, when that had changed, and when it was read."""
+
+    _begun: float = field(default_factory=time.monotonic)
+    _who: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _rank: int = 0
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between heartbeats."""
+        return INTERVAL * (_TIMES_IN_STORES if self.store.is_remote else 1)
+
+    @property
+    def longest_wait(self) -> float:
+        """Largest number of seconds between two checks of what others have done."""
+        return self.interval if self.store.is_remote else _LONGEST_WAIT
+
+    @contextlib.contextmanager
+    def shown(self, rank: int, is_complete: Callable[[], bool]) -> Iterator[None]:
+        """Show the heartbeat of a rank; at the end, say that it has left, or why the source cannot be packed.
+
+        Once the output is complete, no heartbeat may stay.
+        """
+        self._rank = rank
+        for other, content in self._read_all().items():
+            if other != rank:
+                self._signs[other] = content, self._begun, self._begun  # what earlier runs have left behind
+        self._write("0")
+        thread = threading.Thread(target=self._repeat, daemon=True, name="heartbeat")
+        thread.start()
+        word = _LEFT
+        try:
+            yield
+        except SourceError as error:
+            word = f"{_FAILED}{error}"
+            raise
+        finally:
+            self._ended.set()
+            thread.join()
+            self._write(word)
+            with contextlib.suppress(OSError):
+                if is_complete():
+                    self.store.delete(_name(rank))
+
+    def alive(self, ranks: Collection[int]) -> set[int]:
+        """Return the ranks with a recent heartbeat; one that never had any may take `patience` to appear.
+
+        Heartbeats are read again; in object storage at the same time, unless they were read a moment ago. Raises a
+        rank's SourceError if it has found a fault in the source since this rank began.
+        """
+        now, pause, found = time.monotonic(), self.interval if self.store.is_remote else 0.0, set()
+        due = [rank for rank in ranks if rank not in self._signs or now - self._signs[rank][2] >= pause]
+        for rank, content in zip(due, self.store.each(self._read, due), strict=True):
+            before, since, _ = self._signs.get(rank, ("", self._begun, now))
+            self._signs[rank] = content, since if content == before else now, now
+            word = content.partition(" ")[2]
+            if content != before and word.startswith(_FAILED):
+                raise SourceError(f"rank {rank}: {word.removeprefix(_FAILED)}")
+        for rank in ranks:
+            content, since, _ = self._signs[rank]
+            if now - since < self.patience and not (content and _has_left(content)):
+                found.add(rank)
+        return found
+
+    def any_changes(self) -> bool:
+        """Wait for `patience`; return True as soon as any heartbeat changes, False if all ranks have left."""
+        first = self._read_all()
+        while any(not _has_left(sign) for sign in first.values()):
+            now = self._read_all()
+            if any(first.get(rank) != sign and not _has_left(sign) for rank, sign in now.items()):
+                return True
+            if time.monotonic() - self._begun > self.patience:
+                return False
+            first |= now
+            time.sleep(min(self.interval, self.patience) / 2)
+        return False
+
+    def _read_all(self) -> dict[int, str]:
+        ranks = [int(name) for name in self.store.sizes(FOLDER) if name.isdecimal()]
+        return dict(zip(ranks, self.store.each(self._read, ranks), strict=True))
+
+    def _read(self, rank: int) -> str:
+        """Return the last heartbeat of a rank, "" if there is none, and the one read before if it cannot be read."""
+        try:
+            return bytes(self.store.get(_name(rank))).decode()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return ""
+        except OSError:
+            return self._signs[rank][0] if rank in self._signs else ""
+
+    def _repeat(self) -> None:
+        count, warned = 0, False
+        while not self._ended.wait(self.interval):
+            count += 1
+            found = "" if warned else self._read(self._rank)
+            if found and not found.startswith(self._who):
+                warned = True
+                who = "works on the same output" if self.is_alone else f"is rank {self._rank}"
+                log.warning(f"another process {who}, too, and does the same work: give every process its own --rank")
+            self._write(str(count))
+
+    def _write(self, word: str) -> None:
+        """Replace the heartbeat of this rank; without a folder, the output is complete and nobody reads it."""
+        with contextlib.suppress(OSError):
+            self.store.put(_name(self._rank), f"{self._who} {word}".encode(), lasting=False)
+
+
+def _name(rank: int) -> str:
+    return f"{FOLDER}/{rank}"
+
+
+def _has_left(heartbeat: str) -> bool:
+    """Whether a heartbeat is the last word of a rank, or was removed."""
+    return not heartbeat or heartbeat.endswith(f" {_LEFT}") or f" {_FAILED}" in heartbeat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,7 +30,7 @@ PLACES = {
     "verified_segments": "packer.pipeline.verifying._TOGETHER",
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
     # ranks and stores
-    "heartbeat": "packer.heartbeats.INTERVAL",
+    "heartbeat": "packer.ranks.INTERVAL",
     "first_pause": "packer.stores.buckets._FIRST_PAUSE",
     "retries": "packer.stores.buckets._RETRIES",
     "timeout": "packer.stores.buckets.TIMEOUT",

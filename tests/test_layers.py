@@ -44,7 +44,6 @@ FLOORS = {
     "attention": 3,
     "cli": 4,
     "signals": 4,
-    "heartbeats": 1,
     "__main__": 4,
     "__init__": 5,
     "functions": 5,

@@ -21,9 +21,8 @@ import packer
 from packer import ranks as ranks_module
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
-from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
-from packer.ranks import RankOf, Ranks, rank_of
+from packer.ranks import Heartbeats, RankOf, Ranks, rank_of
 from packer.stores.store import Folder
 from tests.small import shrink
 from tests.writing import write_lines

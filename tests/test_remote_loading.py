@@ -22,7 +22,7 @@ from packer.loader.cache_space import CacheSpace
 from packer.loader.shard_cache import ShardCache
 from packer.loader.shard_providers import DownloadedShards
 from packer.shards.file_names import SHARDS
-from packer.shards.generations import keys_of
+from packer.shards.manifest import keys_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import RemotePath
 from packer.stores.local_files import try_lock
@@ -178,31 +178,39 @@ def test_a_dataloader_with_workers_trains_on_the_same_batches(small, remote, sta
         assert [heads(batch) for batch in loader] == [heads(packer.collate(local.__getitems__(n))) for n in sampler]
 
 
-def test_a_forked_process_fetches_shards_by_itself(small, remote):
+def test_a_forked_process_fetches_shards_by_itself(small, remote, monkeypatch):
     dataset = packer.load(str(remote))
     dataset[0]
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
 
-    def read():
-        answers.put(as_lists(dataset[len(dataset) - 1]))
-
-    child = context.Process(target=read, daemon=True)
-    child.start()
-    assert answers.get(timeout=30) == rows_on_disk(small)[-1]
-    child.join()
-    (remote / dataset.manifest.shards[3].file).unlink()
-
-    def fail():
+    def read(row):
         try:
-            dataset[sum(dataset.shard_rows[:3])]
+            answers.put(as_lists(dataset[row]))
         except PackerError as error:
             answers.put(str(error))
 
-    child = context.Process(target=fail, daemon=True)
-    child.start()
-    assert answers.get(timeout=30).startswith(f"{remote / dataset.manifest.shards[3].file} is missing, but listed")
-    child.join()
+    def read_in_child(row):
+        child = context.Process(target=read, args=(row,), daemon=True)
+        child.start()
+        answer = answers.get(timeout=30)
+        child.join()
+        return answer
+
+    assert read_in_child(len(dataset) - 1) == rows_on_disk(small)[-1]
+    missing = remote / dataset.manifest.shards[3].file
+    missing.unlink()
+    assert read_in_child(sum(dataset.shard_rows[:3])).startswith(f"{missing} is missing, but listed")
+    popen = subprocess.Popen
+
+    def killed(words, **options):
+        process = popen(words, **options)
+        process.kill()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", killed)
+    told = read_in_child(sum(dataset.shard_rows[:2]))
+    assert told == f"{remote / dataset.manifest.shards[2].file}: the process that fetches it ended (SIGKILL)"
 
 
 READ = """

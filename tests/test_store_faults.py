@@ -15,8 +15,8 @@ from test_ranks import ROOT, run_ranks
 from test_stored_outputs import OPTIONS, expected, quickly, refusal, source  # noqa: F401 (fixtures among them)
 
 import packer
-from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
+from packer.ranks import Heartbeats
 from packer.stores import RemotePath
 from tests.small import shrink
 

@@ -11,8 +11,8 @@ from test_ranks import in_threads, run_ranks
 
 import packer
 from packer.errors import PackerError
-from packer.heartbeats import Heartbeats
 from packer.output.unfinished_output import Output
+from packer.ranks import Heartbeats
 from packer.shards.files import HashingFile
 from packer.stores.local_files import temporary_folder
 from packer.stores.store import store_at

@@ -11,8 +11,7 @@ from packer.figures.figure_tables import mixing_facts, render_mixture
 from packer.figures.plain_text import count_of, folded, number, percent, render_table
 from packer.figures.row_figures import RowFigures
 from packer.options import PackOptions, byte_size
-from packer.shards.generations import parts_of
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import Manifest, parts_of
 from packer.stores import AnyPath, any_path
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.paths import expanded
 from packer.progress import silent
-from packer.shards.generations import first_generations, keys_of
+from packer.shards.manifest import first_generations, keys_of
 from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath, any_path

@@ -22,8 +22,7 @@ from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock
 from packer.loader.open_shards import OpenShard
 from packer.options import byte_size
 from packer.processes import ProcessEndedError, TaskProcess
-from packer.shards.generations import parts_of
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import Manifest, parts_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath
 from packer.stores.local_files import FileLock

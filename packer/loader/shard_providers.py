@@ -29,8 +29,7 @@ from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_cache import ShardCache
 from packer.shards.file_names import MANIFEST
-from packer.shards.generations import keys_of, parts_of
-from packer.shards.manifest import Manifest, table_listed
+from packer.shards.manifest import Manifest, keys_of, parts_of, table_listed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath

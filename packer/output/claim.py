@@ -20,11 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.errors import PackerError, SourceError
-from packer.heartbeats import Heartbeats
 from packer.output import replace_folder
 from packer.output.replace_folder import in_use
-from packer.output.request import Request, resumes
-from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output
+from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output, Request, resumes
+from packer.ranks import Heartbeats
 from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_folder, try_lock

@@ -15,8 +15,7 @@ from packer.errors import PackerError
 from packer.output.unfinished_output import PACKED
 from packer.shards.file_names import MANIFEST, WORK, appending_folder, shard_name
 from packer.shards.files import hash_file
-from packer.shards.generations import first_generations
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import Manifest, first_generations
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath
 from packer.stores.buckets import ChangedError

@@ -23,10 +23,10 @@ from packer.options import PackOptions
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments, context_of, cut_documents, extents_of
 from packer.planning.whole_plan import group_totals
-from packer.shards.check_totals import differences
-from packer.shards.kept_columns import KeptValues, tokens_at
+from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
+from packer.shards.writer import KeptValues, tokens_at
 from packer.sources.packed_documents import PackedRows
 from packer.sources.segment_index import SortedSegments
 from packer.sources.source_order import SourceOrder

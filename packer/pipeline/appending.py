@@ -29,8 +29,7 @@ from packer.planning.make_plan import PLAN_VERSION
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import appending_folder
-from packer.shards.generations import parts_of
-from packer.shards.manifest import Manifest, is_packed
+from packer.shards.manifest import Manifest, is_packed, parts_of
 from packer.shards.reader import check_sizes, checked_batches, open_shard, read_manifest
 from packer.shards.row_format import RowFormat
 from packer.sources.corpus import Corpus

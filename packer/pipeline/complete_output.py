@@ -9,12 +9,11 @@ from typing import Protocol
 
 from packer.errors import PackerError
 from packer.output.claim import way_to_replace
-from packer.output.request import Request, RequestedFile, difference, names_and_sizes
+from packer.output.unfinished_output import Request, RequestedFile, difference, names_and_sizes
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
 from packer.shards.files import hash_file
-from packer.shards.generations import in_generation, parts_of
-from packer.shards.manifest import Manifest, is_packed
+from packer.shards.manifest import Manifest, in_generation, is_packed, parts_of
 from packer.shards.reader import read_manifest
 from packer.sources.corpus import Corpus
 from packer.sources.packed_documents import files_read

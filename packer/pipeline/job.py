@@ -10,13 +10,11 @@ from typing import Generic, TypeVar
 
 from packer.engine import Engine, available_workers
 from packer.errors import OptionError, PackerError
-from packer.heartbeats import Heartbeats
 from packer.options import RunOptions
 from packer.output.claim import claim
-from packer.output.request import Request
-from packer.output.unfinished_output import PACKED, Output
+from packer.output.unfinished_output import PACKED, Output, Request
 from packer.paths import PathList
-from packer.ranks import FinishedElsewhere, RankOf, Ranks, rank_of
+from packer.ranks import FinishedElsewhere, Heartbeats, RankOf, Ranks, rank_of
 from packer.shards.manifest import Manifest
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, is_remote

@@ -14,8 +14,7 @@ from packer.facts import Generation, PlanTotals, ShardEntry, SourceIdentity, Tot
 from packer.notes import Note, Notes
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing
-from packer.output.request import Request
-from packer.output.unfinished_output import Output
+from packer.output.unfinished_output import Output, Request
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import check_complete, is_written, request_of
 from packer.pipeline.job import Job, Written, build_claimed
@@ -43,8 +42,7 @@ from packer.planning.make_plan import (
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import rejected_name
-from packer.shards.generations import with_generation
-from packer.shards.manifest import Manifest, is_packed
+from packer.shards.manifest import Manifest, is_packed, with_generation
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable

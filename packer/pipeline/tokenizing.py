@@ -18,8 +18,7 @@ from packer.inputs.hugging_face import REPORT, STATE
 from packer.options import PackOptions
 from packer.output.claim import claim
 from packer.output.replace_folder import restore
-from packer.output.request import Request, RequestedFile, difference
-from packer.output.unfinished_output import Kind, Output
+from packer.output.unfinished_output import Kind, Output, Request, RequestedFile, difference
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.complete_output import changed_since, check_files, request_of
 from packer.pipeline.job import Job, Written

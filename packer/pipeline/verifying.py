@@ -22,10 +22,8 @@ from packer.pipeline.rejected_list import list_faults, with_texts
 from packer.plan.segments import Segments
 from packer.planning.packable_segments import cut_table
 from packer.progress import Progress
-from packer.shards.check_shards import verify_packed
-from packer.shards.check_totals import differences
-from packer.shards.generations import in_generation
-from packer.shards.manifest import Manifest
+from packer.shards.check_shards import differences, verify_packed
+from packer.shards.manifest import Manifest, in_generation
 from packer.shards.reader import read_manifest
 from packer.sources.corpus import Corpus
 from packer.sources.open_sources import SourceLike

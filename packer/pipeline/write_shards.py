@@ -28,11 +28,11 @@ from packer.plan.segments import context_of, extents_of
 from packer.planning.leftover_values import LeftoverValues
 from packer.progress import Progress
 from packer.shards.file_names import all_shard_names, shard_name
-from packer.shards.kept_columns import KeptValues
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import (
     BadTokenError,
     Counts,
+    KeptValues,
     RowBlock,
     SegmentValues,
     SourceColumns,

@@ -29,7 +29,7 @@ from packer.options import PackOptions
 from packer.plan.groups import apart_bound, together_bound
 from packer.plan.segments import Segments, context_of, cut_lengths_of, documents_of, items_of
 from packer.progress import Progress, silent
-from packer.shards.kept_columns import KeptValues
+from packer.shards.writer import KeptValues
 from packer.sources.corpus import Documents
 
 _CHECKED_TOGETHER = 4 << 20  # labels

@@ -32,9 +32,9 @@ from packer.inputs.token_tables import BatchStore, MappedLists, ValueColumn
 from packer.options import PackOptions
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
-from packer.shards.kept_columns import tokens_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
+from packer.shards.writer import tokens_at
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now, write_runs
 from packer.stores import AnyPath
 

@@ -14,8 +14,7 @@ from packer.inputs.token_tables import MappedLists
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.progress import Progress, silent
-from packer.shards.generations import parts_of
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import Manifest, parts_of
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.find_source import count_files
 from packer.sources.open_sources import SourceLike, one_source, open_sources

@@ -28,8 +28,7 @@ from packer.errors import PackerError, SourceError
 from packer.inputs.document_errors import reading
 from packer.progress import Progress
 from packer.shards.files import HashingFile
-from packer.shards.generations import documents_of_shard
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import Manifest, documents_of_shard
 from packer.shards.reader import checked_batches
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.decoded_pieces import NotedFile, atomic_write
