@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from packer.exporting.write_export import Export
     from packer.functions import append, export, materialize, pack, verify
     from packer.loader.batch_sampler import BatchSampler, Imbalance
-    from packer.loader.batch_shape import StaticShape, static_shape
-    from packer.loader.collating import batches, collate, flatten
+    from packer.loader.collating import batches, collate, flatten, static_shape
     from packer.loader.dataset import PackedDataset, load
     from packer.loader.document_rows import DocumentRows, rows
     from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
+    from packer.loader.row_segments import StaticShape
     from packer.loader.schedule import PackedSchedule, packed_schedule
     from packer.loader.token_masking import MaskedLM, masked_lm
     from packer.options import PackOptions
@@ -89,13 +89,13 @@ _HOMES = {
     "attention": (),
     "exporting.write_export": ("Export",),
     "functions": ("append", "export", "materialize", "pack", "verify"),
-    "loader.batch_shape": ("StaticShape", "static_shape"),
-    "loader.collating": ("batches", "collate", "flatten"),
+    "loader.collating": ("batches", "collate", "flatten", "static_shape"),
     "loader.token_masking": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset", "load"),
     "loader.document_rows": ("DocumentRows", "rows"),
     "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
     "loader.batch_sampler": ("BatchSampler", "Imbalance"),
+    "loader.row_segments": ("StaticShape",),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),
     "options": ("PackOptions",),
     "shards.manifest": ("Manifest",),

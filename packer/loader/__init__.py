@@ -14,8 +14,7 @@ Rows, or raw examples, to the batch of a trainer; everything is NumPy until the 
 
     collating.py      collate, flatten and batches, which a training loop calls
     batch_formats.py  one function for each trainer, with the options that it supports
-    batch_shape.py    fixed shapes, for torch.compile
-    row_segments.py   positions, labels and loss weights from segment boundaries
+    row_segments.py   positions, labels, loss weights and fixed shapes from segment boundaries
     token_masking.py  random masking of tokens
     loss.py           losses as means over tokens, sequences or documents
     schedule.py       effect of packing on batch size, steps and betas

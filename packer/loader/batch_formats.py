@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.loader.batch_shape import StaticShape, pad_cu_seqlens, pad_tokens
 from packer.loader.draws import check_range
 from packer.loader.row_segments import (
     LossWeights,
     Rows,
     RowTokens,
+    StaticShape,
     cu_seqlens_of,
+    padded_cu_seqlens,
     restart_positions,
     shift_left,
     token_loss_weights,
@@ -97,7 +98,7 @@ def hf_batch(
     Unless `keep` is None, `segments` is a key as in `encoder_batch`, without `segment_ids`. With `static`, the batch is
     padded to T tokens, cu_seqlens with repeats of T (empty segments), and max_length is max_len.
     """
-    tokens = pad_tokens(RowTokens.real(rows), static)
+    tokens = RowTokens.real(rows).padded(static)
     input_ids = tokens.column("input_ids", np.int64, padding=0 if static is None else static.pad_id)
     if mlm is None:
         labels = tokens.labels(input_ids)
@@ -125,7 +126,7 @@ def flat_batch(
 
     `input_ids` and `labels`, which are not shifted, have the shape (T,); `lengths` of the segments sum to T.
     """
-    cu_seqlens = pad_cu_seqlens(cu_seqlens_of(lengths), static).astype(np.int32)
+    cu_seqlens = padded_cu_seqlens(lengths, static)
     longest = int(lengths.max()) if static is None else static.max_len
     return {
         "input_ids": input_ids[None],
@@ -255,7 +256,7 @@ def megatron_batch(
         "labels": shifted,
         "loss_mask": (shifted != NO_LOSS).astype(np.float32),
         "position_ids": restart_positions(tokens.lengths)[None],
-        "cu_seqlens": pad_cu_seqlens(cu_seqlens_of(tokens.lengths), static).astype(np.int32)[None],
+        "cu_seqlens": padded_cu_seqlens(tokens.lengths, static)[None],
         "max_seqlen": np.array([longest], np.int32),
     }
     if loss_weights is not None:

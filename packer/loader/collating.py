@@ -13,9 +13,8 @@ from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.loader.batch_formats import flat_batch, make_batch
 from packer.loader.batch_sampler import BatchSampler
-from packer.loader.batch_shape import StaticShape
 from packer.loader.dataset import PackedDataset
-from packer.loader.row_segments import LossWeights, Rows
+from packer.loader.row_segments import LossWeights, Rows, StaticShape
 from packer.loader.token_masking import MaskedLM
 
 Tensors = Literal["torch", "numpy"]
@@ -142,6 +141,31 @@ def batches(
     sampler = BatchSampler(dataset, global_batch=rows, seed=seed, epoch=epoch, drop_last=drop_last)
     for row_numbers in sampler:
         yield collate(dataset.__getitems__(row_numbers), epoch=epoch, **options)
+
+
+def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
+    """Return the smallest shape that fits any batch of `rows` rows of a dataset.
+
+    T is rows * max_len; the number of segments is that of the rows with the most segments. Reads the segment
+    boundaries of all rows once, and no tokens.
+
+    Args:
+        dataset: dataset from `load`.
+        rows: rows per batch, at least 1.
+
+    Raises:
+        PackerError: rows is below 1.
+    """
+    if rows < 1:
+        raise PackerError(f"rows is {rows}: a batch needs at least 1")
+    counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for offsets, _, _ in dataset.segments())])
+    most = np.sort(counts)[-rows:]
+    return StaticShape(
+        tokens=rows * dataset.max_len,
+        segments=int(most.sum()) + rows - len(most),
+        max_len=dataset.max_len,
+        pad_id=dataset.pad_id,
+    )
 
 
 def _warn_if_nothing_is_trained(labels: NDArray[Any]) -> None:

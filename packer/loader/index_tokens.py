@@ -99,8 +99,6 @@ class IndexTokens:
         A row that does not fit the source is a PackerError. A file of the source that was changed, or a token or label
         that is out of range, is a SourceError.
         """
-        if not rows:
-            return []
         self.watch.check_again()
         names = [name for name in _OF_SEGMENTS if name in rows[0]]
         stored = {name: np.concatenate([row[name] for row in rows]) for name in names}
@@ -364,10 +362,8 @@ class GenerationTokens:
 
     def fill(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with their tokens; see `IndexTokens.fill`."""
-        if len(self.parts) == 1:
-            return self.parts[0].fill(rows)
         firsts = [part.first_document for part in self.parts]
-        generations = [bisect_right(firsts, int(row["doc_ids"][0])) - 1 for row in rows]
+        generations = [bisect_right(firsts, row["doc_ids"][0]) - 1 for row in rows]
         filled = list(rows)
         for generation in dict.fromkeys(generations):
             at = [index for index, each in enumerate(generations) if each == generation]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +19,46 @@ Rows = Sequence[Mapping[str, NDArray[Any]]]
 """Rows of a batch; each maps column names to arrays, as `PackedDataset` returns them."""
 
 
+_REMEDY = "call static_shape(dataset, rows=...) with the number of rows per batch"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaticShape:
+    """Shape that every batch is padded to; `static_shape` computes the smallest one that fits a dataset."""
+
+    tokens: int
+    """Tokens per batch (T), padding included."""
+
+    segments: int
+    """Segments per batch, padding included; `cu_seqlens` has one element more."""
+
+    max_len: int
+    """Value of `max_length` in every batch, and the largest number of tokens in a segment of padding."""
+
+    pad_id: int
+    """Token id of the padding."""
+
+
 def cu_seqlens_of(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Return the cumulative segment lengths, shape (segments + 1,), starting at 0: [3, 1] -> [0, 3, 4]."""
     cu_seqlens = np.zeros(len(lengths) + 1, np.int64)
     lengths.cumsum(out=cu_seqlens[1:])
     return cu_seqlens
+
+
+def padded_cu_seqlens(lengths: NDArray[np.int64], static: StaticShape | None) -> NDArray[np.int32]:
+    """Return the cumulative segment lengths, with empty segments at the end up to `static.segments`.
+
+    Example: with lengths [3, 9] and segments 4, [0, 3, 12, 12, 12]; without a shape, [0, 3, 12].
+    """
+    cu_seqlens = cu_seqlens_of(lengths).astype(np.int32)
+    if static is None:
+        return cu_seqlens
+    if static.segments < len(lengths):
+        raise PackerError(
+            f"a batch has {len(lengths):,} segments, the static shape only {static.segments:,}: {_REMEDY}"
+        )
+    return np.pad(cu_seqlens, (0, static.segments - len(lengths)), mode="edge")
 
 
 def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -84,6 +119,24 @@ class RowTokens:
             counts=[count - tail for count, tail in zip(whole.counts, tails, strict=True)],
             lengths=whole.lengths[is_real],
             doc_ids=whole.doc_ids[is_real],
+        )
+
+    def padded(self, static: StaticShape | None) -> RowTokens:
+        """Append segments of padding, of at most `static.max_len` tokens each, up to `static.tokens`.
+
+        Without a shape, do nothing. Example: with tokens 12 and max_len 4, lengths [3, 2] -> [3, 2, 4, 3].
+        """
+        if static is None:
+            return self
+        count = int(self.lengths.sum())
+        if count > static.tokens:
+            raise PackerError(f"a batch has {count:,} tokens, the static shape only {static.tokens:,}: {_REMEDY}")
+        whole, rest = divmod(static.tokens - count, static.max_len)
+        pieces = np.array([static.max_len] * whole + [rest] * (rest > 0), np.int64)
+        return replace(
+            self,
+            lengths=np.concatenate([self.lengths, pieces]),
+            doc_ids=np.concatenate([self.doc_ids, np.full(len(pieces), PADDING, np.int64)]),
         )
 
     def column(self, name: str, dtype: npt.DTypeLike | None = None, *, padding: int = 0) -> NDArray[Any]:
