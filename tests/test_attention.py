@@ -381,15 +381,22 @@ def refusal(family, *, changes=None, **options):
     return str(raised.value)
 
 
-def test_tokens_that_a_mask_hides_are_refused():
-    mask = torch.ones(1, TOKENS)
-    mask[0, -3:] = 0
-    assert "attention_mask masks 3 tokens" in refusal("llama3", changes={"attention_mask": mask})
-
-
-def test_a_mask_of_four_dimensions_is_refused():
-    mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool)
-    assert "mask of shape [1, 1, 32, 32]" in refusal("llama3", changes={"attention_mask": mask})
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "llama3",
+            {"attention_mask": (torch.arange(TOKENS) < TOKENS - 3)[None].float()},
+            "attention_mask masks 3 tokens",
+        ),
+        ("llama3", {"attention_mask": torch.ones(1, 1, 32, 32, dtype=torch.bool)}, "mask of shape [1, 1, 32, 32]"),
+        ("gemma2", {}, "caps its attention logits"),
+        ("gpt_oss", {}, "has attention sinks"),
+        ("doge", {}, "has an attention mask"),
+    ],
+)
+def test_a_pass_that_the_kernel_cannot_compute_is_refused(family, changes, message):
+    assert message in refusal(family, changes=changes)
 
 
 def test_a_cache_that_holds_tokens_is_refused():
@@ -410,14 +417,6 @@ def test_chunks_are_refused_where_a_segment_is_longer():
     found = packer.attention.use(tiny_model("llama4_text"))(**short).logits
     expected = tiny_model("llama4_text", attention="sdpa")(**short).logits
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("family", "message"),
-    [("gemma2", "caps its attention logits"), ("gpt_oss", "has attention sinks"), ("doge", "has an attention mask")],
-)
-def test_attention_that_the_kernel_lacks_is_refused(family, message):
-    assert message in refusal(family)
 
 
 @pytest.mark.parametrize("family", ["bloom", "falcon", "mpt", "gptj"])
@@ -447,6 +446,25 @@ def attend(layer, **options):
     return attention(layer, query, key, value, None, **options)
 
 
+WITH_WINDOW = {"layer_types": ["sliding_attention"], "sliding_window": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({}, {}, "no cu_seq_lens_q reached attention"),
+        ({}, {"position_bias": torch.zeros(1)}, "adds a position bias"),
+        ({}, {"cache": object()}, "uses a paged KV cache, which training does not have"),
+        (WITH_WINDOW, {}, "Layer 0 has a window of 4 tokens but does not pass it to attention"),
+    ],
+)
+def test_a_layer_that_needs_what_its_arguments_do_not_have_is_refused(config, options, message):
+    handed = {"cu_seq_lens_q": CU_SEQLENS} if config or options else {}
+    with pytest.raises(PackerError, match=message):
+        attend(Layer(**config), **handed, **options)
+    attend(Layer(**config), cu_seq_lens_q=CU_SEQLENS, sliding_window=4)
+
+
 def test_a_layer_that_drops_the_boundaries_is_refused():
     layer = Layer()
     layer._packer_in_use = True
@@ -455,27 +473,8 @@ def test_a_layer_that_drops_the_boundaries_is_refused():
 
 
 def test_a_replica_of_data_parallel_is_refused():
-    options = {"cu_seq_lens_q": CU_SEQLENS, "max_length_q": 12}
-    attend(Layer(), **options)
     with pytest.raises(PackerError, match=r"DataParallel splits cu_seq_lens_q .* torchrun"):
-        attend(Layer()._replicate_for_data_parallel(), **options)
-
-
-def test_a_window_that_does_not_arrive_is_refused():
-    layer = Layer(layer_types=["sliding_attention"], sliding_window=4)
-    attend(layer, cu_seq_lens_q=CU_SEQLENS, sliding_window=4)
-    with pytest.raises(PackerError, match="Layer 0 has a window of 4 tokens but does not pass it to attention"):
-        attend(layer, cu_seq_lens_q=CU_SEQLENS)
-
-
-def test_a_position_bias_is_refused():
-    with pytest.raises(PackerError, match="adds a position bias"):
-        attend(Layer(), cu_seq_lens_q=CU_SEQLENS, position_bias=torch.zeros(1))
-
-
-def test_a_paged_cache_is_refused():
-    with pytest.raises(PackerError, match="uses a paged KV cache, which training does not have"):
-        attend(Layer(), cu_seq_lens_q=CU_SEQLENS, cache=object())
+        attend(Layer()._replicate_for_data_parallel(), cu_seq_lens_q=CU_SEQLENS, max_length_q=12)
 
 
 def test_a_mask_that_lets_some_tokens_see_the_next_is_refused():

@@ -2,7 +2,6 @@
 
 import importlib.util
 import itertools
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,44 +11,9 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402  needs torch, as what follows
 
 from packer.attention import varlen  # noqa: E402
+from tests.naive_attention import attend  # noqa: E402
 
 LENGTHS = [1, 30, 7, 16, 5]
-
-
-class Kernel(torch.autograd.Function):
-    """Attention within segments and its gradients in float32, as a fused kernel computes them: by the row sums."""
-
-    @staticmethod
-    def forward(ctx, query, key, value, cu_seqlens, options):
-        heads = [varlen._repeat_heads(query, each).float().transpose(0, 1) for each in (query, key, value)]
-        scores = heads[0] @ heads[1].transpose(1, 2) * options["scale"]
-        weights = (scores.masked_fill(~sees(cu_seqlens, options), -torch.inf)).softmax(-1)
-        output = (weights @ heads[2]).to(query.dtype)
-        ctx.save_for_backward(*heads, weights, output)
-        ctx.options, ctx.key_heads = options, key.shape[1]
-        return output.transpose(0, 1)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        query, key, value, weights, output = ctx.saved_tensors
-        gradient = gradient.float().transpose(0, 1)
-        row_sums = (gradient * output.float()).sum(-1, keepdim=True)
-        scores = weights * (gradient @ value.transpose(1, 2) - row_sums) * ctx.options["scale"]
-        scores = scores + ctx.options.get("noise", 0) * gradient.abs().mean() * torch.eye(scores.shape[-1])
-        found = scores @ key, scores.transpose(1, 2) @ query, weights.transpose(1, 2) @ gradient
-        query, key, value = (each.transpose(0, 1) for each in found)
-        key, value = (each.unflatten(1, (ctx.key_heads, -1)).sum(2) for each in (key, value))
-        return query.to(output.dtype), key.to(output.dtype), value.to(output.dtype), None, None
-
-
-def sees(cu_seqlens, options):
-    """Bool `[tokens, tokens]`: True where a token (row) sees another."""
-    lengths = [last - first for first, last in pairwise(cu_seqlens.tolist())]
-    segments = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    places = torch.arange(len(segments))
-    before = places[:, None] - places
-    mask = (segments[:, None] == segments) & (before.abs() < (options["window"] or len(segments)))
-    return mask & (before >= 0) if options["causal"] else mask
 
 
 @pytest.fixture
@@ -68,8 +32,14 @@ def check(monkeypatch):
         options = {"causal": causal, "window": window, "scale": scale}
 
         def kernel(query, key, value, cu_seqlens, longest, **_):
-            taken = {**options, "scale": scale or query.shape[-1] ** -0.5, **(wrong or {})}
-            return Kernel.apply(query, key, value, cu_seqlens, taken)
+            taken = {**options, **(wrong or {})}
+            reach = -1 if taken["window"] is None else taken["window"] - 1
+            tensors = [each.float() for each in (query, key, value)]
+            if query.requires_grad:
+                tensors[0].register_hook(lambda gradient: gradient + taken.get("noise", 0))
+            after = 0 if taken["causal"] else reach
+            found = attend(*tensors, cu_seqlens, before=reach, after=after, scale=taken["scale"])
+            return found.to(query.dtype)
 
         monkeypatch.setattr(varlen, "segment_attention", kernel)
         with sdpa_kernel(SDPBackend.MATH):  # whose gradients are 0 where those of attention are

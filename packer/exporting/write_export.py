@@ -31,7 +31,6 @@ from packer.output.unfinished_output import Kind
 from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import check_files
 from packer.pipeline.job import Job, Written
-from packer.progress import Progress
 from packer.shards.files import HashingFile
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
@@ -124,6 +123,7 @@ def export(
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     dataset = _load_with_tokens(packed)
     out = _output(dataset.path, job.output, to)
+    shards = dataset.manifest.shards
     facts = {
         "fingerprint": dataset.fingerprint,
         "format_version": dataset.manifest.format_version,
@@ -138,8 +138,14 @@ def export(
             _check_complete(out, found, to=to, compression=compression, packed=facts)
             return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
         with claim(out, EXPORT, None, sync=job.sync, overwrite=job.overwrite) as folder:
-            writer = _Writer(dataset, folder.building, TARGETS[to], compression, sync=job.sync, progress=job.progress)
-            record = writer.write_all(to, facts, job.workers or available_workers())
+            writer = _Writer(dataset, TARGETS[to], compression, folder.building, job)
+            record = Export(
+                to=to,
+                packed=facts,
+                compression=compression,
+                columns={field.name: f"list<{field.type.value_type}>" for field in writer.schema(shards[0])},
+                files=writer.write_all(),
+            )
             folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
     return Written(record=record, output=out)
 
@@ -195,40 +201,35 @@ def _check_complete(out: Path, found: Export, *, to: str, compression: str, pack
     check_files(out / RECORD, found.files, {})
 
 
+@dataclass
 class _Writer:
     """Writes the file of each shard, which depends on the shard, the target and the compression only."""
 
-    def __init__(
-        self, dataset: PackedDataset, folder: Path, target: Target, compression: str, *, sync: bool, progress: Progress
-    ) -> None:
-        assert isinstance(dataset.path, Path)
-        self._packed, self._manifest = dataset.path, dataset.manifest
-        self._folder = folder
-        self._target = target
-        self._compression = compression
-        self._sync = sync
-        self._progress = progress
+    dataset: PackedDataset
+    target: Target
+    compression: str
+    folder: Path
+    job: Job
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.dataset.path, Path)
+        self._packed, self._manifest = self.dataset.path, self.dataset.manifest
         self._done = 0  # tokens that all threads have written
         self._counting = threading.Lock()
 
-    def write_all(self, to: str, packed: Mapping[str, object], workers: int) -> Export:
-        """Write the files of all shards, and return the record of the export."""
+    def write_all(self) -> tuple[ExportedFile, ...]:
+        """Write the files of all shards."""
         shards = self._manifest.shards
-        written = {file.file: file for file in run_tasks(self.write, shards, workers)}
-        return Export(
-            to=to,
-            packed=packed,
-            compression=self._compression,
-            columns={field.name: f"list<{field.type.value_type}>" for field in self._schema(shards[0])},
-            files=tuple(written[self._name(entry)] for entry in shards),
-        )
+        written = {file.file: file for file in run_tasks(self.write, shards, self.job.workers or available_workers())}
+        return tuple(written[self._name(entry)] for entry in shards)
 
     def _name(self, entry: ShardEntry) -> str:
         """Return the file name of a shard's export: data-00000-of-00012.parquet."""
-        return entry.file.removesuffix(".arrow") + self._target.ending
+        return entry.file.removesuffix(".arrow") + self.target.ending
 
-    def _schema(self, entry: ShardEntry) -> pa.Schema:
-        return schema_of(self._target, open_shard(self._packed, entry, self._manifest).schema)
+    def schema(self, entry: ShardEntry) -> pa.Schema:
+        """Return the schema of the file of a shard."""
+        return schema_of(self.target, open_shard(self._packed, entry, self._manifest).schema)
 
     def write(self, entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> ExportedFile:
         """Write the file of a shard; `raise_if_cancelled` raises when the work is to stop.
@@ -238,20 +239,22 @@ class _Writer:
             PackerError: the shard was changed after packing, or has values that the target cannot hold.
         """
         path = self._packed / entry.file
-        sink = HashingFile(self._folder / self._name(entry))
+        sink = HashingFile(self.folder / self._name(entry))
         try:
             with pq.ParquetWriter(
                 sink,
-                self._schema(entry),
-                compression=self._compression,
+                self.schema(entry),
+                compression=self.compression,
                 use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
                 write_statistics=False,  # statistics of values within lists are of no use
             ) as parquet:
                 for batch in checked_batches(self._packed, entry, self._manifest):
                     raise_if_cancelled()
-                    parquet.write_table(convert(self._target, batch))
-                    self._report(batch.num_rows)
-            if self._sync:
+                    parquet.write_table(convert(self.target, batch))
+                    with self._counting:
+                        self._done += batch.num_rows * self._manifest.max_len
+                        self.job.progress("export", self._done, self._manifest.rows * self._manifest.max_len)
+            if self.job.sync:
                 sink.sync()
         except (pa.ArrowException, ValueError, NotImplementedError) as error:
             reason = first_line(error)
@@ -259,11 +262,6 @@ class _Writer:
         finally:
             sink.close()
         return ExportedFile(file=self._name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
-
-    def _report(self, rows: int) -> None:
-        with self._counting:
-            self._done += rows * self._manifest.max_len
-            self._progress("export", self._done, self._manifest.rows * self._manifest.max_len)
 
 
 def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
