@@ -37,8 +37,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import RowExtents
 from packer.engine import Engine
 from packer.options import PackOptions
-from packer.plan.apart import keep_apart
-from packer.plan.groups import NO_GROUP, apart_bound
+from packer.plan.groups import NO_GROUP, apart_bound, keep_apart
 from packer.plan.rows import place_rows
 from packer.plan.segments import cut_documents
 from packer.planning.packable_segments import Planning, SegmentReader

@@ -18,12 +18,10 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.choices import GroupMode
-from packer.plan.apart import keep_apart
-from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together, keep_apart, together_bound
 from packer.plan.segments import cut_documents, cut_lengths_of, cut_pairs, extents_of
-from packer.planning.make_plan import plan_lengths
+from packer.planning.make_plan import DocumentValues, plan_lengths, plan_whole
 from packer.planning.packable_segments import cut_by_policy
-from packer.planning.whole_plan import DocumentValues, plan_whole
 from tests import naive
 from tests.small import shrink
 from tests.test_kept import write

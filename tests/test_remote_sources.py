@@ -17,7 +17,7 @@ from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.pipeline import job, packing
-from packer.pipeline.measure_source import measure
+from packer.pipeline.collect_figures import measure
 from packer.sources.find_source import find_source
 from packer.stores import RemotePath, mirror
 from tests.chat_templates import WORDS, save_tokenizer

@@ -8,8 +8,8 @@
 - `materializing`: writes the rows of an index with their tokens
 - `source_warnings`: warns of what would silently ruin a training run; `rejected_list`: records that were left out
 - `complete_output`: checks whether an existing output is intact and is what was requested
-- `measure_source`: reads the lengths of documents without tokens, and plans rows for `collect_figures` and `comparing`
-- `collect_figures`: collects the figures that `stats` and reports show; `shown_rows`: the rows of a report
+- `collect_figures`: measures a source without its tokens, plans its rows, and collects the figures that `stats` and
+  reports show; `shown_rows`: the rows of a report
 - `comparing`: runs every algorithm on the same lengths
 - `verifying`: checks a packed dataset; `against_source`: its differences from a part of the source, and its totals
 """

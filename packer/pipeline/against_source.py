@@ -22,7 +22,7 @@ from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments, context_of, cut_documents, extents_of
-from packer.planning.whole_plan import group_totals
+from packer.planning.make_plan import group_totals
 from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values

@@ -22,7 +22,7 @@ from packer.figures.length_figures import tokens_of
 from packer.figures.row_figures import RowSums
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.measure_source import Measured, measure
+from packer.pipeline.collect_figures import Measured, measure
 from packer.planning.make_plan import needs_documents
 from packer.planning.packable_segments import cut_by_policy, least_rows
 from packer.progress import Progress, silent

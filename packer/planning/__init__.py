@@ -5,9 +5,8 @@
 
 Plans:
 
-    make_plan.py          a plan of any kind
+    make_plan.py          a plan of any kind; groups of documents, kept together or apart, and limits besides tokens
     order_plan.py         rows that follow the order of the source
-    whole_plan.py         groups of documents, kept together or apart, and limits besides tokens
 
 Plans of histogram algorithms, in which partitions pack their own documents, and regions what partitions leave over:
 

@@ -2,34 +2,95 @@
 
 - With a histogram algorithm, partitions of the source pack their own documents (`partitioning`).
 - With an order algorithm, rows follow the order of the source (`order_plan`).
-- With groups of documents, or limits besides tokens, the whole plan is held in memory (`whole_plan`).
+- With groups of documents, or limits besides tokens, no partition can plan its documents alone, so the whole plan is
+  held in memory (`WholePlan`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm
+from packer.algorithms.bounds import lower_bound, vector_bounds
 from packer.algorithms.jit import prepare_for
+from packer.algorithms.patterns import Patterns, RowExtents
+from packer.arrow import as_numpy
 from packer.engine import Engine
-from packer.facts import PlanTotals
+from packer.errors import SourceError
+from packer.facts import GroupTotals, PlanTotals
+from packer.facts.rejection import REMEDY
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
-from packer.plan.rows import PlacedRows, Plan
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together, keep_apart
+from packer.plan.rows import LocatedRows, PlacedRows, Plan, even_cuts, place_rows, solve_histogram
+from packer.plan.segments import Segments, extents_of, items_of
+from packer.plan.vector_packing import pack_vectors
 from packer.planning.order_plan import plan_in_order
-from packer.planning.packable_segments import Planning, SegmentReader, cut_by_policy
+from packer.planning.packable_segments import Planning, SegmentReader, cut_by_policy, least_rows
 from packer.planning.partitioning import plan_partitions, survey
-from packer.planning.whole_plan import DocumentValues, WholePlan, document_values, plan_whole
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
+from packer.shards.sharing import Chunks, group_codes, group_values
 from packer.sources.corpus import Documents
+from packer.sources.number_columns import number_fault, wrong_numbers
 
 PLAN_VERSION = 2
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
 shards would have other documents."""
+
+FEW_SEGMENTS = 1 << 17
+"""Most segments for which `auto` keeps groups apart in the rows of several algorithms, to save single rows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholePlan:
+    """Rows of all shards."""
+
+    placed: PlacedRows
+    """Rows of all shards, one shard after the other."""
+
+    segments: Segments
+    """Segments that the rows hold."""
+
+    rows_per_shard: int
+    """Largest number of rows of a shard."""
+
+    totals: PlanTotals
+    """Totals for the manifest."""
+
+    @property
+    def _cuts(self) -> list[int]:
+        return even_cuts(len(self.placed), self.rows_per_shard)
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Number of rows of each shard; none is empty."""
+        rows: list[int] = np.diff(self._cuts).tolist()
+        return rows
+
+    def rows(self, shard: int) -> LocatedRows:
+        """Locate the rows of a shard."""
+        return self.placed.part(*self._cuts[shard : shard + 2]).located(self.segments)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentValues:
+    """Values that decide which documents may share a row, in packing order."""
+
+    groups: NDArray[np.int32] | None = None
+    """(documents,) group of each document, NO_GROUP for none; None without groups."""
+
+    limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
+    """(documents,) what each document takes of each limit, by column."""
+
+    describe: Callable[[int], str] = "document {:,}".format
+    """Function that names a document in messages."""
 
 
 def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
@@ -63,7 +124,7 @@ def plan_lengths(
     lengths: NDArray[np.int32],
     options: PackOptions,
     *,
-    values: DocumentValues = DocumentValues(),  # noqa: B008 (immutable)
+    values: DocumentValues = DocumentValues(),
     threads: int = 1,
     progress: Progress = silent,
 ) -> Plan:
@@ -108,3 +169,151 @@ def _plan_whole(documents: Documents, planning: Planning) -> WholePlan:
         rows_per_shard=rows_per_shard,
         totals=PlanTotals.from_dict(note.facts["totals"]),
     )
+
+
+def document_values(
+    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions, describe: Callable[[int], str]
+) -> DocumentValues:
+    """Read the groups of documents, and what they take of limits; a SourceError if values cannot be used.
+
+    `extra` has a value per list of the source, and `lists` the list of each document; None if document i is list i.
+    """
+    return DocumentValues(
+        groups=None if options.group_by is None else _groups(extra[options.group_by], lists, options.group_by),
+        limits={name: _limited(extra[name], lists, name, options, describe) for name in options.limits},
+        describe=describe,
+    )
+
+
+def _groups(column: Chunks, lists: NDArray[Any] | None, name: str) -> NDArray[np.int32]:
+    """Return the group of each document: documents with equal values form a group, those with null are in none."""
+    codes = group_codes(group_values(column, name))
+    if lists is not None:
+        codes = codes[lists]
+    if codes.max(initial=NO_GROUP) == NO_GROUP:
+        raise SourceError(f"column '{name}' is null in every document; name another with --group-by")
+    return codes
+
+
+def _limited(
+    column: Chunks, lists: NDArray[Any] | None, name: str, options: PackOptions, describe: Callable[[int], str]
+) -> NDArray[np.int32]:
+    """Return what each document takes of a limit: shape (documents,)."""
+    parts, first = [np.zeros(0, np.int32)], 0
+    for chunk in column.chunks:
+        wrong = wrong_numbers(chunk)
+        if len(wrong):
+            fault, value = number_fault(chunk, int(wrong[0]), name), first + int(wrong[0])
+            where = describe(value) if lists is None else f"value {value} of the column"
+            remedy = f"; {REMEDY}" if options.lengths_column is None else ""
+            raise SourceError(f"{where}: {fault.message}{remedy}")
+        parts.append(as_numpy(chunk).astype(np.int32))
+        first += len(chunk)
+    values = np.concatenate(parts)
+    return values if lists is None else values[lists]
+
+
+def plan_whole(segments: Segments, values: DocumentValues, options: PackOptions, *, rows_per_shard: int) -> WholePlan:
+    """Plan rows of all segments with groups or under limits; a document that takes too much is a SourceError."""
+    if options.limit:
+        return _plan_under_limits(segments, values, options, rows_per_shard)
+    assert values.groups is not None
+    return _plan_groups(segments, values.groups, options, rows_per_shard)
+
+
+def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOptions, rows_per_shard: int) -> WholePlan:
+    """Plan rows with documents of one group only (together), or with at most one document of each group (apart)."""
+    items, of_items = items_of(segments, options.documents_each), groups[:: options.documents_each]
+    patterns = solve_histogram(options, items.histogram)
+    if options.group_mode == "together":
+        solve, proved, are_leftovers = partial(solve_histogram, options), 0, True
+        placed = deal_together(items, of_items, solve, max_segments=options.max_items, seed=options.seed)
+    else:
+        proved = patterns.lower_bound
+        placed, are_leftovers = _apart(items, of_items, patterns, options)
+    rows = len(placed)
+    totals = PlanTotals.of(
+        segments.account,
+        max_len=options.max_len,
+        segments=len(placed.numbers) * options.documents_each,
+        rows=rows,
+        pool_rows=rows if are_leftovers or rows > rows_per_shard else 0,
+        lower_bound=max(proved, least_rows(segments, groups, options)),
+        groups=group_totals(groups, patterns.packs),
+    )
+    placed = placed.of_items(options.documents_each)
+    return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
+
+
+def _apart(
+    items: Segments, groups: NDArray[np.int32], patterns: Patterns, options: PackOptions
+) -> tuple[PlacedRows, bool]:
+    """Deal items, segments or pairs, to rows so that groups stay apart; return also whether rows were dissolved."""
+    least, extents = apart_bound(items, groups), items.extents_of_numbers()
+
+    def apart(patterns: Patterns) -> tuple[PlacedRows, bool]:
+        placed, _ = place_rows(extents, RowExtents.of_patterns(patterns), items.max_len, seed=options.seed)
+        kept = keep_apart(placed, items, groups, least=least, max_segments=options.max_items, seed=options.seed)
+        return kept, kept is not placed
+
+    best = apart(patterns)
+    if options.algorithm == "auto" and len(best[0].numbers) <= FEW_SEGMENTS:
+        # Which patterns can be kept apart in the fewest rows is a matter of chance.
+        for name in ("ffd", "bfd"):
+            if len(best[0]) > max(least, patterns.lower_bound):
+                other = apart(solve_histogram(replace(options, algorithm=name), items.histogram))
+                best = min(best, other, key=lambda found: len(found[0]))
+    return best
+
+
+def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
+    """Count groups; `rows_ungrouped` is the number of rows that the documents take if groups are ignored."""
+    return GroupTotals(
+        groups=int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
+        documents_without=int(np.count_nonzero(groups == NO_GROUP)),
+        rows_ungrouped=rows_ungrouped,
+    )
+
+
+def _plan_under_limits(
+    segments: Segments, values: DocumentValues, options: PackOptions, rows_per_shard: int
+) -> WholePlan:
+    """Plan rows in which tokens and further columns stay within their limits; no document may be split."""
+    numbers = segments.numbers()
+    documents, _, lengths = segments.locate(numbers)
+    taken = {name: values.limits[name][documents] for name in options.limits}
+    _refuse_above(taken, documents, options, values.describe)
+    demands = np.stack([extents_of(lengths, segments.align), *taken.values()])
+    capacities = np.array([options.max_len, *options.limits.values()], np.int64)
+    demands = demands.astype(np.int32, copy=False)
+    del documents, lengths, taken
+    placed = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
+    totals = PlanTotals.of(
+        segments.account,
+        max_len=options.max_len,
+        segments=len(numbers),
+        rows=len(placed),
+        pool_rows=0,
+        lower_bound=max(
+            lower_bound(segments.histogram, options.max_items), int(vector_bounds(demands, capacities).max())
+        ),
+    )
+    placed = PlacedRows(row_starts=placed.row_starts, numbers=numbers[placed.numbers])
+    return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
+
+
+def _refuse_above(
+    taken: Mapping[str, NDArray[np.int32]],
+    documents: NDArray[np.int64],
+    options: PackOptions,
+    describe: Callable[[int], str],
+) -> None:
+    """Raise a SourceError if a document exceeds a limit; `taken` has the values of `documents`, by column."""
+    for name, most in options.limits.items():
+        above = np.flatnonzero(taken[name] > most)
+        if len(above):
+            first = above[0]
+            raise SourceError(
+                f"{describe(int(documents[first]))} has {name} {taken[name][first]:,}, and a row may have {most:,} "
+                f"(documents with more: {len(above):,}): raise --limit, or leave them out"
+            )
