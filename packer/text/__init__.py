@@ -13,6 +13,7 @@ message_marks.py         a shortcut: one rendering, with marks after each messag
 tokens.py                texts to tokens, and the tokens at which given characters begin
 fast_tokens.py           the same tokens by gigatoken, which is compared with the library all the time
 tokenizer.py             a tokenizer, with transformers or without
+tokenizers_v1.py         a tokenizer.json opened by version 1 of the tokenizers library, or by the one before it
 load_tokenizer.py        tokenizers by path or Hub id: by their files, or by transformers
 """
 

@@ -20,6 +20,7 @@ from packer.paths import expanded
 from packer.progress import STATUS
 from packer.system_errors import hub_is_unreachable
 from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
+from packer.text.tokenizers_v1 import open_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -150,10 +151,8 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
 
 def _open_alone(path: Path) -> Tokenizer:
     """Open a tokenizer.json without a configuration."""
-    from tokenizers import Tokenizer as RustTokenizer
-
     try:
-        backend = RustTokenizer.from_file(str(path))
+        backend = open_json(path)
     except Exception as error:  # tokenizers raises plain Exception
         raise PackerError(f"{path} is not a tokenizer.json: {error}") from error
     special = {"pad_token": str(backend.padding["pad_token"])} if backend.padding is not None else {}
@@ -221,15 +220,13 @@ def _class_by_files(folder: Path) -> str | None:
 
 def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
     """Open a tokenizer of a generic class by its files alone; None if they do not suffice, or cannot be read."""
-    from tokenizers import Tokenizer as RustTokenizer
-
     try:
         config = _read_json(folder / "tokenizer_config.json")
         if not _is_whole(config, folder):
             return None
         template = _chat_template(folder, config.get("chat_template"))
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        backend = RustTokenizer.from_str(text)
+        backend = open_json(folder / "tokenizer.json")
         special = _special_tokens(config, backend.padding)
         opened = of_rust(backend, name=name, special_tokens=special, chat_template=template)
         assert opened.content is not None

@@ -16,6 +16,7 @@ from packer.errors import PackerError
 from packer.text.conversations import TextError
 from packer.text.fast_tokens import Difference, FastTokens, by_library, is_refusal, joined
 from packer.text.tokenizer import Content, Tokenizer, content_of, shared_length
+from packer.text.tokenizers_v1 import TokenizerV1
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -146,8 +147,10 @@ class TextTokens:
         return Tokens(ids, ends, places, found is not None, differing)
 
     def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
-        """Tokenize by the library, and find places by its offsets."""
+        """Tokenize by the library, and find places by its offsets, which version 1 does not have."""
         assert self.backend is not None
+        if isinstance(self.backend, TokenizerV1):
+            return self._encode_slowly(texts, cuts)
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         found = zip(encodings, texts, cuts, strict=True)
         places = [_place_of(encoding, cut, len(text)) for encoding, text, at in found for cut in at]
@@ -168,7 +171,7 @@ class TextTokens:
         return places
 
     def _encode_slowly(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
-        """Tokenize with a tokenizer in Python, without offsets: the tokens of the text before a cut end there."""
+        """Tokenize without offsets: the tokens of the text before a cut end there."""
         lists = [self._tokenizer.ids(text, special=False) for text in texts]
         places = []
         for text, ids, at in zip(texts, lists, cuts or (), strict=cuts is not None):
