@@ -22,7 +22,7 @@ import click
 from scale_costs import Setting, cost_lines, costs_of
 from scale_plan import PlanFigures, plan_at_scale
 
-from packer.options.values import parse_size
+from packer.options import parse_size
 
 MEAN = 403.3057773
 """Tokens of a document on average."""

@@ -45,10 +45,10 @@ python_use_unqualified_type_names = True
 
 # Types of other packages: the build is offline, so there is no inventory to look them up in.
 INTERNAL = (  # `format.md` describes the fields of the first four; PackArguments has those of PackOptions
-    "packer.facts.totals.Generation",
-    "packer.facts.source_identity.SourceIdentity",
-    "packer.facts.totals.Totals",
-    "packer.facts.totals.ShardEntry",
+    "packer.facts.Generation",
+    "packer.facts.SourceIdentity",
+    "packer.facts.Totals",
+    "packer.facts.ShardEntry",
     "packer.shards.manifest.PartOfSet",  # nothing that a file has
     "packer.shards.shard_table.ShardTable",  # a sequence of entries
     "PackArguments",

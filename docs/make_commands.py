@@ -16,8 +16,8 @@ import click
 from packer.cli import COMMANDS
 from packer.cli.command import DeclaredOption, heading_of
 from packer.options import Option, RunOptions, choices, options_of
+from packer.options.declarations import PackFields
 from packer.options.option import HEADINGS
-from packer.options.pack_fields import PackFields
 
 _INTRODUCTION = """\
 # Commands and options

@@ -155,7 +155,7 @@ def with_toy(tmp_path) -> Path:
     """A copy of the package in which `PackOptions` has one field more, and nothing else was changed."""
     copy = tmp_path / "copy" / "packer"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    declared = copy / "options" / "pack_fields.py"
+    declared = copy / "options" / "declarations.py"
     line = '    toys: Annotated[int, Option("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3\n'
     declared.write_text(declared.read_text() + line)
     return copy

@@ -18,8 +18,7 @@ from packer.cli.shared_options import AsJson, BatchSize, MixtureSources, sources
 from packer.errors import OptionError, PackerError
 from packer.options import Option, PackOptions, values_of
 from packer.options.choices import ReportPlot
-from packer.options.option import OUTPUT
-from packer.options.values import as_length
+from packer.options.option import OUTPUT, as_length
 from packer.paths import expanded
 from packer.stores import any_path
 from packer.system_errors import system_errors

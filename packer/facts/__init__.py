@@ -1,23 +1,18 @@
-"""Types of the facts in a manifest about a source and its rows; imports little, so that any module can use them.
+"""The facts in a manifest: records that distinguish sources, and that count documents, tokens, rows and shards.
 
-`json_record.py` is their base: declaring a field sets its type, limits, position in the file and description, and what
-is read back is checked against the declarations. `totals.py` counts documents, tokens and rows of packs, generations
-and shards, `source_identity.py` distinguishes sources, and `rejection.py` says why a record is left out.
+Totals count every document and token of the source by what happened to it. A dataset has generations, the documents of
+the first pack and those of every append, and these have shards. The identity of a source, by which changes to it are
+detected, contains neither absolute paths nor times.
 """
 
-from packer.facts.json_record import JsonRecord
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from packer.facts.json_record import Count, Documents, JsonRecord, Positive, Ratio, Weight
 from packer.facts.rejection import REASONS, REJECTED, Reason, RejectedRecord
-from packer.facts.source_identity import FileIdentity, MixturePart, SourceIdentity, TakenDocuments, TextIdentity
-from packer.facts.totals import (
-    Account,
-    Generation,
-    GroupTotals,
-    PlanTotals,
-    ShardEntry,
-    Totals,
-    joined_source,
-    summed_totals,
-)
 
 __all__ = [
     "REASONS",
@@ -39,3 +34,397 @@ __all__ = [
     "joined_source",
     "summed_totals",
 ]
+
+_VERSIONS = ("tokenizers", "transformers", "jinja2")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileIdentity(JsonRecord):
+    """A file of a source."""
+
+    name: str
+    """Path relative to the source."""
+
+    bytes: Count
+    """Size of the file."""
+
+    rows: Count
+    """Documents in the file; with an indices mapping, the selected ones."""
+
+    tokens: Count
+    """Tokens of these documents."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextIdentity(JsonRecord):
+    """Everything that determines the tokens of text; equal for a folder and its copy on the Hub."""
+
+    columns: tuple[str, ...]
+    """Names of the columns that are read."""
+
+    train_on: str
+    """Which tokens are trained; one of the choices of `--train-on`."""
+
+    eos: bool
+    """Whether texts and completions end with the end-of-sequence token."""
+
+    tokenizer: str
+    """xxh3-128 of the tokenizer's content, hexadecimal."""
+
+    tokenizers: str
+    """Version of the tokenizers library."""
+
+    transformers: str | None = None
+    """Version of the transformers library; None if it was not needed."""
+
+    chat_template: str | None = None
+    """xxh3-128 of the chat templates, hexadecimal; None if the text is not a chat."""
+
+    jinja2: str | None = None
+    """Version of the jinja2 library; None if the text is not a chat."""
+
+    today: str | None = None
+    """Date of tokenizing, YYYY-MM-DD; None unless a chat template uses it."""
+
+    indices_xxh3_128: str | None = None
+    """Hash of the indices mapping, hexadecimal; None without one."""
+
+    def without_versions(self) -> dict[str, Any]:
+        """Return the JSON object without library versions, which may differ although the tokens are the same."""
+        return {name: value for name, value in self.to_dict().items() if name not in _VERSIONS}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenDocuments(JsonRecord):
+    """Counts of what a mixture takes of a source."""
+
+    copies: Count
+    """Number of times that all documents are taken, in addition to the sample."""
+
+    documents: Count
+    """Number of documents taken, copies included."""
+
+    tokens: Count
+    """Tokens of these documents."""
+
+    tokens_kept: Count
+    """Tokens of these documents that reach the rows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixturePart(JsonRecord):
+    """A source of a mixture; fields of the same name mean the same as in `SourceIdentity`."""
+
+    name: str
+    """Name of the source in messages; no two of a mixture are equal."""
+
+    weight: Weight
+    """Requested weight, in units of `mix_unit`."""
+
+    files: Count
+    """Number of files; the files themselves are listed by the mixture."""
+
+    documents: Documents
+    """Documents of the source, taken or not."""
+
+    tokens: Count
+    """Tokens of these documents."""
+
+    labels: bool
+    """Whether the source has labels."""
+
+    lengths_xxh3_128: str
+    """Hash of the lengths of all documents."""
+
+    columns: tuple[str, ...] = ()
+    """Names of the extra columns."""
+
+    text: TextIdentity | None = None
+    """Everything that shapes the tokens; None if the source holds tokens."""
+
+    indices_xxh3_128: str | None = None
+    """Hash of the order of the documents; None if it is that of the files."""
+
+    tokens_kept: Positive
+    """Tokens of the whole source that would reach the rows."""
+
+    taken: TakenDocuments
+    """Counts of what the mixture takes."""
+
+    @classmethod
+    def of(
+        cls, identity: SourceIdentity, *, name: str, weight: float, tokens_kept: int, taken: TakenDocuments
+    ) -> MixturePart:
+        """Describe a source of a mixture, given its identity as a single source; the other arguments set fields."""
+        values = identity.values() | {"files": len(identity.files)}
+        del values["mixture"]
+        return cls(**values, name=name, weight=weight, tokens_kept=tokens_kept, taken=taken)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceIdentity(JsonRecord):
+    """A source or a mixture; for a mixture, documents and tokens are those that are taken."""
+
+    files: tuple[FileIdentity, ...]
+    """Files in order; for a mixture, those of all sources."""
+
+    documents: Documents
+    """Number of documents."""
+
+    tokens: Count
+    """Tokens of all documents."""
+
+    labels: bool
+    """Whether the source has labels; for a mixture, whether any of its sources has."""
+
+    lengths_xxh3_128: str
+    """xxh3-128 of the lengths of all documents in order, int32, hexadecimal."""
+
+    columns: tuple[str, ...] = ()
+    """Names of the extra columns."""
+
+    text: TextIdentity | None = None
+    """Everything that shapes the tokens; None if the source holds tokens or is a mixture."""
+
+    indices_xxh3_128: str | None = None
+    """xxh3-128 of the order of the documents, int64, hexadecimal; None if it is that of the files."""
+
+    mixture: tuple[MixturePart, ...] = ()
+    """The sources of a mixture; empty for a single source."""
+
+    @property
+    def texts(self) -> dict[str, TextIdentity]:
+        """Text identity of each source of text by its name in the mixture, or "" for a single source."""
+        parts = [("", self.text), *((part.name, part.text) for part in self.mixture)]
+        return {name: text for name, text in parts if text is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account(JsonRecord):
+    """Documents and tokens of a source, counted by what became of them.
+
+    The accounts of the parts of a source add up to that of the source.
+    """
+
+    documents: Documents
+    """Documents of the source."""
+
+    documents_split: Count
+    """Documents with two or more segments in the rows, after untrained segments are dropped."""
+
+    documents_truncated: Count
+    """Documents shortened by truncation."""
+
+    documents_dropped: Mapping[str, Count]
+    """Documents without a segment, by reason."""
+
+    tokens: Count
+    """Tokens of the source: each is packed, truncated or dropped."""
+
+    tokens_packed: Count
+    """Tokens in segments, repetitions included."""
+
+    tokens_repeated: Count
+    """Tokens in segments that are also in an earlier segment of their document."""
+
+    tokens_truncated: Count
+    """Tokens cut off by truncation, including those of documents that are then dropped."""
+
+    tokens_dropped: Mapping[str, Count]
+    """Tokens of dropped documents, by reason; tokens cut off by truncation are not included."""
+
+    @property
+    def documents_packed(self) -> int:
+        """Documents with at least one segment."""
+        return self.documents - sum(self.documents_dropped.values())
+
+    @property
+    def tokens_lost(self) -> int:
+        """Tokens that are in no segment: truncated or dropped."""
+        return self.tokens_truncated + sum(self.tokens_dropped.values())
+
+    def with_rejected(self, rejected: int) -> Account:
+        """Return the account with `rejected` of the empty documents counted as "rejected" instead."""
+        dropped = {**self.documents_dropped, "empty": self.documents_dropped["empty"] - rejected, "rejected": rejected}
+        return replace(self, documents_dropped=dropped)
+
+    def __add__(self, other: Account) -> Account:
+        """Return the account of both; they must have the same reasons."""
+        return Account(**_summed((self, other), Account))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupTotals(JsonRecord):
+    """Groups of documents that are kept together or apart."""
+
+    groups: Count
+    """Number of groups with at least one document."""
+
+    documents_without: Count
+    """Documents of the source that are in no group."""
+
+    rows_ungrouped: Positive
+    """Number of rows if the same documents were packed without groups."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanTotals(Account):
+    """Totals of a plan."""
+
+    tokens_packed: Positive
+    """Tokens in segments, repetitions included."""
+
+    segments: Count
+    """Documents, and pieces of split ones, in all rows."""
+
+    rows: Positive
+    """Number of rows."""
+
+    pool_rows: Count
+    """Rows that hold leftovers of several partitions; they are in the last shards."""
+
+    lower_bound: Positive
+    """Rows that no packing of the same documents can go below."""
+
+    efficiency: Ratio
+    """Tokens in segments divided by the capacity of all rows, 0 to 1."""
+
+    groups: GroupTotals | None = None
+    """Totals of groups; None if documents are not grouped."""
+
+    @classmethod
+    def of(
+        cls,
+        account: Account,
+        *,
+        max_len: int,
+        segments: int,
+        rows: int,
+        pool_rows: int,
+        lower_bound: int,
+        groups: GroupTotals | None = None,
+    ) -> PlanTotals:
+        """Extend an account with facts about the rows, of `max_len` tokens each; the other arguments set fields."""
+        return PlanTotals(
+            **account.values(),
+            segments=segments,
+            rows=rows,
+            pool_rows=pool_rows,
+            lower_bound=lower_bound,
+            efficiency=account.tokens_packed / (rows * max_len),
+            groups=groups,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals(PlanTotals):
+    """Totals of the manifest: those of the plan, and counts made while reading and writing tokens."""
+
+    tokens_trained: Count
+    """Labels in all rows that are not -100; 0 if no labels are written."""
+
+    segments_untrained: Count
+    """Segments without a trained token; 0 if no labels are written."""
+
+    documents_straddling: Count | None = None
+    """Documents with a token that is only partly in trained text; None if the source holds tokens, not text."""
+
+    documents_untrained: Count | None = None
+    """Documents that have tokens, none of them trained; None if the source holds tokens, not text."""
+
+    documents_by_gigatoken: Count | None = None
+    """Documents that gigatoken tokenized; None if there are none. All other facts are the same without it."""
+
+    documents_rejected: Mapping[str, Count] | None = None
+    """Documents that could not be used, by reason; None if one would have been an error."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation(JsonRecord):
+    """A generation, which was packed separately."""
+
+    source: SourceIdentity
+    """Identity of its source."""
+
+    totals: Totals
+    """Totals of its documents and rows."""
+
+    shards: Positive
+    """Number of its shards, which follow those of the generations before it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardEntry(JsonRecord):
+    """Entry of a shard in the manifest."""
+
+    file: str
+    """File name, in the folder of the manifest."""
+
+    rows: Positive
+    """Number of rows."""
+
+    tokens: Count
+    """Number of tokens, without padding."""
+
+    trained: Count
+    """Labels that are not -100; 0 if no labels are written."""
+
+    untrained_segments: Count
+    """Segments without a trained token; 0 if no labels are written."""
+
+    bytes: Count
+    """Size of the file."""
+
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
+
+def joined_source(generations: Sequence[Generation]) -> SourceIdentity:
+    """Return the identity of all sources together, as if they were one; hashes of several are hashes of theirs."""
+    import xxhash
+
+    if len(generations) == 1:
+        return generations[0].source
+    sources = [generation.source for generation in generations]
+    orders = [source.indices_xxh3_128 for source in sources]
+    lengths = "".join(source.lengths_xxh3_128 for source in sources)
+    return SourceIdentity(
+        files=tuple(file for source in sources for file in source.files),
+        documents=sum(source.documents for source in sources),
+        tokens=sum(source.tokens for source in sources),
+        labels=any(source.labels for source in sources),
+        lengths_xxh3_128=xxhash.xxh3_128_hexdigest(lengths.encode()),
+        columns=sources[0].columns,
+        text=sources[0].text,
+        indices_xxh3_128=xxhash.xxh3_128_hexdigest(str(orders).encode()) if any(orders) else None,
+    )
+
+
+def summed_totals(generations: Sequence[Generation], max_len: int) -> Totals:
+    """Return the totals of all generations: sums, and the efficiency of all rows.
+
+    The lower bound is that of packing each generation separately, which may be above that of all documents together.
+    """
+    if len(generations) == 1:
+        return generations[0].totals
+    values = _summed([generation.totals for generation in generations], Totals)
+    values["efficiency"] = values["tokens_packed"] / (values["rows"] * max_len)
+    return Totals(**values)
+
+
+def _summed(records: Sequence[JsonRecord], declaration: type[JsonRecord]) -> dict[str, Any]:
+    """Return the fields of a declaration, added over records that have them."""
+    names = [field.name for field in fields(declaration)]  # type: ignore[arg-type]
+    added: dict[str, Any] = {name: _sum([getattr(record, name) for record in records]) for name in names}
+    return added
+
+
+def _sum(values: Sequence[Any]) -> object:
+    """Add numbers, numbers by name, or groups; None only if all are None."""
+    there = [value for value in values if value is not None]
+    if not there or isinstance(there[0], (int, float)):
+        return sum(there) if there else None
+    if isinstance(there[0], GroupTotals):
+        return GroupTotals(**_summed(there, GroupTotals))
+    names = dict.fromkeys(name for one in there for name in one)
+    return {name: sum(one.get(name, 0) for one in there) for name in names}

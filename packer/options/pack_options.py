@@ -12,13 +12,11 @@ from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
 from packer.column_names import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.errors import OptionError, PackerError
 from packer.facts.json_record import read_fields
-from packer.options.option import TEXT_AND_CHATS, as_json, check_options, documented, options_of, values_of
-from packer.options.pack_fields import PackFields
-from packer.options.values import limits_of
+from packer.options.declarations import INT32, PackFields
+from packer.options.option import TEXT_AND_CHATS, as_json, check_options, options_of, values_of
 from packer.paths import tokenizer_name
 
 
-@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackOptions(PackFields):
     """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
@@ -36,8 +34,17 @@ class PackOptions(PackFields):
 
     @property
     def limits(self) -> dict[str, int]:
-        """Largest sum in a row by column, other than tokens."""
-        return limits_of(self.limit)
+        """Largest sum in a row by column, other than tokens; an OptionError says what is no limit."""
+        found: dict[str, int] = {}
+        for limit in self.limit:
+            column, _, most = limit.rpartition(":")
+            if not column or not most.isdecimal() or not 1 <= int(most) <= INT32:
+                remedy = f"give a column and the most that a row may hold, 1 to {INT32}, as in images:16"
+                raise OptionError(f"--limit is {limit!r}: {remedy}")
+            if column in found:
+                raise OptionError(f"--limit names {column!r} twice: give one limit for each column")
+            found[column] = int(most)
+        return found
 
     @property
     def stored_keep_tokens(self) -> tuple[str, ...]:
@@ -113,6 +120,10 @@ class PackOptions(PackFields):
             return cls(**values_of(cls, found))
         except PackerError as error:
             raise PackerError(f"the options in the manifest are damaged: {error}") from error
+
+
+_sentences = [f"    {name}: {option.help}" for name, option in options_of(PackOptions).items()]
+PackOptions.__doc__ = "\n".join([f"{PackOptions.__doc__}\n\nAttributes:", *_sentences])
 
 
 _Rule = tuple[bool, Sequence[str], str]

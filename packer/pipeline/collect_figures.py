@@ -20,7 +20,7 @@ from packer.figures.length_figures import tally
 from packer.figures.row_figures import RowFigures, RowSums
 from packer.loader.dataset import load
 from packer.options import PackOptions
-from packer.options.pack_fields import LONGEST_ROW
+from packer.options.declarations import LONGEST_ROW
 from packer.paths import PathList, expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources

@@ -1,15 +1,18 @@
-"""The options of a pack: each is declared here, and only here."""
+"""The options of a pack, and those of everything that writes a folder: each is declared here, and only here."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from packer.algorithms import ALGORITHMS, ALIASES
+from packer.errors import OptionError
 from packer.facts.json_record import JsonRecord
 from packer.options.choices import (
     BUILT_IN_TEMPLATES,
+    EngineName,
     GroupMode,
     LongPolicy,
     MixUnit,
@@ -20,8 +23,25 @@ from packer.options.choices import (
     TruncateSide,
     Untrained,
 )
-from packer.options.option import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT_AND_CHATS, Option
-from packer.options.values import as_amount, as_bytes, as_length, as_path, as_token_columns
+from packer.options.option import (
+    LONG,
+    MIXTURES,
+    OUTPUT,
+    RANKS,
+    READING,
+    ROWS,
+    TEXT_AND_CHATS,
+    Option,
+    as_amount,
+    as_bytes,
+    as_length,
+    as_path,
+    as_ranks,
+    as_token_columns,
+    check_options,
+)
+from packer.progress import Progress, silent
+from packer.stores import RemotePath
 
 LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
 INT32 = 2**31 - 1
@@ -29,6 +49,102 @@ INT32 = 2**31 - 1
 PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
 PREDICTED = ("pack", "stats")  # options that not all algorithms have
 OF_TEXT = ("pack", "stats", "compare", "tokenize")
+WRITING = ("pack", "append", "tokenize", "materialize", "export")
+PACKING = ("pack", "append", "materialize")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Where an output is written, who does the work, and what it may replace."""
+
+    output: Annotated[
+        Path | RemotePath | str | None,
+        Option(
+            "Folder to write.",
+            OUTPUT,
+            flags=("-o", "--output"),
+            default_words="the name of the input with an ending",
+            commands=("pack", "tokenize", "materialize", "export", "demo"),
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        Option(
+            "Number of threads.",
+            OUTPUT,
+            least=1,
+            metavar="N",
+            default_words="the number of available cores",
+            commands=(*WRITING, "verify"),
+        ),
+    ] = None
+    sync: Annotated[
+        bool,
+        Option(
+            "Call fsync for every file and folder.",
+            OUTPUT,
+            off="Skip fsync: faster, but not safe against a power failure.",
+            commands=WRITING,
+        ),
+    ] = True
+    overwrite: Annotated[
+        bool, Option("Replace an existing output as soon as the new one is complete.", OUTPUT, commands=WRITING)
+    ] = False
+    engine: Annotated[
+        EngineName,
+        Option(
+            "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.",
+            RANKS,
+            commands=(*PACKING, "verify"),
+        ),
+    ] = "threads"
+    ray_address: Annotated[
+        str | None,
+        Option(
+            "Address of the Ray cluster; auto is the cluster that this machine belongs to.",
+            RANKS,
+            metavar="ADDRESS",
+            default_words="a cluster of this machine alone",
+            commands=(*PACKING, "verify"),
+        ),
+    ] = None
+    rank: Annotated[
+        int | None,
+        Option(
+            "Number of this process, from 0, if several pack into one folder.",
+            RANKS,
+            least=0,
+            metavar="R",
+            commands=PACKING,
+        ),
+    ] = None
+    ranks: Annotated[
+        str | None,
+        Option(
+            "Number of these processes; env reads both numbers from the variables of torchrun, Slurm or SkyPilot.",
+            RANKS,
+            metavar="N",
+            convert=as_ranks,
+            commands=PACKING,
+        ),
+    ] = None
+    rank_timeout: Annotated[
+        float,
+        Option(
+            "Seconds without a heartbeat after which other ranks take over.",
+            RANKS,
+            least=0.1,
+            metavar="SECONDS",
+            commands=PACKING,
+        ),
+    ] = 30.0
+    progress: Progress = silent
+    """Callback, called as `progress(stage, done, total)` in every stage."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.ray_address is not None and self.engine != "ray":
+            raise OptionError(f"--ray-address {self.ray_address} is for --engine ray")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
