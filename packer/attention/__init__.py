@@ -6,7 +6,6 @@
 
 The modules, in the order in which a batch passes through them:
 
-    implementations.py     names of the attention implementations, and verdicts of the probe
     varlen.py              segment boundaries of a batch; attention by torch's varlen kernel, or SDPA per segment
     rope.py                LongRoPE and dynamic RoPE with frequencies per document
     transformers_hook.py   the interface to transformers, and the cases it refuses
@@ -15,7 +14,7 @@ and those of the probe:
 
     load_model.py          path, Hub id or config file -> a small model with random weights
     thresholds.py          config fields that change a model's behavior beyond some length
-    compare_outputs.py     logits, loss and gradients of packed and single documents
+    compare_outputs.py     logits, loss and gradients of packed and single documents, and the effect of rounding
     isolation.py           a verdict for each implementation
 
 Importing this package imports neither torch nor transformers; its functions do when they are first used.
@@ -26,15 +25,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from packer.attention.implementations import IMPLEMENTATION
-
 if TYPE_CHECKING:
     from packer.attention.isolation import probe
     from packer.attention.transformers_hook import register, use
+    from packer.attention.varlen import IMPLEMENTATION
 
 __all__ = ["IMPLEMENTATION", "probe", "register", "use"]
 
-_HOMES = {"probe": "isolation", "register": "transformers_hook", "use": "transformers_hook"}
+_HOMES = {
+    "IMPLEMENTATION": "varlen",
+    "probe": "isolation",
+    "register": "transformers_hook",
+    "use": "transformers_hook",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Outputs of a model for a packed batch and for the same documents alone: logits, loss and gradients."""
+"""Outputs of a model for a packed batch and for the same documents alone, and what rounding does to them."""
 
 from __future__ import annotations
 
@@ -211,6 +211,120 @@ def relative_difference(found: Mapping[str, torch.Tensor], expected: Mapping[str
 
 def _norm(tensor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+FACTOR = 2.0
+"""A difference up to this many times the measured effect of rounding may be rounding."""
+
+LARGEST_SAFE = 0.05
+"""A difference above this is not called safe even if rounding explains it, because it would hide a lost window."""
+
+SHAPES = ({"copies": 3}, {"padding": 7}, {"copies": 2, "padding": 23})
+"""Other shapes of the batch that contains a document alone, in which sums are rounded differently."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """Differences up to which rounding need not be measured. Leaks cause 0.1 and more, other faults below 0.001."""
+
+    moved: float
+    """Largest change of other documents, as in `Outputs.moved`."""
+
+    difference: float
+    """Largest relative difference between packed and single documents."""
+
+
+TOLERANCES = {
+    torch.float64: Tolerance(moved=1e-10, difference=1e-6),
+    torch.float32: Tolerance(moved=1e-5, difference=1e-5),
+}
+"""Tolerance of each dtype, except float16 and bfloat16."""
+
+HALF_TOLERANCE = Tolerance(moved=0.02, difference=0.0)
+"""Tolerance of float16 and bfloat16, for which rounding is always measured."""
+
+
+def tolerance_of(dtype: torch.dtype) -> Tolerance:
+    """Return the tolerance of a dtype."""
+    return TOLERANCES.get(dtype, HALF_TOLERANCE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rounding:
+    """Effect of rounding on single documents, and the effect of packing; the largest of the relative differences."""
+
+    seen: float
+    """Difference between single documents and the same in batches of other shapes, similar to rounding by packing."""
+
+    most: float
+    """Difference to runs with random last bits in the output of every layer, larger than any rounding by packing."""
+
+    most_moved: float
+    """Largest change of a logit in these runs, relative to the largest logit."""
+
+    packed: float
+    """Difference between packed and single documents, both by the implementation that is probed."""
+
+    alone: float
+    """Difference between single documents by that implementation and by a plain one."""
+
+
+def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: Outputs, plain: Outputs) -> Rounding:
+    """Measure the effect of rounding on a model that uses the implementation to be probed, and made `packed`.
+
+    `plain` are outputs for the single documents, by an implementation that needs no boundaries.
+    """
+    alone = outputs_alone(model, batch, boundaries=True)
+    perturbed = _perturbed_outputs(model, batch, boundaries=True)
+    most = max(max(differences(each, alone)) for each in perturbed)
+    by_shape = [max(differences(outputs_alone(model, batch, boundaries=True, **shape), alone)) for shape in SHAPES]
+    return Rounding(
+        # More than 2 * most is not rounding: the model is an encoder that attends to the padding.
+        seen=max((each for each in by_shape if each <= 2 * most), default=0.0),
+        most=most,
+        most_moved=max(largest_difference(each.logits, alone.logits) for each in perturbed),
+        packed=max(differences(packed, alone)),
+        alone=max(differences(alone, plain)),
+    )
+
+
+def is_rounding(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs, other: Outputs) -> bool:
+    """Return whether rounding explains the difference between outputs for single documents; False for NaN.
+
+    The model computed `alone`, without boundaries; `other` is by another implementation.
+    """
+    found, limit = max(differences(other, alone)), tolerance_of(alone.logits.dtype).difference
+    if not found <= limit:
+        perturbed = _perturbed_outputs(model, batch, boundaries=False)
+        limit = FACTOR * max(max(differences(each, alone)) for each in perturbed)
+    return found <= limit
+
+
+def _perturbed_outputs(model: PreTrainedModel, batch: Mapping[str, Any], *, boundaries: bool) -> list[Outputs]:
+    """Return outputs for single documents with other random last bits in each run."""
+    found = []
+    for seed in range(2):
+        with _random_last_bits(model, seed):
+            found.append(outputs_alone(model, batch, boundaries=boundaries))
+    return found
+
+
+@contextmanager
+def _random_last_bits(model: PreTrainedModel, seed: int) -> Iterator[None]:
+    """Multiply the output of every layer by a random factor between 1 - eps and 1 + eps of its dtype."""
+
+    def perturb(_module: torch.nn.Module, _inputs: object, output: object) -> object:
+        if torch.is_tensor(output) and output.is_floating_point():
+            return output * (1 + torch.finfo(output.dtype).eps * (2 * torch.rand_like(output) - 1))
+        return output
+
+    torch.manual_seed(seed)
+    hooks = [module.register_forward_hook(perturb) for module in model.modules() if not list(module.children())]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:

@@ -8,36 +8,39 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
 
-from packer.attention.implementations import IMPLEMENTATION, installed_implementations
 from packer.attention.transformers_hook import use
 from packer.errors import PackerError
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
 from transformers import PreTrainedModel  # isort: skip
+from transformers.utils import import_utils  # isort: skip
 
 from packer.attention.compare_outputs import (
+    FACTOR,
+    LARGEST_SAFE,
     LENGTHS,
     Outputs,
+    Rounding,
     differences,
     earlier_moved,
-    largest_difference,
+    is_rounding,
     make_batches,
+    measure_rounding,
     one_line,
     outputs_alone,
     packed_outputs,
     reference_outputs,
     seeded,
+    tolerance_of,
     without_dropout,
 )
-from packer.attention.implementations import Answer, Verdict
 from packer.attention.rope import depends_on_longest_document
 from packer.attention.thresholds import thresholds_above
-from packer.attention.varlen import KERNEL_DTYPES
+from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES
 
 EXACT = ("eager", "sdpa", IMPLEMENTATION)
 """Implementations that run in float32 on every device."""
@@ -47,6 +50,68 @@ MASK_REMEDY = (
     "attn_implementation that uses them"
 )
 """Remedy for a model whose attention sees later tokens, or not, depending on the implementation."""
+
+
+Answer = Literal["safe", "leaks", "differs", "refuses", "unclear"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Result of the probe for one attention implementation."""
+
+    implementation: str
+    """Name of the implementation, as in `from_pretrained(attn_implementation=...)`."""
+
+    answer: Answer
+    """One of five words.
+
+    - "safe": packed documents have the same outputs as single ones.
+    - "leaks": changing a document changed others, or in a causal model, changing a token changed earlier ones.
+    - "differs": it did not, but packed documents have other outputs than single ones.
+    - "refuses": the model raised an error.
+    - "unclear": the probe could not distinguish a leak from rounding, or eager and sdpa differ on single documents.
+    """
+
+    moved: float | None = None
+    """Largest change of a logit of another document, relative to the largest logit. None, like the next three, if the
+    answer is "refuses"."""
+
+    logits: float | None = None
+    """Norm of the difference between the logits of packed and single documents, relative to that of the latter."""
+
+    loss: float | None = None
+    """Relative difference of the loss."""
+
+    gradients: float | None = None
+    """Relative difference of the gradients of all parameters together."""
+
+    reason: str = ""
+    """Why the implementation is not safe, in one line; empty if it is."""
+
+    remedy: str = ""
+    """What to use instead, in one line; empty if the implementation is safe."""
+
+    thresholds: Mapping[str, int] = field(default_factory=dict)
+    """Config fields, such as a sliding window, that exceed the probed lengths. The verdict holds for batches of up to
+    so many tokens; if empty, for any."""
+
+    @property
+    def safe(self) -> bool:
+        """Whether the answer is "safe"."""
+        return self.answer == "safe"
+
+
+def installed_implementations() -> list[str]:
+    """Return the names of the attention implementations that can run on this machine.
+
+    Kernels from the Hub, which would be downloaded, are not among them.
+    """
+    flash = [
+        f"flash_attention_{version}"
+        for version in (2, 3, 4)
+        if getattr(import_utils, f"is_flash_attn_{version}_available", bool)()  # bool() is False: an older transformers
+    ]
+    return ["eager", "sdpa", IMPLEMENTATION, *flash]
 
 
 def probe(
@@ -284,117 +349,3 @@ def _remedy_by_offset(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> st
         return ""
     shifted = _judge_all(model, differ, padding + 1)
     return _remedy(shifted, padding + 1) if any(verdict.safe for verdict in shifted) else ""
-
-
-FACTOR = 2.0
-"""A difference up to this many times the measured effect of rounding may be rounding."""
-
-LARGEST_SAFE = 0.05
-"""A difference above this is not called safe even if rounding explains it, because it would hide a lost window."""
-
-SHAPES = ({"copies": 3}, {"padding": 7}, {"copies": 2, "padding": 23})
-"""Other shapes of the batch that contains a document alone, in which sums are rounded differently."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tolerance:
-    """Differences up to which rounding need not be measured. Leaks cause 0.1 and more, other faults below 0.001."""
-
-    moved: float
-    """Largest change of other documents, as in `Outputs.moved`."""
-
-    difference: float
-    """Largest relative difference between packed and single documents."""
-
-
-TOLERANCES = {
-    torch.float64: Tolerance(moved=1e-10, difference=1e-6),
-    torch.float32: Tolerance(moved=1e-5, difference=1e-5),
-}
-"""Tolerance of each dtype, except float16 and bfloat16."""
-
-HALF_TOLERANCE = Tolerance(moved=0.02, difference=0.0)
-"""Tolerance of float16 and bfloat16, for which rounding is always measured."""
-
-
-def tolerance_of(dtype: torch.dtype) -> Tolerance:
-    """Return the tolerance of a dtype."""
-    return TOLERANCES.get(dtype, HALF_TOLERANCE)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rounding:
-    """Effect of rounding on single documents, and the effect of packing; the largest of the relative differences."""
-
-    seen: float
-    """Difference between single documents and the same in batches of other shapes, similar to rounding by packing."""
-
-    most: float
-    """Difference to runs with random last bits in the output of every layer, larger than any rounding by packing."""
-
-    most_moved: float
-    """Largest change of a logit in these runs, relative to the largest logit."""
-
-    packed: float
-    """Difference between packed and single documents, both by the implementation that is probed."""
-
-    alone: float
-    """Difference between single documents by that implementation and by a plain one."""
-
-
-def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: Outputs, plain: Outputs) -> Rounding:
-    """Measure the effect of rounding on a model that uses the implementation to be probed, and made `packed`.
-
-    `plain` are outputs for the single documents, by an implementation that needs no boundaries.
-    """
-    alone = outputs_alone(model, batch, boundaries=True)
-    perturbed = _perturbed_outputs(model, batch, boundaries=True)
-    most = max(max(differences(each, alone)) for each in perturbed)
-    by_shape = [max(differences(outputs_alone(model, batch, boundaries=True, **shape), alone)) for shape in SHAPES]
-    return Rounding(
-        # More than 2 * most is not rounding: the model is an encoder that attends to the padding.
-        seen=max((each for each in by_shape if each <= 2 * most), default=0.0),
-        most=most,
-        most_moved=max(largest_difference(each.logits, alone.logits) for each in perturbed),
-        packed=max(differences(packed, alone)),
-        alone=max(differences(alone, plain)),
-    )
-
-
-def is_rounding(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs, other: Outputs) -> bool:
-    """Return whether rounding explains the difference between outputs for single documents; False for NaN.
-
-    The model computed `alone`, without boundaries; `other` is by another implementation.
-    """
-    found, limit = max(differences(other, alone)), tolerance_of(alone.logits.dtype).difference
-    if not found <= limit:
-        perturbed = _perturbed_outputs(model, batch, boundaries=False)
-        limit = FACTOR * max(max(differences(each, alone)) for each in perturbed)
-    return found <= limit
-
-
-def _perturbed_outputs(model: PreTrainedModel, batch: Mapping[str, Any], *, boundaries: bool) -> list[Outputs]:
-    """Return outputs for single documents with other random last bits in each run."""
-    found = []
-    for seed in range(2):
-        with _random_last_bits(model, seed):
-            found.append(outputs_alone(model, batch, boundaries=boundaries))
-    return found
-
-
-@contextmanager
-def _random_last_bits(model: PreTrainedModel, seed: int) -> Iterator[None]:
-    """Multiply the output of every layer by a random factor between 1 - eps and 1 + eps of its dtype."""
-
-    def perturb(_module: torch.nn.Module, _inputs: object, output: object) -> object:
-        if torch.is_tensor(output) and output.is_floating_point():
-            return output * (1 + torch.finfo(output.dtype).eps * (2 * torch.rand_like(output) - 1))
-        return output
-
-    torch.manual_seed(seed)
-    hooks = [module.register_forward_hook(perturb) for module in model.modules() if not list(module.children())]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from packer.attention.implementations import IMPLEMENTATION
 from packer.attention.thresholds import depends_on_longest, rope_limit
+from packer.attention.varlen import IMPLEMENTATION
 from packer.errors import PackerError
 
 Embedding: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from packer.attention.implementations import IMPLEMENTATION
 from packer.errors import PackerError
 
 try:
@@ -17,7 +16,7 @@ except ImportError as error:
     raise PackerError(f'{error.name} is not installed: pip install "packer-llm[torch]" transformers') from error
 
 from packer.attention.rope import check_longest_segment, use_document_frequencies
-from packer.attention.varlen import KERNEL_DTYPES, find_boundaries, segment_attention
+from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES, find_boundaries, segment_attention
 
 REFUSED = {
     "softcap": "caps its attention logits, which the varlen kernel does not support",

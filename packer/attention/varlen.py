@@ -15,6 +15,9 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from packer.errors import PackerError
 
+IMPLEMENTATION = "packer_varlen"
+"""Name of packer's implementation in transformers. It avoids "flash", a word that transformers looks for in names."""
+
 PARAMETERS: frozenset[str] = frozenset()
 """Names of the kernel's parameters, which differ between versions of torch; empty without a kernel."""
 

@@ -20,7 +20,7 @@ from packer.options.option import GENERAL
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:
-    from packer.attention.implementations import Verdict
+    from packer.attention.isolation import Verdict
     from packer.attention.load_model import SmallModel
 
 
@@ -89,8 +89,7 @@ def check(model: str, attn: Attention = None, position_offset: PositionOffset = 
     """
     from transformers.utils import logging
 
-    from packer.attention.implementations import installed_implementations
-    from packer.attention.isolation import probe
+    from packer.attention.isolation import installed_implementations, probe
     from packer.attention.load_model import load_small_model
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # the verdicts include what its warnings say
