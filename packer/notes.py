@@ -11,6 +11,7 @@ import json
 import mmap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,24 +186,11 @@ class NotesInStore(Notes):
         return f"{self.folder}/{stage}/{number}" if stage else f"{self.folder}/{number}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NotedTask:
-    """A task of a stage that stores its note. If it can be pickled, another process can run it."""
-
-    notes: Notes
-    """Where the note is stored, under "STAGE-NUMBER"."""
-
-    stage: str
-    """Name of the stage."""
-
-    task: Callable[[int], Note]
-    """Function that returns the note for a task number; every call must return the same note."""
-
-    def __call__(self, number: int) -> tuple[int, Mapping[str, Any]]:
-        """Run the task with this number; return the number and the facts of the note."""
-        note = self.task(number)
-        self.notes.save(f"{self.stage}-{number}", note)
-        return number, note.facts
+def _run_noted(notes: Notes, stage: str, task: Callable[[int], Note], number: int) -> tuple[int, Mapping[str, Any]]:
+    """Run a task, and store its note; return the number and the facts of the note."""
+    note = task(number)
+    notes.save(f"{stage}-{number}", note)
+    return number, note.facts
 
 
 def make_note(notes: Notes, name: str, make: Callable[[], Note], engine: Engine, *, lasting: bool = False) -> Note:
@@ -235,7 +223,7 @@ def run_stage(
     Every call of `task` must return the same note. Progress is reported as "plan", in tasks; those before the first
     of `numbers` count as done.
     """
-    noted = NotedTask(notes=notes, stage=stage, task=task)
+    noted = partial(_run_noted, notes, stage, task)
     found: dict[int, Mapping[str, Any]] = {}
 
     def done(asked: Sequence[int]) -> Collection[int]:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -76,17 +77,17 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
         yield str(error)
     last = appending_folder(folder, len(manifest.shard_ends) - 1)
     for name, expected in manifest.files.items():
-        path = folder / name
+        path, moving = folder / name, last / name  # by an append that has replaced the manifest
         if not path.is_file():
             yield f"{name} is missing"
-        elif hash_file(path) != expected and not _is_appended(last / name, expected):
+        elif hash_file(path) != expected and not (moving.is_file() and hash_file(moving) == expected):
             yield f"{name} was changed after packing"
     parts = parts_of(manifest)
     for part in parts:
         if part.rejected_name in manifest.files and (folder / part.rejected_name).is_file():
             yield from rejected_faults(folder, part)
-    named = {entry.file for entry in manifest.shards}
-    unlisted = [name for name in _names_in(folder) if name not in named and name not in manifest.files]
+    named = {entry.file for entry in manifest.shards} | manifest.files.keys()
+    unlisted = sorted({path.name for path in folder.iterdir() if LISTED.fullmatch(path.name)} - named)
     appended = _names_appended(appending_folder(folder, len(parts))) if unlisted else ()
     yield from (f"{name} is not listed in the manifest" for name in unlisted if name not in appended)
     yield from manifest_faults(folder, manifest)
@@ -95,23 +96,18 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     counts, has_faults = [SegmentCounts.none(manifest.max_len) for _ in parts], False
     waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
     following = 0
-    for checked in engine.run(ShardCheck(folder=folder, manifest=manifest), range(len(manifest.shards))):
-        counts[bisect_right(ends, checked.shard)].add(checked.segments)
-        done += manifest.shards[checked.shard].bytes
+    for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
+        counts[bisect_right(ends, shard)].add(segments)
+        done += manifest.shards[shard].bytes
         progress("verify", done, total)
-        waiting[checked.shard] = checked.faults
-        has_faults = has_faults or bool(checked.faults)
+        waiting[shard] = faults
+        has_faults = has_faults or bool(faults)
         while following in waiting:
             yield from waiting.pop(following)
             following += 1
     if not has_faults:
         for part, counted in zip(parts, counts, strict=True):
             yield from (in_generation(part, fault) for fault in totals_faults(part, counted))
-
-
-def _is_appended(path: AnyPath, digest: str) -> bool:
-    """Whether an append that has replaced the manifest must still move a small file into the dataset."""
-    return path.is_file() and hash_file(path) == digest
 
 
 def _names_appended(building: AnyPath) -> frozenset[str]:
@@ -122,49 +118,22 @@ def _names_appended(building: AnyPath) -> frozenset[str]:
         return frozenset()
 
 
-def _names_in(folder: AnyPath) -> list[str]:
-    """Return the names of the files in a folder that must be listed in its manifest, sorted."""
-    return sorted(path.name for path in folder.iterdir() if LISTED.fullmatch(path.name))
+def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int, tuple[str, ...], SegmentCounts]:
+    """Check a shard; return its number, a sentence for each fault, and the counts of its segments.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckedShard:
-    """What the check of a shard found."""
-
-    shard: int
-    """Number of the shard."""
-
-    faults: tuple[str, ...]
-    """A sentence for each fault."""
-
-    segments: SegmentCounts
-    """Counts of its segments."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardCheck:
-    """Checks single shards. Can be pickled."""
-
-    folder: AnyPath
-    """The dataset."""
-
-    manifest: Manifest
-    """Its manifest."""
-
-    def __call__(self, shard: int) -> CheckedShard:
-        """Check a shard; raises an OSError if the store cannot be read."""
-        entry, counts = self.manifest.shards[shard], SegmentCounts.none(self.manifest.max_len)
-        documents, faults = documents_of_shard(self.manifest, shard), []
-        try:
-            with local_copy(check_size(self.folder, entry)) as copy:
-                if hash_file(copy) != entry.xxh3_128:  # the rows may hold anything
-                    raise PackerError(f"{entry.file} does not match its hash: it was changed after packing")
-                table = open_shard(self.folder, entry, self.manifest, copy)
-                for fault in _rows_faults(table, entry, self.manifest, documents, out=counts):
-                    faults.append(fault)
-        except PackerError as error:
-            faults.append(str(error))
-        return CheckedShard(shard=shard, faults=tuple(faults), segments=counts)
+    Raises an OSError if the store cannot be read.
+    """
+    entry, counts, faults = manifest.shards[shard], SegmentCounts.none(manifest.max_len), []
+    try:
+        with local_copy(check_size(folder, entry)) as copy:
+            if hash_file(copy) != entry.xxh3_128:  # the rows may hold anything
+                raise PackerError(f"{entry.file} does not match its hash: it was changed after packing")
+            table = open_shard(folder, entry, manifest, copy)
+            for fault in _rows_faults(table, entry, manifest, documents_of_shard(manifest, shard), out=counts):
+                faults.append(fault)
+    except PackerError as error:
+        faults.append(str(error))
+    return shard, tuple(faults), counts
 
 
 def _rows_faults(

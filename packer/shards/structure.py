@@ -47,7 +47,7 @@ class RowSegments(NamedTuple):
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> RowSegments:
-        """Return the segments of a record batch without a `structure_fault`."""
+        """Return the segments of a record batch without a `rows_fault`."""
         values = np.flatnonzero(as_numpy(batch["doc_ids"].values) != PADDING)
         boundaries = batch["seq_lengths"]
         offsets, extents = (as_numpy(each).astype(np.int64) for each in (boundaries.offsets, boundaries.values))
@@ -77,28 +77,20 @@ class RowSegments(NamedTuple):
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return the first fault in the structure of a record batch, or None; reads no tokens.
 
-    Reading values of a batch with a fault may crash. Its columns must be those of a shard, of the right types, and
-    `pa.RecordBatch.validate` must have passed.
-    """
-    return buffers_fault(batch) or structure_fault(batch, manifest.row_format) or kept_fault(batch, manifest.options)
-
-
-def buffers_fault(batch: pa.RecordBatch) -> str | None:
-    """Return the first fault in the buffers of a record batch, or None.
-
-    None means that offsets ascend and stay inside the values, indices stay inside their dictionary, strings are UTF-8,
-    and null counts are true. Arrow relies on all of these without a check, and may crash otherwise. Columns of numbers
-    are not read, so that a batch of a few megabytes takes microseconds.
+    Its columns must be those of a shard, of the right types, and `pa.RecordBatch.validate` must have passed. Reading
+    values of a batch with a fault may crash: Arrow relies on offsets that ascend and stay inside the values, indices
+    inside their dictionary, UTF-8 and true null counts. To check these takes microseconds for a batch of a few
+    megabytes, because columns of numbers are not read.
     """
     try:
         batch.validate(full=True)
     except (pa.ArrowException, ValueError, NotImplementedError) as error:
         return first_line(error)
-    return None
+    return _structure_fault(batch, manifest.row_format) or _kept_fault(batch, manifest.options)
 
 
-def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
-    """Return the first fault in the segments of a record batch without a `buffers_fault`, or None.
+def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
+    """Return the first fault in the segments of a record batch whose buffers have no faults, or None.
 
     None means that there are rows and no nulls, all segment columns have the same valid offsets, extents are at least 1
     and sum to max_len in every row, and only the last segment of a row, never its only one, is padding.
@@ -161,10 +153,10 @@ def documents_fault(segments: RowSegments, manifest: Manifest, documents: range)
     return f"document {ids[at]:,} of source {sources[at]}, copy {copies[at]}, is not in the mixture"
 
 
-def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
+def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
     """Return the first fault in the columns kept from the source, or None; they have a value per segment or per token.
 
-    The batch must have no `structure_fault`.
+    The batch must have no `_structure_fault`.
     """
     for name in (*options.kept, *options.stored_keep_tokens):
         if batch.schema.names.count(name) != 1:
