@@ -14,7 +14,7 @@ PLACES = {
     "record_block": "packer.inputs.format_reader.BLOCK",
     "parquet_rows": "packer.inputs.parquet.LIST_ROWS",
     "blank_lines": "packer.inputs.line_blocks.MOST_BLANK",
-    "record": "packer.inputs.document_errors.MOST_RECORD",
+    "record": "packer.inputs.documents.MOST_RECORD",
     "segment_run": "packer.sources.segment_index._RUN",
     "segment_batch": "packer.sources.segment_index._BATCH",
     # planning

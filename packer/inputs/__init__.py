@@ -1,7 +1,6 @@
 """Inputs: files and datasets in memory, which yield their documents as checked Arrow lists.
 
-    documents.py         what an input is, and the batches of documents that it yields
-    document_errors.py   errors about documents, and about files that cannot be read
+    documents.py         what an input is, the batches of documents that it yields, and errors about these and files
 
 Files, found and opened:
 
@@ -13,9 +12,8 @@ A reader for each format:
     format_reader.py     the protocol of readers; their blocks to documents, which pass through steps
     arrow_files.py       Arrow, which is decoded only if it cannot be mapped, or holds text
     parquet.py           Parquet
-    json_files.py        JSON: an object per line, or one array
+    json_files.py        JSON: an object per line, or one array; a block to token lists
     line_blocks.py       blocks of whole lines, of files of lines and of arrays; the object on a line
-    json_lists.py        a block to token lists; lines that cannot be used
     text_files.py        CSV, and plain text with one document per file
 
 Arrow, whose lists are addressed in place and not copied:

@@ -16,8 +16,7 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import ColumnBuilder
 from packer.inputs.column_types import find_columns, plain_type
-from packer.inputs.document_errors import reading
-from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile
+from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, rows_per_block
 from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of
 from packer.inputs.token_tables import MappedLists, TableInMemory

@@ -18,8 +18,7 @@ from packer.arrow import as_arrow, of_one_type
 from packer.arrow import compute as pc
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import MASKS, Columns, columns_of_side
+from packer.inputs.documents import MASKS, Columns, DocumentError, columns_of_side
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
 _REASONS = (

@@ -15,8 +15,17 @@ import pyarrow as pa
 from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError
 from packer.inputs.column_types import as_plain, infer, require_kept
-from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import Batch, Columns, DecodedSize, Input, InputFile, Places, RecordPlaces, SourceFile
+from packer.inputs.documents import (
+    Batch,
+    Columns,
+    DecodedSize,
+    DocumentError,
+    Input,
+    InputFile,
+    Places,
+    RecordPlaces,
+    SourceFile,
+)
 from packer.inputs.list_checks import Faults, check_lists
 from packer.stores import AnyPath, RemotePath
 

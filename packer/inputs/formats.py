@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from packer.errors import PackerError
-from packer.inputs.document_errors import reading
+from packer.inputs.documents import reading
 from packer.inputs.format_reader import Reader
 from packer.stores import AnyPath, RemotePath
 

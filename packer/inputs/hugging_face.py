@@ -16,8 +16,7 @@ from packer.arrow import as_numpy
 from packer.errors import OtherSourceError, PackerError, SourceError, first_line
 from packer.inputs.arrow_files import ArrowReader, stream_batches
 from packer.inputs.column_types import check_indices
-from packer.inputs.document_errors import reading
-from packer.inputs.documents import SourceFile
+from packer.inputs.documents import SourceFile, reading
 from packer.inputs.format_reader import Reader, rows_per_block
 from packer.inputs.formats import require_regular
 from packer.inputs.token_tables import DatasetsTable, TableInMemory

@@ -1,6 +1,7 @@
 """JSON, plain or compressed: a file with an object per line, or with one array of objects.
 
 A plain file of lines is cut into pieces, each read on its own. Blocks of others are parsed while the next are read.
+pyarrow parses a block of token lists. Only if that fails, Python reads the lines one by one, and finds those at fault.
 """
 
 from __future__ import annotations
@@ -10,15 +11,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.json
+from numpy.typing import NDArray
 
+from packer.arrow import as_scalar
+from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.inputs import format_reader
-from packer.inputs.column_types import check_per_token, holds_numbers, infer, join, require_column
-from packer.inputs.document_errors import DocumentError, reading
-from packer.inputs.documents import Batch, Columns, Places, RowPlaces, SourceFile
+from packer.inputs.column_types import check_per_token, holds_numbers, infer, join, require_column, require_lists, shown
+from packer.inputs.documents import (
+    LONGEST,
+    MASKS,
+    Batch,
+    Columns,
+    DocumentError,
+    Places,
+    RowPlaces,
+    SourceFile,
+    reading,
+    value_message,
+)
 from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists
-from packer.inputs.json_lists import count_lines, parse_lines
 from packer.inputs.line_blocks import (
     array_blocks,
     begins_with_array,
@@ -32,8 +47,9 @@ from packer.inputs.line_blocks import (
     read_records,
     spellings,
 )
-from packer.inputs.list_checks import Faults
+from packer.inputs.list_checks import Faults, leave_out, list_faults
 from packer.stores import AnyPath
+from packer.system_errors import shortage
 
 _BLOCK = 1 << 22  # bytes of token lists parsed at once, in over ten times the memory; a longer line extends it
 
@@ -221,3 +237,209 @@ def _type_of(value: object, column: str) -> pa.DataType:
         return infer([value], column).type
     except DocumentError:
         return pa.null()
+
+
+_NEWLINE, _BRACE = b"\n{"
+_SPACES = b" \t\r\v\f"  # may precede an object, or fill a blank line
+_EXACT = 2**53  # below it, doubles represent every integer
+_LIST = pa.list_(pa.int32())
+
+
+def parse_lines(
+    block: bytes, columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool, skips: bool
+) -> Batch:
+    """Parse a block of whole lines; columns that a line lacks are null there.
+
+    Types are tried first for the extra columns, and may differ from block to block. The first (usable) line of the file
+    says whether there are labels. With `skips`, lines that cannot be used are rejected, with an empty document in the
+    place of each; without, a DocumentError is raised for the first of them.
+    """
+    try:
+        _refuse_masks(block, columns)
+        parsed = _parse(block, columns, types)
+        _require_lists(parsed, columns, count_lines(block), has_labels=has_labels)
+        return _batch(parsed, columns, has_labels=has_labels)
+    except (pa.ArrowException, DocumentError) as error:
+        if shortage(error) is not None:  # the lines may be valid
+            raise
+    return _parse_each(filled_lines(block), columns, has_labels=has_labels, skips=skips)
+
+
+def _batch(parsed: Mapping[str, pa.Array], columns: Columns, *, has_labels: bool) -> Batch:
+    labels = [parsed[columns.labels]] if has_labels else None
+    return Batch([parsed[columns.input_ids]], labels, 0, {column: [parsed[column]] for column in columns.extra})
+
+
+def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    """Parse a block of whole lines to its columns.
+
+    `types` are tried first for the extra columns: pyarrow parses them at full speed. If they do not hold every value of
+    the block exactly, the values are read again one by one. Raises an ArrowInvalid, which does not say where, if a line
+    is invalid, and a DocumentError if no type holds all values of an extra column.
+    """
+    if count_lines(block) < 0:  # checked first, since pyarrow crashes on a line `null`
+        raise pa.ArrowInvalid("a line does not hold an object")
+    if not block.isascii():
+        try:
+            block.decode()
+        except UnicodeDecodeError as error:
+            raise pa.ArrowInvalid(str(error)) from None
+    if types and all(map(_is_checked, types.values())):
+        try:
+            parsed = _read(block, columns, types)
+            if all(_is_exact(parsed[column]) for column in columns.extra):
+                return parsed
+        except pa.ArrowInvalid:  # a value may merely be of another type
+            pass
+    lists = _read(block, columns, {})
+    return _infer_extra(block, columns) | lists
+
+
+def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    schema = {**types, columns.input_ids: _LIST, columns.labels: _LIST}
+    table = pyarrow.json.read_json(
+        pa.BufferReader(block),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema(list(schema.items())), unexpected_field_behavior="ignore"
+        ),
+    )
+    return {name: table[name].chunk(0) for name in schema}  # the only chunk, since there is one block
+
+
+def _infer_extra(block: bytes, columns: Columns) -> dict[str, pa.Array]:
+    """Read the extra columns, with types inferred from their values in this block."""
+    if not columns.extra:
+        return {}
+    records = [read_record(line) for line in filled_lines(block)]
+    extra = {column: infer([record.get(column) for record in records], column) for column in columns.extra}
+    return extra | {column: require_lists(extra[column], column) for column in columns.per_token}
+
+
+def _is_checked(kind: pa.DataType) -> bool:
+    """Whether pyarrow refuses all values that do not fit a type, except large integers for doubles.
+
+    Structs are not checked: pyarrow ignores unknown fields.
+    """
+    if pa.types.is_list(kind):
+        return _is_checked(kind.value_type)
+    return not pa.types.is_struct(kind)
+
+
+def _is_exact(array: pa.Array) -> bool:
+    """Whether no double was parsed from an integer that it cannot represent."""
+    if pa.types.is_list(array.type):
+        return _is_exact(array.flatten())
+    if not pa.types.is_floating(array.type):
+        return True
+    return not pc.any(pc.greater_equal(pc.abs(array), as_scalar(_EXACT, array.type))).as_py()
+
+
+def count_lines(block: bytes) -> int:
+    """Count the lines that are not blank; return -1 if one of them does not begin with a brace."""
+    first = _first_bytes(block)
+    if not (first == _BRACE).all():  # blank, indented or invalid lines
+        first = _first_bytes(block.translate(None, _SPACES))
+        first = first[first != _NEWLINE]
+    return len(first) if (first == _BRACE).all() else -1
+
+
+def _first_bytes(block: bytes) -> NDArray[np.uint8]:
+    """First byte of every line, which is the newline if the line is empty."""
+    text = np.frombuffer(block, np.uint8)
+    starts = np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
+    first: NDArray[np.uint8] = text[starts[starts < len(text)]]
+    return first
+
+
+def _require_lists(parsed: Mapping[str, pa.Array], columns: Columns, lines: int, *, has_labels: bool) -> None:
+    """Raise an ArrowInvalid if a line holds no object of its own, or lacks a list."""
+    tokens, labels = parsed[columns.input_ids], parsed[columns.labels]
+    if len(tokens) != lines:
+        raise pa.ArrowInvalid("a line must hold one whole object")
+    labels_wrong = labels.null_count if has_labels else labels.null_count < len(labels)
+    if tokens.null_count or tokens.values.null_count or labels_wrong:
+        raise pa.ArrowInvalid("a list is missing")
+
+
+def _refuse_masks(block: bytes, columns: Columns) -> None:
+    """Raise an ArrowInvalid if a line has a mask that is not read, since the first line has none."""
+    masks = [mask for mask in MASKS if mask not in columns.extra]
+    if any(name in block for mask in masks for name in spellings(mask)):
+        for line in filled_lines(block):
+            if any(mask in read_record(line) for mask in masks):
+                raise pa.ArrowInvalid("a mask is not read")
+
+
+def _parse_each(lines: list[bytes], columns: Columns, *, has_labels: bool, skips: bool) -> Batch:
+    """Parse lines one by one; see `parse_lines`."""
+    records, faults = read_records(lines)
+    for row, record in enumerate(records):
+        if row in faults:
+            continue
+        try:
+            _check_record(record, columns, has_labels=has_labels)
+        except DocumentError as fault:
+            records[row], faults[row] = {}, fault.at(row)
+    if faults and not skips:
+        records = records[: min(faults)]  # only an earlier line can have the first fault
+    tokens = (columns.input_ids, columns.labels)
+    values = {name: [record.get(name) for record in records] for name in (*tokens, *columns.extra)}
+    for name in (*tokens, *columns.per_token):
+        values[name] = [[] if row in faults else value for row, value in enumerate(values[name])]
+    extra = {name: infer(values[name], name) for name in columns.extra}
+    extra |= {name: require_lists(extra[name], name) for name in columns.per_token}
+    lists = {name: pa.array(values[name], _LIST) for name in tokens[: 1 + has_labels]}
+    batch = _batch({**extra, **lists}, columns, has_labels=has_labels)
+    faults |= list_faults(batch, columns)
+    return leave_out(batch, columns, faults, skips=skips)
+
+
+def _check_record(record: Mapping[str, object], columns: Columns, *, has_labels: bool) -> None:
+    """Raise a DocumentError if a line lacks a column, or a value has a wrong type; nulls are found with other lists."""
+    for mask in MASKS:
+        if mask in record and mask not in columns.extra:
+            message = f"has '{mask}', and the first line has none; give it to all lines or none"
+            raise DocumentError(0, message, reason="invalid_labels")
+    if columns.input_ids not in record:
+        message = f"no '{columns.input_ids}' (found: {', '.join(record) or 'none'})"
+        raise DocumentError(0, message, reason="missing_value", listed=f"no '{columns.input_ids}'")
+    _check_list(columns.input_ids, record[columns.input_ids], label=False)
+    if (record.get(columns.labels) is not None) != has_labels:
+        here, there = ("no ", "") if has_labels else ("", "no ")
+        message = f"{here}'{columns.labels}', but the file's first line has {there}such list; give it to all or none"
+        raise DocumentError(0, message, reason="invalid_labels")
+    _check_list(columns.labels, record.get(columns.labels), label=True)
+    for column in columns.extra:
+        values = infer([record.get(column)], column)  # which can be kept, whatever the other lines hold
+        if column in columns.per_token:
+            require_lists(values, column)
+
+
+def _check_list(column: str, tokens: object, *, label: bool) -> None:
+    """Raise a DocumentError unless tokens or labels are null, or a list of nulls and integers that fit int32.
+
+    The listed message does not quote texts.
+    """
+    if tokens is not None and not isinstance(tokens, list):
+        message, listed = (
+            f"'{column}' holds {show(tokens)} where a list of integers is expected" for show in (shown, _kind)
+        )
+        raise DocumentError(0, message, reason="wrong_type", listed=listed)
+    for position, token in enumerate(tokens or ()):
+        if token is None or (type(token) is int and abs(token) <= LONGEST):  # a bool is an int to isinstance
+            continue
+        if type(token) is int:
+            message = listed = value_message(column, token, position, label=label)
+        else:
+            message, listed = (
+                f"'{column}' holds {show(token)} at position {position} where an integer is expected"
+                for show in (shown, _kind)
+            )
+        raise DocumentError(0, message, reason="invalid_labels" if label else "invalid_tokens", listed=listed)
+
+
+def _kind(value: object) -> str:
+    """Return a number as it is and the kind of any other value, which may be text: "a string"."""
+    kinds: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
+    return kinds.get(type(value)) or shown(value)

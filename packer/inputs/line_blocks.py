@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from packer.errors import SourceError
-from packer.inputs import document_errors
-from packer.inputs.document_errors import DocumentError, reading, too_long
+from packer.inputs import documents
+from packer.inputs.documents import DocumentError, reading, too_long
 from packer.inputs.format_reader import decompressed, open_stream
 from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
@@ -63,7 +63,7 @@ def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = Non
                 parts, held = [], 0
             parts.append(block[end:])
             held += len(block) - end
-            if held > document_errors.MOST_RECORD:
+            if held > documents.MOST_RECORD:
                 raise SourceError(f"{path} line {lines_before(path, taken - held) + 1}: {too_long('bytes')}")
             block = read(size)
         if any(parts):
@@ -119,7 +119,7 @@ def _elements(stream: pa.NativeFile) -> Iterator[bytes]:
         if start and text[start - 1 :].startswith(b"]"):
             break
         text = text[start:]
-        if len(text) > document_errors.MOST_RECORD:
+        if len(text) > documents.MOST_RECORD:
             raise DocumentError(0, too_long("bytes"))
         more = stream.read(max(_READ, len(text)))
         if not more:

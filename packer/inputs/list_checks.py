@@ -19,15 +19,20 @@ from packer.column_names import NO_LOSS
 from packer.engine import DecodePool
 from packer.facts import Reason
 from packer.gather import list_lengths
-from packer.inputs.document_errors import (
+from packer.inputs.documents import (
+    ATTENTION,
     LONGEST,
+    MASKS,
+    Batch,
+    Columns,
     DocumentError,
+    Input,
+    Rejection,
     null_message,
     null_value_message,
     value_message,
     wrong_values,
 )
-from packer.inputs.documents import ATTENTION, MASKS, Batch, Columns, Input, Rejection
 
 Faults = dict[int, DocumentError]
 """The error for each document that cannot be used, by its index."""

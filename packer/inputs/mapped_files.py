@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import Addresses
-from packer.inputs.document_errors import reading
+from packer.inputs.documents import reading
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import fetch, fetch_later, fetched_parts, map_whole, mirror
 

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from packer.errors import SourceError
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns
-from packer.inputs.document_errors import reading
-from packer.inputs.documents import Columns, DecodedSize, Places, RowPlaces, SourceFile
+from packer.inputs.documents import Columns, DecodedSize, Places, RowPlaces, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists
 from packer.stores import AnyPath, RemotePath
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeAlias
 
 from packer.errors import PackerError, SourceError
-from packer.inputs import document_errors, format_reader
-from packer.inputs.document_errors import DocumentError, reading, too_long
-from packer.inputs.documents import SourceFile
+from packer.inputs import documents, format_reader
+from packer.inputs.documents import DocumentError, SourceFile, reading, too_long
 from packer.inputs.format_reader import ROWS, Reader, decompressed, open_stream
 from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
@@ -131,15 +130,15 @@ class PlainText(Reader):
 
 def _records(text: io.TextIOWrapper, name: str) -> Iterator[_Record]:
     """Yield the records after the header, or the errors for them; blank lines are ignored."""
-    csv.field_size_limit(document_errors.MOST_RECORD)
+    csv.field_size_limit(documents.MOST_RECORD)
     header: list[str] | None = None
     count = size = 0
 
     def lines() -> Iterator[str]:
         nonlocal size
-        while line := text.readline(document_errors.MOST_RECORD + 1):
+        while line := text.readline(documents.MOST_RECORD + 1):
             size += len(line)
-            if size > document_errors.MOST_RECORD:
+            if size > documents.MOST_RECORD:
                 raise DocumentError(count, f"line {rows.line_num + 1}: {too_long('characters')}")
             yield line
 

@@ -17,8 +17,17 @@ from packer.arrow import as_arrow
 from packer.engine import DecodePool
 from packer.gather import TokenColumn
 from packer.inputs.column_types import as_plain, plain_type
-from packer.inputs.document_errors import reading, reading_copy
-from packer.inputs.documents import Batch, Columns, DecodedSize, Input, Places, RowPlaces, SourceFile
+from packer.inputs.documents import (
+    Batch,
+    Columns,
+    DecodedSize,
+    Input,
+    Places,
+    RowPlaces,
+    SourceFile,
+    reading,
+    reading_copy,
+)
 from packer.inputs.mapped_files import FileState, MappedFile
 from packer.stores import AnyPath
 

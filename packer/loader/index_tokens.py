@@ -20,15 +20,14 @@ from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import VALUE_TYPES
-from packer.inputs.document_errors import LONGEST, value_message, wrong_values
+from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.plan.segments import context_of
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
 from packer.sources.corpus import Documents
-from packer.sources.open_sources import SourceLike
-from packer.sources.recorded_source import open_index_source, read_index_source, with_sources
+from packer.sources.open_sources import SourceLike, open_index_source, read_index_source, with_sources
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, RemotePath
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.facts import ShardEntry
-from packer.inputs.document_errors import reading
+from packer.inputs.documents import reading
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_cache import ShardCache

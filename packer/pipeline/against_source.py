@@ -17,7 +17,7 @@ from packer.errors import SourceError
 from packer.facts import Account
 from packer.gather import Spans, TokenColumn, gather, held_spans, mask_context
 from packer.inputs.column_types import cast, cast_to_common_type, join
-from packer.inputs.document_errors import DocumentError, reading
+from packer.inputs.documents import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
 from packer.plan.groups import together_bound
@@ -29,7 +29,7 @@ from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.shards.writer import KeptValues, tokens_at
 from packer.sources.packed_documents import PackedRows
 from packer.sources.segment_index import SortedSegments
-from packer.sources.source_order import SourceOrder
+from packer.sources.survey import SourceOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 _SEGMENTS_TOGETHER = 1 << 16  # whose kept values may be long

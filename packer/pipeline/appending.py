@@ -34,8 +34,7 @@ from packer.shards.reader import check_sizes, checked_batches, open_shard, read_
 from packer.shards.row_format import RowFormat
 from packer.sources.corpus import Corpus
 from packer.sources.find_source import packed_folder
-from packer.sources.open_sources import SourceLike, one_source, open_sources
-from packer.sources.recorded_source import options_with, refuse_decoding
+from packer.sources.open_sources import SourceLike, one_source, open_sources, options_with, refuse_decoding
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors

@@ -29,8 +29,7 @@ from packer.shards.reader import check_sizes, checked_batches, read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.structure import RowSegments
 from packer.sources.corpus import Corpus, Documents
-from packer.sources.open_sources import SourceLike
-from packer.sources.recorded_source import open_index_source, read_index_source, with_sources
+from packer.sources.open_sources import SourceLike, open_index_source, read_index_source, with_sources
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
 

@@ -48,8 +48,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.number_columns import ARRAY_COLUMN, is_array_file
-from packer.sources.open_sources import SourceLike, open_sources
-from packer.sources.recorded_source import refuse_decoding
+from packer.sources.open_sources import SourceLike, open_sources, refuse_decoding
 from packer.sources.source import Source
 from packer.sources.spill import spill_corpus
 from packer.sources.survey import read_documents

@@ -13,7 +13,7 @@ import pyarrow as pa
 from packer.facts import MixturePart, PlanTotals
 from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
-from packer.inputs.document_errors import reading
+from packer.inputs.documents import reading
 from packer.inputs.token_tables import MappedLists
 from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.source import Source

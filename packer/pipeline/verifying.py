@@ -26,12 +26,11 @@ from packer.shards.check_shards import differences, verify_packed
 from packer.shards.manifest import Manifest, in_generation
 from packer.shards.reader import read_manifest
 from packer.sources.corpus import Corpus
-from packer.sources.open_sources import SourceLike
+from packer.sources.open_sources import SourceLike, open_packed_source, with_sources
 from packer.sources.packed_documents import PackedRows
-from packer.sources.recorded_source import open_packed_source, with_sources
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now
 from packer.sources.source import Source
-from packer.sources.source_order import SourceOrder
+from packer.sources.survey import SourceOrder
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

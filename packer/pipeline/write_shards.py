@@ -19,7 +19,7 @@ from packer.errors import SourceError
 from packer.facts import ShardEntry
 from packer.facts.rejection import REMEDY
 from packer.gather import Spans, held_spans
-from packer.inputs.document_errors import reading, value_message, wrong_values
+from packer.inputs.documents import reading, value_message, wrong_values
 from packer.inputs.token_tables import TokenTable
 from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing

@@ -21,8 +21,7 @@ from packer.engine import Engine, each_in_threads
 from packer.errors import SourceError
 from packer.facts import Account
 from packer.gather import Spans, count_trained, gather, held_spans, lengths_of, list_lengths, mask_context
-from packer.inputs.document_errors import reading
-from packer.inputs.documents import TURN_STARTS
+from packer.inputs.documents import TURN_STARTS, reading
 from packer.inputs.token_tables import TokenTable
 from packer.notes import Notes
 from packer.options import PackOptions

@@ -8,23 +8,20 @@
 
 What is packed, as data:
 
-    source.py            inputs in order, as one sequence of documents
+    source.py            inputs in order, as one sequence of documents; those that are rejected
     corpus.py            one source, or several that are mixed; the source, document and copy behind each document
     pairs.py             preference pairs: the answers of a record in turn
-    rejections.py        numbers, reasons and list of the rejected documents
 
 Functions of these:
 
     decoded_pieces.py    cuts inputs into pieces, writes the stream, note and rejected documents of each; their size
     spill.py             decodes an open source to one whose documents are mapped
     survey.py            a pass over all sources: lengths, identity, and the documents that a mixture takes of them
-    source_order.py      documents in the order of the files, for verification
     watch_source.py      detects files that change while they are read
 
 How they are opened, from a path or object to a source:
 
-    open_sources.py      opens a source or a mixture, with the options of a pack
-    recorded_source.py   opens the source that the manifest of a packed dataset names
+    open_sources.py      opens a source or a mixture, with the options of a pack, or that of a packed dataset
     find_source.py       finds the files or the table of a source: in a folder, by a glob, in a split, at several paths
     tokenized_source.py  opens tokenized and packed ones, and pairs of them
     text_source.py       opens text, which is tokenized while it is read

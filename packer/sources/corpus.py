@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.facts import REASONS, SourceIdentity
-from packer.inputs.document_errors import reading
-from packer.inputs.documents import Input
+from packer.inputs.documents import Input, reading
 from packer.inputs.token_tables import TokenTable
 from packer.options.choices import MixUnit
 from packer.plan.mixture_shares import Take
 from packer.progress import Progress, documents_of
-from packer.sources.rejections import Order
-from packer.sources.source import Source
+from packer.sources.source import Order, Source
 from packer.stores import AnyPath
 from packer.stores.mirror import fetch_queued
 

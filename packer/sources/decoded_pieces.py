@@ -21,8 +21,19 @@ from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import join_with, widen
-from packer.inputs.document_errors import DocumentError, reading, reading_copy
-from packer.inputs.documents import COLUMNS, Batch, Columns, DecodedSize, Input, Places, RecordPlaces, RowPlaces
+from packer.inputs.documents import (
+    COLUMNS,
+    Batch,
+    Columns,
+    DecodedSize,
+    DocumentError,
+    Input,
+    Places,
+    RecordPlaces,
+    RowPlaces,
+    reading,
+    reading_copy,
+)
 from packer.inputs.line_blocks import filled_line_numbers
 from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
@@ -30,8 +41,7 @@ from packer.shards.files import HashingFile, matches
 from packer.shards.manifest import checksum
 from packer.sources.corpus import Corpus
 from packer.sources.pairs import CHOSEN, tokens_of_rejected
-from packer.sources.rejections import RejectedNote
-from packer.sources.source import Source
+from packer.sources.source import RejectedNote, Source
 from packer.stores import AnyPath, RemotePath, each_opened_at
 from packer.stores.local_files import local_copy, temporary_file
 
@@ -240,7 +250,7 @@ def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataTyp
 
 
 class RejectedFile(HashingFile):
-    """File that lists the rejected documents of a piece, written while its batches pass; see `rejections.py`."""
+    """File that lists the rejected documents of a piece, written while its batches pass; see `source.py`."""
 
     def __init__(self, path: Path, places: Places) -> None:
         super().__init__(path)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from packer.errors import OtherSourceError, PackerError
-from packer.inputs.document_errors import reading
+from packer.inputs.documents import reading
 from packer.inputs.format_reader import Reader
 from packer.inputs.formats import FORMATS, ending_of, format_by_name, format_of, known_formats, require_regular
 from packer.inputs.hugging_face import (

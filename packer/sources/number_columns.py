@@ -23,8 +23,7 @@ from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import cast_to_common_type, check_types, plain_type, shown
-from packer.inputs.document_errors import LONGEST, DocumentError, reading
-from packer.inputs.documents import Batch, Columns, Input, SourceFile
+from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, Input, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
 from packer.inputs.formats import require_regular
 from packer.inputs.hugging_face import Found, select_records

@@ -1,24 +1,34 @@
-"""Open a source of tokens, or of text with a tokenizer, or a mixture of several sources."""
+"""Open a source of tokens, or of text with a tokenizer; a mixture of several; or that of a packed dataset."""
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from packer.errors import PackerError
+from packer.errors import OtherSourceError, PackerError
+from packer.facts import FileIdentity, SourceIdentity
 from packer.inputs.hugging_face import Found
+from packer.inputs.token_tables import MappedLists
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.plan.segments import kept_lengths_of
-from packer.sources.corpus import Corpus, Recipe, distinct_names
-from packer.sources.find_source import column_names, find_source
+from packer.progress import Progress, silent
+from packer.shards.manifest import Manifest, parts_of
+from packer.sources.corpus import Corpus, Documents, Recipe, distinct_names
+from packer.sources.find_source import column_names, count_files, find_source
 from packer.sources.number_columns import is_array_file, open_array, open_lengths, with_numbers
+from packer.sources.packed_documents import PackedDocuments
 from packer.sources.source import Source
+from packer.sources.survey import read_documents
 from packer.sources.tokenized_source import open_tokens
-from packer.stores import any_path, is_remote
+from packer.sources.watch_source import Watch
+from packer.stores import AnyPath, any_path, is_remote
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -151,3 +161,191 @@ def _name(source: SourceLike) -> str:
     if str(source).count("/") == 1 and not path.exists():
         return str(source)
     return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+_SHOWN = 10  # numbers of files in a message
+
+
+def open_packed_source(
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike], tokenizer: str | None = None
+) -> Corpus:
+    """Open the source that a dataset was packed from, with the options of the pack.
+
+    A list of sources has all sources of a mixture, or the paths of one source, in order. The tokenizer, a path or Hub
+    id, is needed if the name in the manifest is not enough to find it. A PackerError is raised if the source cannot be
+    opened, or is obviously not the one that was packed.
+    """
+    names = [part.name for part in manifest.source.mixture]
+    sources = _listed_sources(folder, manifest, source)
+    options, name = options_with(folder, manifest, tokenizer), _named(folder, manifest)
+    try:
+        opened = open_sources(sources if names else sources[0], options)
+    except OtherSourceError as error:
+        of_split = f" of the split {options.split}" if options.split is not None else ""
+        raise PackerError(
+            f"{error.found}; {name} was packed from the column '{options.input_column}'{of_split}: give that source"
+            if manifest.source.text is None
+            else f"{error.found}; {name} was packed from text{of_split}: give that source"
+        ) from error
+    if isinstance(sources[0], PathList):
+        _refuse_reordered(name, manifest, opened)
+    return opened
+
+
+def with_sources(
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
+) -> list[tuple[Manifest, SourceLike | Sequence[SourceLike]]]:
+    """Return each generation of a dataset with its source; a single generation gets everything that is given.
+
+    Several paths of a generation may be a list of their own. In a plain list of all paths, the number of files that the
+    manifest has for each generation says where the next one begins.
+    """
+    parts = parts_of(manifest)
+    if len(parts) == 1:
+        return [(parts[0], source)]
+    sources = list(source) if isinstance(source, (list, tuple)) else [source]
+    paths = [each for each in sources if isinstance(each, (str, Path))]
+    if len(parts) < len(sources) == len(paths):
+        return list(zip(parts, _by_generation(folder, parts, paths), strict=True))
+    if len(sources) != len(parts):
+        raise PackerError(
+            f"{folder} was packed from {len(parts)} sources, one after the other, and {len(sources)} source(s) are "
+            "given: give the source of each generation, in order"
+        )
+    return list(zip(parts, sources, strict=True))
+
+
+def _by_generation(folder: AnyPath, parts: Sequence[Manifest], paths: Sequence[str | Path]) -> list[SourceLike]:
+    """Divide paths among generations, so that each has as many files as were packed; refuse others."""
+    counts = [count_files(path, parts[0].options.split) for path in paths]
+    files = [len(part.source.files) for part in parts]
+    ends = list(accumulate(counts))
+    cuts = [bisect_left(ends, end) + 1 for end in accumulate(files)]
+    if cuts[-1] != len(paths) or any(ends[cut - 1] != end for cut, end in zip(cuts, accumulate(files), strict=True)):
+        raise PackerError(
+            f"{folder} was packed from {_in_words(files)} file(s), one generation after the other, and the sources "
+            f"given have {_in_words(counts)}: give all paths of each generation, in order"
+        )
+    return [one_source(paths[first:last]) for first, last in pairwise([0, *cuts])]
+
+
+def _in_words(counts: Sequence[int]) -> str:
+    """Return numbers as text, only the first ones if there are many: "2, 3 and 1"."""
+    if len(counts) > _SHOWN:
+        return ", ".join(f"{count:,}" for count in counts[:_SHOWN]) + ", ..."
+    return " and ".join(filter(None, [", ".join(f"{count:,}" for count in counts[:-1]), f"{counts[-1]:,}"]))
+
+
+def _listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[SourceLike]:
+    """Return all sources of a mixture, or the one source, of which several paths may be given; refuse others."""
+    names = [part.name for part in manifest.source.mixture]
+    sources: list[SourceLike] = list(source) if isinstance(source, (list, tuple)) else [source]
+    paths = [each for each in sources if isinstance(each, (str, Path))]
+    if not names and paths and len(paths) == len(sources):
+        sources = [one_source(paths)]
+    if len(sources) != max(len(names), 1):
+        kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
+        raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
+    return sources
+
+
+def open_index_source(
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
+) -> tuple[Corpus, Watch]:
+    """Open the source of an index, and check that its files have the names and sizes of those that were packed.
+
+    Return it with a watch of its files. A PackerError is raised if it is another source, or must be decoded.
+    """
+    if manifest.options.lengths_column is not None:
+        raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens: leave source out")
+    opened = open_packed_source(folder, manifest, source)
+    refuse_decoding(opened)
+    watch = Watch.of(opened)
+    _refuse_other_files(_named(folder, manifest), manifest.source.files, opened)
+    return opened, watch
+
+
+def read_index_source(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress = silent) -> Documents:
+    """Check that all documents of the source of an index have the lengths that were packed, and return them."""
+    documents = read_documents(opened, progress)
+    _refuse_other_source(_named(folder, manifest), manifest.source, documents.identity)
+    return documents
+
+
+def refuse_decoding(opened: Corpus) -> None:
+    """Raise a PackerError if documents of a source cannot be addressed where they are, as an index needs it."""
+    for source in opened.sources.values():
+        for input_ in source.inputs:
+            if isinstance(input_, PackedDocuments):
+                raise PackerError(
+                    f"{source.name} is packed, and an index reads documents in place: leave --index-only out"
+                )
+            if not isinstance(input_, MappedLists):
+                kind = "text" if source.tokenized is not None else "not plain Arrow"
+                remedy = (
+                    "write the tokens once with `packer tokenize`, and pack these"
+                    if source.tokenized is not None
+                    else "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
+                )
+                raise PackerError(
+                    f"{input_.file.name} is {kind}, and an index reads tokens in place each time it is loaded: {remedy}"
+                    ", or leave --index-only out"
+                )
+
+
+def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: Corpus) -> None:
+    """Compare names and sizes first, which is quick and gives the most helpful message."""
+    found = [input_.file for input_ in opened.inputs]
+    if len(found) != len(recorded):
+        raise PackerError(
+            f"{name} was packed from {len(recorded):,} file(s), and the source has {len(found):,}: give that source"
+        )
+    for one, other in zip(recorded, found, strict=True):
+        if (one.name, one.bytes) != (other.name, other.bytes):
+            raise PackerError(
+                f"{name} was packed from {one.name} of {one.bytes:,} bytes, and the source has {other.name} of "
+                f"{other.bytes:,} bytes in its place: give the source that was packed, or pack again"
+            )
+
+
+def _refuse_other_source(dataset: str, recorded: SourceIdentity, found: SourceIdentity) -> None:
+    """Raise a PackerError if two sources with the same files differ; those of a mixture may have other names."""
+    names = [part.name for part in recorded.mixture]
+    if len(names) == len(found.mixture):
+        parts = tuple(replace(part, name=name) for part, name in zip(found.mixture, names, strict=True))
+        found = replace(found, mixture=parts)
+    one, other = recorded.to_dict(), found.to_dict()
+    name = next((name for name in one if one[name] != other.get(name)), None)
+    if name is not None:
+        is_short = name not in ("files", "mixture")
+        what = f" is {other.get(name)}, the manifest says {one[name]}" if is_short else " differ from the manifest"
+        raise PackerError(f"{dataset} was packed from another source than the one given: its {name}{what}")
+
+
+def _refuse_reordered(name: str, manifest: Manifest, opened: Corpus) -> None:
+    """Raise a PackerError if the files are those that were packed, in another order."""
+    names = [file.name for file in manifest.source.files]
+    found = [input_.file.name for input_ in opened.inputs]
+    if names != found and sorted(names) == sorted(found):
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise PackerError(
+            f"{name} was packed from these files in another order ({shown}): give the paths in that order"
+        )
+
+
+def _named(folder: AnyPath, manifest: Manifest) -> str:
+    """Return the name of a dataset in messages, with the generation if the manifest describes only one."""
+    return str(folder) if manifest.part is None else f"generation {manifest.part.generation} of {folder}"
+
+
+def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
+    """Return the options of the pack, with the path or Hub id of the tokenizer; a PackerError if it is not known."""
+    options = manifest.options
+    if tokenizer is None:
+        name = options.tokenizer
+        if name is not None and "/" not in name and not Path(name).exists():
+            raise PackerError(f"{folder} was packed with the tokenizer {name}: give its path with --tokenizer")
+        return options
+    if options.tokenizer is None:
+        raise PackerError(f"{folder} was packed from tokens: leave --tokenizer {tokenizer} out")
+    return replace(options, tokenizer=tokenizer)

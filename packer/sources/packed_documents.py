@@ -25,8 +25,7 @@ from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import as_plain, plain_type
-from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, Input, Places, SourceFile
+from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, Places, SourceFile
 from packer.inputs.mapped_files import MappedFile
 from packer.inputs.token_tables import BatchStore, MappedLists, ValueColumn
 from packer.options import PackOptions

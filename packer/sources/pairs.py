@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, strings
 from packer.column_names import ROLE, ROLES
-from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import Batch, columns_of_side
+from packer.inputs.documents import Batch, DocumentError, columns_of_side
 from packer.inputs.format_reader import Block, DecodedInput, ListDecoder, Reader
 from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import ValueColumn

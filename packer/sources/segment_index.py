@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
-from packer.inputs.document_errors import reading
+from packer.inputs.documents import reading
 from packer.progress import Progress
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest, documents_of_shard

@@ -1,7 +1,7 @@
 """Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a note.
 
 00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns
-00003-00000.rejected  rejected documents, if unusable ones are rejected; see `rejections.py`
+00003-00000.rejected  rejected documents, if unusable ones are rejected; see `source.py`
 00003-00000.json      note of what the stream was made from, and of its hash; written last, so that it marks the
                       stream as complete
 
@@ -32,8 +32,7 @@ import xxhash
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_by_name, join_with
-from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import COLUMNS, Batch, Columns, Input, RecordPlaces
+from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input, RecordPlaces
 from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
 from packer.processes import Processes
@@ -50,8 +49,7 @@ from packer.sources.decoded_pieces import (
 )
 from packer.sources.packed_documents import PackedDocuments
 from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
-from packer.sources.rejections import RejectedPart, RejectionCollector, Rejections
-from packer.sources.source import Source
+from packer.sources.source import RejectedPart, RejectionCollector, Rejections, Source
 from packer.stores import AnyPath
 from packer.stores.store import store_at
 

@@ -1,9 +1,9 @@
-"""Surveys: one pass over a source that checks every document and collects lengths and the identity of the source."""
+"""Passes over sources that check every document: for lengths and identity, and in the order of files to verify rows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,17 +16,24 @@ from packer.errors import SourceError
 from packer.facts import FileIdentity, MixturePart, SourceIdentity, TakenDocuments
 from packer.gather import lengths_of
 from packer.inputs.column_types import cast_to_common_type, one_column
-from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import Input
+from packer.inputs.documents import DocumentError
 from packer.inputs.token_tables import MappedLists, TokenTable
-from packer.plan.mixture_shares import Take, WeightCounter, interleave, mixture_targets, refuse_too_many, take_documents
+from packer.plan.mixture_shares import (
+    BLOCK,
+    Take,
+    WeightCounter,
+    interleave,
+    mixture_targets,
+    refuse_too_many,
+    take_documents,
+)
 from packer.plan.permute import key_of
 from packer.progress import Progress, silent
 from packer.random_purposes import MIXTURE
-from packer.sources.corpus import Corpus, Documents, Origins, Recipe, overall_progress, prefix_errors
+from packer.sources.corpus import Corpus, Documents, Origins, Recipe, count_rejected, overall_progress, prefix_errors
 from packer.sources.pairs import sides_in_turn
-from packer.sources.rejections import Order
-from packer.sources.source import Source
+from packer.sources.segment_index import own_documents
+from packer.sources.source import Order, Source
 
 _TOGETHER = 1 << 18  # documents whose lengths are looked up at once
 
@@ -79,17 +86,18 @@ def survey_source(
     for table in source.tables(progress):
         seen.add(table.lengths)
         on_table(table)
-        if source.mapped:
-            continue
-        held.append(table.lengths)
-        if with_extra:
-            for name, column in table.extra.items():
+        if not source.mapped:
+            held.append(table.lengths)
+            for name, column in table.extra.items() if with_extra else ():
                 columns[name] += column.chunks
     if not seen.documents:
         raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
-    extra = {}
-    if with_extra:
-        extra = source.extra() if source.mapped else {name: _column(source, name, columns[name]) for name in columns}
+    extra = source.extra() if with_extra and source.mapped else {}
+    for name, chunks in columns.items():
+        try:
+            extra[name] = pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
+        except DocumentError as fault:  # with the first document that does not fit
+            raise SourceError(f"{source.describe(fault.row)}: {fault.message}") from None
     look_up = _mapped_lengths(source) if source.mapped else np.concatenate(held).__getitem__
     return SourceSurvey(identity=seen.identity(), lengths_of=look_up, extra=extra)
 
@@ -135,7 +143,10 @@ class IdentityCounter:
     def identity(self) -> SourceIdentity:
         """Return the identity of the source."""
         source, order_digest = self._source, None
-        rows, order = _as_listed(source)
+        rows, order = [count or 0 for count in source.rows], source.indices
+        if source.pairs and not source.mapped:  # listed as mapped ones are: all chosen answers, then all rejected ones
+            order = sides_in_turn(sum(rows) // 2)
+            rows = [count // 2 for count in rows] * 2
         if order is None:
             at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
             tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()
@@ -158,25 +169,6 @@ class IdentityCounter:
             text=None if source.tokenized is None else source.tokenized.identity,
             indices_xxh3_128=order_digest,
         )
-
-
-def _as_listed(source: Source) -> tuple[list[int], Order | None]:
-    """Return the lists of each of `source.files`, and the list of each document, None if document i is list i.
-
-    Manifests number the lists of pairs as mapped ones are: all chosen answers, followed by all rejected ones.
-    """
-    rows = [count or 0 for count in source.rows]
-    if not source.pairs or source.mapped:
-        return rows, source.indices
-    return [count // 2 for count in rows] * 2, sides_in_turn(sum(rows) // 2)
-
-
-def _column(source: Source, name: str, chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
-    """Join the chunks of a column that was read as a stream; an error names the first document that does not fit."""
-    try:
-        return pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
-    except DocumentError as fault:
-        raise SourceError(f"{source.describe(fault.row)}: {fault.message}") from None
 
 
 def _per_file(listed: list[int], order: Order, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
@@ -213,7 +205,12 @@ class CorpusSurvey:
         if self.corpus.recipe is None:
             return parts[0]
         has_labels = any(part.has_labels for part in parts)
-        inputs = tuple(_with_labels(input_) if has_labels else input_ for input_ in self.corpus.inputs)
+        inputs = tuple(
+            replace(input_, labels=input_.labels or input_.input_ids)
+            if has_labels and isinstance(input_, MappedLists)
+            else input_
+            for input_ in self.corpus.inputs
+        )
         return Source(name=", ".join(self.corpus.names), inputs=inputs, columns=parts[0].columns)
 
     def origins(self, order: Order | None = None) -> Origins:
@@ -312,7 +309,7 @@ def _draw_mixture(corpus: Corpus, recipe: Recipe, progress: Progress, *, with_ex
     digest = xxhash.xxh3_128()
     takes, facts = [], []
     for number, (survey, counter, target) in enumerate(zip(surveys, kept, targets, strict=True)):
-        take, tokens_kept = take_documents(counter, target, _kept_of(survey, recipe))
+        take, tokens_kept = take_documents(counter, target, partial(_kept_of, survey, recipe))
         takes.append(take)
         taken = TakenDocuments(
             copies=take.copies,
@@ -338,17 +335,11 @@ def _draw_mixture(corpus: Corpus, recipe: Recipe, progress: Progress, *, with_ex
 
 
 def _count_kept(recipe: Recipe, counter: WeightCounter, table: TokenTable) -> None:
-    """Count the tokens of a table that reach the rows."""
     counter.add(recipe.kept(table.lengths, table.first_document))
 
 
-def _kept_of(survey: SourceSurvey, recipe: Recipe) -> LengthsOf:
-    """Return a function that looks up the tokens of documents that reach the rows."""
-
-    def kept_of(documents: NDArray[np.int64]) -> NDArray[np.int32]:
-        return recipe.kept(survey.lengths_of(documents), 0)
-
-    return kept_of
+def _kept_of(survey: SourceSurvey, recipe: Recipe, documents: NDArray[np.int64]) -> NDArray[np.int32]:
+    return recipe.kept(survey.lengths_of(documents), 0)
 
 
 def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) -> int:
@@ -363,8 +354,96 @@ def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) 
     return take.copies * survey.identity.tokens + sampled
 
 
-def _with_labels(input_: Input) -> Input:
-    """Let the tokens of an input without labels serve as its labels."""
-    if isinstance(input_, MappedLists) and input_.labels is None:
-        return replace(input_, labels=input_.input_ids)
-    return input_
+_COPIED = 1 << 20  # documents of a table, copies included
+
+
+class SourceOrder:
+    """Documents that are packed, numbered in the order of their sources, with the copies of a document together.
+
+    Example: source 0 has documents a and b, and b is taken twice; source 1 has c, which is not taken, and d. Then a, b,
+    b, d are documents 0 to 3, and one pass over the sources yields them in this order. Nothing is held per document. A
+    mixture is read once before, to know what is taken.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self._survey = None if corpus.recipe is None else survey_corpus(corpus)
+        self.mixture = () if self._survey is None else self._survey.identity.mixture
+        """Sources of a mixture, and counts of what is taken of each; empty for a single source."""
+        self._takes = None if self._survey is None else self._survey.takes
+        self._firsts = np.zeros(1, np.int64) if self._survey is None else self._survey.origins().firsts
+        self._seen = IdentityCounter(corpus.parts[0])  # of a single source
+
+    @property
+    def documents(self) -> int | None:
+        """Number of documents; None if it is known only after reading."""
+        if self._survey is not None:
+            return self._survey.identity.documents
+        [source] = self._corpus.parts
+        if source.indices is not None:
+            return len(source.indices)
+        rows = [count for count in source.rows if count is not None]
+        return sum(rows) if len(rows) == len(source.rows) else None
+
+    def tables(self) -> Iterator[TokenTable]:
+        """Yield all documents in order, in tables of bounded memory that list a document once per copy."""
+        if self._takes is None:
+            for table in self._corpus.parts[0].tables():
+                yield table
+                self._seen.add(table.lengths)
+            return
+        for part, take, first_of_source in zip(self._corpus.parts, self._takes, self._firsts[:-1], strict=True):
+            step = max(1, _COPIED // (take.copies + 1))
+            done = int(first_of_source)
+            for table in part.tables():
+                for first in range(0, len(table.lengths), step):
+                    last = min(first + step, len(table.lengths))
+                    times = take.times(table.first_document + first, table.first_document + last)
+                    lists = table.lists_of(np.arange(first, last))
+                    if times.any():
+                        yield replace(
+                            table,
+                            lengths=np.repeat(table.lengths[first:last], times),
+                            lists=np.repeat(lists, times),
+                            first_document=done,
+                        )
+                    done += int(times.sum())
+
+    def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
+        """Return the number of the document of each segment; one past the last for documents that are not taken."""
+        if self._takes is None:
+            return own_documents(segments)
+        source_ids, doc_ids, copies = (segments[name] for name in ("source_ids", "doc_ids", "copy"))
+        numbers = np.full(len(doc_ids), self._firsts[-1])
+        for source, take in enumerate(self._takes):
+            population = take.sample.population
+            here = np.flatnonzero((source_ids == source) & (doc_ids >= 0) & (doc_ids < population) & (copies >= 0))
+            documents = doc_ids[here].astype(np.int64)
+            ranks, is_sampled = take.sample.ranks(documents)
+            found = self._firsts[source] + documents * take.copies + ranks + copies[here]
+            is_taken = copies[here] < take.copies + is_sampled
+            numbers[here[is_taken]] = found[is_taken]
+        return numbers
+
+    def rejected(self) -> dict[str, int]:
+        """Count the rejected documents by reason, with every copy; call this after reading `tables` to the end."""
+        return count_rejected(self._corpus.parts, self._takes)
+
+    def describe(self, document: int) -> str:
+        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)", and " of code, copy 0"."""
+        if self._takes is None:
+            return self._corpus.parts[0].describe(document)
+        source = int(np.searchsorted(self._firsts, document, side="right")) - 1
+        take, number = self._takes[source], document - int(self._firsts[source])
+        before = take.sample.before[:-1] + np.arange(len(take.sample.before) - 1) * BLOCK * take.copies
+        block = int(np.searchsorted(before, number, side="right")) - 1
+        first = block * BLOCK
+        ends = before[block] + np.cumsum(take.times(first, min(first + BLOCK, take.sample.population)))
+        at = int(np.searchsorted(ends, number, side="right"))
+        copy = number - int(ends[at - 1] if at else before[block])
+        where = self._corpus.parts[source].describe(first + at)
+        return f"{where} of {self._corpus.names[source]}, copy {copy}"
+
+    def identity(self) -> SourceIdentity:
+        """Return the identity of the source; call this after reading `tables` to the end."""
+        return self._seen.identity() if self._survey is None else self._survey.identity

@@ -15,8 +15,7 @@ import xxhash
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.document_errors import DocumentError
-from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Tokenized
+from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, DocumentError, Tokenized
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, values_of_column
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import Faults, rejection

@@ -15,8 +15,7 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.gather import held_lists, list_lengths
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
-from packer.inputs.document_errors import reading
-from packer.inputs.documents import ATTENTION, MASKS, TURN_STARTS, Columns, Input, SourceFile
+from packer.inputs.documents import ATTENTION, MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
