@@ -42,17 +42,13 @@ def test_rows_of_several_record_batches_read_in_any_order(tmp_path):
         assert as_lists(dataset[number]) == rows[number]
 
 
-def test_negative_numbers_count_from_the_end(dataset):
-    assert as_lists(dataset[-1]) == as_lists(dataset[len(dataset) - 1])
-    assert as_lists(dataset[-len(dataset)]) == as_lists(dataset[0])
-
-
-def test_a_row_that_is_not_there_is_an_index_error(dataset):
+def test_rows_are_numbered_from_both_ends(dataset):
     rows = len(dataset)
-    with pytest.raises(IndexError, match=f"row {rows} of {rows}"):
-        dataset[rows]
-    with pytest.raises(IndexError, match=f"row -{rows + 1} of {rows}"):
-        dataset[-rows - 1]
+    assert as_lists(dataset[-1]) == as_lists(dataset[rows - 1])
+    assert as_lists(dataset[-rows]) == as_lists(dataset[0])
+    for number in (rows, -rows - 1):
+        with pytest.raises(IndexError, match=f"row {number} of {rows}"):
+            dataset[number]
 
 
 def test_columns_have_the_documented_types_and_names(dataset):
@@ -227,18 +223,11 @@ def refusal(folder: Path) -> str:
     return str(raised.value)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_folder_without_a_packed_dataset_is_named(tmp_path):
     assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder"
-
-
-def test_a_folder_that_was_not_packed_is_refused(tmp_path):
     assert refusal(tmp_path) == f"{tmp_path} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one"
-
-
-def test_an_unfinished_pack_is_refused(tmp_path):
     (tmp_path / ".packer").mkdir()
-    expected = f"{tmp_path} is an unfinished pack: repeat the command that began it, to finish it"
-    assert refusal(tmp_path) == expected
+    assert refusal(tmp_path) == f"{tmp_path} is an unfinished pack: repeat the command that began it, to finish it"
 
 
 def test_an_unknown_format_version_is_refused(tmp_path):

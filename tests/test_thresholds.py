@@ -20,16 +20,16 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
 from packer.attention import IMPLEMENTATION, transformers_hook  # noqa: E402
 from packer.attention.compare_outputs import LENGTHS  # noqa: E402
 from packer.attention.isolation import probe  # noqa: E402
-from packer.attention.load_model import load_small_model  # noqa: E402
-from packer.attention.thresholds import (  # noqa: E402
-    BY_LONGEST,
-    FIXED_ROPE,
+from packer.attention.load_model import (  # noqa: E402
     HARMLESS,
     THRESHOLDS,
+    SmallModel,
     is_unknown_threshold,
+    load_small_model,
     shorten_thresholds,
     thresholds_above,
 )
+from packer.attention.rope import BY_LONGEST, FIXED_ROPE  # noqa: E402
 from packer.cli.checking_commands import render_verdicts  # noqa: E402
 from tests.families import tiny_model  # noqa: E402
 from tests.test_isolation import NARROW, answers, save_config  # noqa: E402
@@ -198,8 +198,6 @@ def test_a_model_with_its_own_thresholds_gets_a_verdict_up_to_them(family, chang
 
 
 def test_the_table_says_how_far_the_verdict_reaches():
-    from packer.attention.load_model import SmallModel
-
     model = tiny_model("mistral", sliding_window=4096)
     table = render_verdicts(SmallModel(model=model, layers=2, all_layers=2), probe(model, [IMPLEMENTATION]))
     last = "(shown for batches of up to 4,096 tokens, not beyond sliding_window 4,096)"

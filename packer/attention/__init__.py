@@ -12,8 +12,7 @@ The modules, in the order in which a batch passes through them:
 
 and those of the probe:
 
-    load_model.py          path, Hub id or config file -> a small model with random weights
-    thresholds.py          config fields that change a model's behavior beyond some length
+    load_model.py          path, Hub id or config file -> a small model with random weights and short windows
     compare_outputs.py     logits, loss and gradients of packed and single documents, and the effect of rounding
     isolation.py           a verdict for each implementation
 

@@ -38,8 +38,8 @@ from packer.attention.compare_outputs import (
     tolerance_of,
     without_dropout,
 )
+from packer.attention.load_model import thresholds_above
 from packer.attention.rope import depends_on_longest_document
-from packer.attention.thresholds import thresholds_above
 from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES
 
 EXACT = ("eager", "sdpa", IMPLEMENTATION)

@@ -15,12 +15,17 @@ from typing import Any, TypeAlias
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from packer.attention.thresholds import depends_on_longest, rope_limit
 from packer.attention.varlen import IMPLEMENTATION
 from packer.errors import PackerError
 
 Embedding: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 """Output of a rotary module: (cos, sin), or one tensor of complex numbers."""
+
+BY_LONGEST = ("dynamic", "longrope")
+"""Types of RoPE whose frequencies transformers derives from the longest document of a batch."""
+
+FIXED_ROPE = ("axial", "default", "linear", "llama3", "proportional", "yarn")
+"""Types of RoPE whose frequencies do not depend on lengths."""
 
 _configs: weakref.WeakValueDictionary[int, PretrainedConfig] = weakref.WeakValueDictionary()
 """Configs, by id, of the models that `use_document_frequencies` was called with."""
@@ -60,6 +65,29 @@ def check_longest_segment(config: PretrainedConfig, longest: int) -> None:
             f"a segment has {longest:,} tokens, and above {limit:,} this model changes the RoPE frequencies of all "
             "documents of the batch: call packer.attention.use(model), which gives each document its own"
         )
+
+
+def rope_limit(config: PretrainedConfig) -> int | None:
+    """Return the length in tokens above which a document changes the RoPE frequencies of others; None if none does."""
+    limits = []
+    for rope in rope_parameters(config):
+        if "dynamic" in rope["rope_type"]:
+            limits.append(config.max_position_embeddings)
+        elif depends_on_longest(rope["rope_type"]):
+            limits.append(rope["original_max_position_embeddings"])
+    return min(limits, default=None)
+
+
+def depends_on_longest(rope_type: str) -> bool:
+    """Return whether transformers derives the frequencies of a type of RoPE from the longest document of a batch."""
+    return any(name in str(rope_type) for name in BY_LONGEST)
+
+
+def rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
+    """Return the RoPE parameters of a config; several if layer types have parameters of their own."""
+    parameters = vars(config).get("rope_parameters") or {}
+    each = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    return [rope for rope in each if "rope_type" in rope]
 
 
 def depends_on_longest_document(model: PreTrainedModel) -> bool:

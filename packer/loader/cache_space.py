@@ -138,7 +138,9 @@ class CacheSpace:
                 continue
             for file in os.scandir(folder):
                 part = _PART.fullmatch(file.name)
-                if part is not None and _is_abandoned(Path(folder, part[1])):
+                # A lock that is free: nobody fetches the shard, so that a part of it is what a killed process left.
+                if part is not None and (lock := _try_sidecar(Path(folder, part[1]), "lock")) is not None:
+                    lock.release()
                     Path(file).unlink(missing_ok=True)
                 elif part is not None or file.name.endswith(".arrow"):
                     with contextlib.suppress(FileNotFoundError):
@@ -163,13 +165,8 @@ def sidecar_path(path: Path, ending: str) -> Path:
     return path.with_name(f"{path.name}.{ending}")
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Whether nobody fetches a shard, so that parts of it are what a killed process left."""
-    lock = try_lock(sidecar_path(path, "lock"), shared=False, create=True)
-    if lock is None:
-        return False
-    lock.release()
-    return True
+def _try_sidecar(path: Path, ending: str) -> local_files.FileLock | None:
+    return try_lock(sidecar_path(path, ending), shared=False, create=True)
 
 
 def _evicted(path: Path, *, displace: bool) -> bool:
@@ -181,14 +178,14 @@ def _evicted(path: Path, *, displace: bool) -> bool:
     if reading is None or path.suffix == ".part":
         return False
     with reading:
-        soon = try_lock(sidecar_path(path, "soon"), shared=False, create=True)
+        soon = _try_sidecar(path, "soon")
         if soon is None and not displace:
             return False
         path.unlink()
         if soon is not None:
             with soon:
                 sidecar_path(path, "soon").unlink()
-        lock = try_lock(sidecar_path(path, "lock"), shared=False, create=True)
+        lock = _try_sidecar(path, "lock")
         if lock is not None:
             with lock:
                 sidecar_path(path, "lock").unlink()

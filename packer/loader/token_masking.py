@@ -40,25 +40,16 @@ def mask_tokens(
         )
     fixed = mlm.is_special[input_ids]
     fixed |= np.repeat(doc_ids == PADDING, lengths)
-    random = _draws(lengths, doc_ids, doc_starts, stream_key(mlm.seed, MASKS, epoch))
+    # 64 random bits per token: the draw of its position in the document, in the stream of the document
+    positions = restart_positions(lengths)
+    positions += doc_starts.repeat(lengths)
+    random = draws(draws(stream_key(mlm.seed, MASKS, epoch), doc_ids).repeat(lengths), positions)
     chosen, deciding = _choose(input_ids, fixed, cu_seqlens_of(lengths), random, mlm)
     labels = np.full(len(input_ids), NO_LOSS, np.int64)
     labels[chosen] = input_ids[chosen]
     masked = input_ids.copy()
     masked[chosen] = _replacements(input_ids[chosen], random[chosen], random[deciding], mlm)
     return masked, labels
-
-
-def _draws(
-    lengths: NDArray[np.int64], doc_ids: NDArray[np.int64], doc_starts: NDArray[np.int64], key: np.uint64
-) -> NDArray[np.uint64]:
-    """Return 64 random bits per token, shape (T,): the draw of its position in the document, in the document's stream.
-
-    `key` is that of the epoch.
-    """
-    positions = restart_positions(lengths)
-    positions += doc_starts.repeat(lengths)
-    return draws(draws(key, doc_ids).repeat(lengths), positions)
 
 
 def _choose(
