@@ -97,16 +97,13 @@ def style_sheet() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """A plot of any width and a fixed height."""
+    """The elements of a plot of any width, and of a fixed height in pixels."""
 
     title: str
     """What the plot shows, for readers who do not see it."""
 
     height: int
-    """Height in pixels."""
-
     body: str
-    """The elements."""
 
     def inline(self, name: str = "") -> str:
         """Return the SVG element for a page, as wide as what it stands in; `name` is its attribute `data-plot`."""
@@ -138,20 +135,12 @@ def notebook_facts(title: str, facts: Sequence[tuple[str, str]], plot: Plot | No
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A bar."""
+    """A bar in a color of the palette, with its name on the left and the value in words on the right."""
 
     name: str
-    """Label on the left."""
-
     value: float
-    """Length, 0 or more."""
-
     text: str
-    """The value in words, on the right."""
-
     color: str
-    """Color, one of the palette."""
-
     mark: float | None = None
     """A second value, marked by a line across the bar; None for none."""
 
@@ -284,8 +273,6 @@ class ShownRow:
     """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
 
     row: int
-    """Number of the row in the dataset."""
-
     chosen: str = "at random"
     """Why it is shown: drawn at random, or because it is one of the "least full" or has the "most segments"."""
 
@@ -296,14 +283,10 @@ class ShownRow:
     """Places of further segments, if the row has too many to show them all; they are drawn as one."""
 
     lengths: tuple[int, ...] = ()
-    """Tokens of each segment."""
-
     documents: tuple[int, ...] = ()
     """Index of each document in its source."""
 
     starts: tuple[int, ...] = ()
-    """Offset of each segment in its document."""
-
     sources: tuple[int, ...] | None = None
     """Source of each document in a mixture, which gives its color; None if it is not known, or there is one source."""
 

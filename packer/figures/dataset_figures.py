@@ -43,8 +43,6 @@ class Epoch:
     """Steps of documents_per_step documents; the last may have fewer."""
 
     packed_rows: int
-    """Packed rows."""
-
     packed_rows_per_step: int
     """Packed rows whose documents come closest to documents_per_step, at least 1."""
 
@@ -70,8 +68,6 @@ class Figures:
     """Figures of documents, and of the rows that they are packed into or would be packed into."""
 
     options: PackOptions
-    """Options of the pack."""
-
     totals: PlanTotals
     """What became of every document and token; `Totals` if the rows exist."""
 

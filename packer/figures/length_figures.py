@@ -25,35 +25,19 @@ Tally = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """Quantiles and bins of at least one integer.
+    """Quantiles, such as that of 1% as `p1`, the mean, and bins of at least one integer.
 
     The quantile of q% is the smallest of the numbers that at least q% of them do not exceed; it is not interpolated.
     """
 
     min: int
-    """The smallest number."""
-
     p1: int
-    """The quantile of 1%."""
-
     p25: int
-    """The quantile of 25%."""
-
     p50: int
-    """The quantile of 50%; the lower of two middle numbers."""
-
     mean: float
-    """The arithmetic mean."""
-
     p75: int
-    """The quantile of 75%."""
-
     p99: int
-    """The quantile of 99%."""
-
     max: int
-    """The largest number."""
-
     bin_edges: tuple[int, ...]
     """Bin i counts the numbers from bin_edges[i] to below bin_edges[i + 1]. Widths are equal, or doubling."""
 

@@ -45,22 +45,13 @@ Table = Sequence[Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A section."""
+    """A section: a question as heading, the answer, a plot if there is one, a table, and paragraphs below."""
 
     question: str
-    """Heading."""
-
     verdict: str
-    """The answer."""
-
     plot: Plot | None = None
-    """The plot; None if there is nothing to draw."""
-
     table: Table = ()
-    """A table below the plot; empty for none."""
-
     notes: Sequence[str] = ()
-    """Paragraphs below."""
 
 
 def rows_section(figures: Figures) -> Section:

@@ -45,11 +45,7 @@ class LimitUse:
     """Use of a limited column (`--limit`) by the rows, such as the number of images in a row."""
 
     column: str
-    """Name of the column."""
-
     limit: int
-    """Most that a row may hold."""
-
     mean: float
     """Held by a row, on average."""
 
@@ -88,8 +84,6 @@ class RowFigures:
     """Figures of rows; computed by `RowSums`."""
 
     rows: int
-    """Number of rows."""
-
     tokens: int
     """Tokens in the rows, without padding."""
 
@@ -106,8 +100,6 @@ class RowFigures:
     """Within-row share of the variance of log length, 0 to 1; 1 if all segments have the same length."""
 
     attention: int
-    """Sum of all squared segment lengths."""
-
     attention_spread: float
     """Standard deviation over rows of the sum of squared segment lengths, divided by its mean."""
 
