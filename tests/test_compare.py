@@ -3,23 +3,22 @@
 import json
 import statistics
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import compile_seconds, jit
-from packer.cli import cli
 from packer.errors import PackerError
 from packer.figures.dataset_figures import Comparison
 from packer.figures.figure_tables import render_comparison
 from packer.options import PackOptions
 from packer.pipeline import comparing
 from packer.sources.number_columns import read_length_counts
-from tests import naive
+from tests import commands, naive
 from tests.histograms import histogram_of
 from tests.made_figures import figures_of, rows_of
 from tests.test_algorithms import jit_only
@@ -28,25 +27,11 @@ from tests.test_pack import made_documents, save_arrow
 ORDERED = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["compare", *map(str, arguments)])
-
-
-def succeeded(*arguments: object) -> str:
-    """Run the command, and return its stdout; progress may be on stderr."""
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+run, succeeded = partial(commands.run, "compare"), partial(commands.succeeded, "compare")
 
 
 def refused(*arguments: object, code: int = 1) -> str:
-    """Run the command, and return its one line of error, without "packer: "."""
-    result = run(*arguments)
-    assert result.exit_code == code
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("packer: ")
-    return line.removeprefix("packer: ")
+    return commands.refused("compare", *arguments, code=code).removeprefix("packer: ")
 
 
 @pytest.fixture

@@ -9,29 +9,22 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import click.testing
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.cli import cli
 from packer.figures.page import render_page
 from packer.figures.page_sections import SECTIONS
 from packer.options import PackOptions
 from packer.options.choices import ReportPlot
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
+from tests.commands import run, succeeded
 
 PLOTS = ReportPlot.__args__
 MARKUP = "<script>alert(1)</script>&\"'"
-
-
-def run(*arguments: object, fails: bool = False) -> str:
-    done = click.testing.CliRunner().invoke(cli, [str(word) for word in arguments])
-    assert (done.exit_code != 0) == fails, done.output
-    return done.stderr if fails else done.stdout
 
 
 def without_command(path: Path) -> str:
@@ -61,14 +54,14 @@ def source(folder) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(folder, source) -> Path:
-    run("pack", source, "--max-len", 128, "--keep", "url", "-o", folder / "packed")
+    succeeded("pack", source, "--max-len", 128, "--keep", "url", "-o", folder / "packed")
     return folder / "packed"
 
 
 @pytest.fixture(scope="module")
 def mixture(folder, source) -> Path:
     other = write_documents(folder / "other.parquet", [40] * 200)
-    run("pack", "--source", f"{source}:3", "--source", f"{other}:1", "--max-len", 128, "-o", folder / "mixture")
+    succeeded("pack", "--source", f"{source}:3", "--source", f"{other}:1", "--max-len", 128, "-o", folder / "mixture")
     return folder / "mixture"
 
 
@@ -102,7 +95,7 @@ class Page(HTMLParser):
 
 def test_a_packed_dataset_a_dataset_and_a_mixture_have_all_sections(source, packed, mixture, tmp_path) -> None:
     for dataset, sections in ((source, PLOTS[:-1]), (packed, PLOTS[:-1]), (mixture, PLOTS)):
-        run("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html")
+        succeeded("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html")
         page = Page((tmp_path / "report.html").read_text())
         assert page.ids("section") == list(sections)
         drawn = [at["data-plot"] for tag, at in page.elements if tag == "svg" and "data-plot" in at]
@@ -116,7 +109,7 @@ def test_the_plots_that_can_be_chosen_are_the_sections() -> None:
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, is_packed) -> None:
     dataset = packed if is_packed else source
-    content = json.loads(run("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html", "--json"))
+    content = json.loads(succeeded("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html", "--json"))
     page = Page((tmp_path / "report.html").read_text())
     figures = page.figures()
     assert figures.keys() >= {"documents", "tokens", "rows", "efficiency", "packing_factor", "lower_bound"}
@@ -137,19 +130,19 @@ def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, i
 def test_pack_writes_the_report_that_stats_writes(source, packed, tmp_path) -> None:
     out = tmp_path / packed.name
     options = ("pack", source, "--max-len", 128, "--keep", "url", "-o", out, "--report", tmp_path / "report.html")
-    assert run(*options).endswith(f"Report written to {tmp_path / 'report.html'}\n")
+    assert succeeded(*options).endswith(f"Report written to {tmp_path / 'report.html'}\n")
     first = without_command(tmp_path / "report.html")
-    run("stats", packed, "--report", tmp_path / "other.html")
+    succeeded("stats", packed, "--report", tmp_path / "other.html")
     assert without_command(tmp_path / "other.html") == first
     (tmp_path / "report.html").unlink()
-    assert "nothing to do" in run(*options)
+    assert "nothing to do" in succeeded(*options)
     assert without_command(tmp_path / "report.html") == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.html", "packed", "report.html"]
 
 
 def test_several_lengths_are_those_of_the_table_and_rows_have_the_one_that_suffices(source, tmp_path) -> None:
     content = json.loads(
-        run("stats", source, "--max-len", "64,128,512", "--report", tmp_path / "report.html", "--json")
+        succeeded("stats", source, "--max-len", "64,128,512", "--report", tmp_path / "report.html", "--json")
     )
     text = (tmp_path / "report.html").read_text()
     assert content["smallest"] == 512
@@ -160,7 +153,7 @@ def test_several_lengths_are_those_of_the_table_and_rows_have_the_one_that_suffi
 
 
 def test_a_page_opens_with_what_packing_saves_and_ends_with_its_command(source, packed, tmp_path) -> None:
-    said = json.loads(run("stats", packed, "--report", tmp_path / "report.html", "--batch-size", 32, "--json"))
+    said = json.loads(succeeded("stats", packed, "--report", tmp_path / "report.html", "--batch-size", 32, "--json"))
     text = (tmp_path / "report.html").read_text()
     times = (1 - said["padding"]["packed"]) / (1 - said["padding"]["batch_longest"]["8"])
     opening = re.search(r'<p class="lead">(.*?)</p>', text)[1]
@@ -173,7 +166,7 @@ def test_a_page_opens_with_what_packing_saves_and_ends_with_its_command(source, 
 
 def test_rows_are_random_ones_then_the_least_full_and_those_with_most_segments(tmp_path) -> None:
     lengths = [*[100] * 99, 60, *[5] * 40]
-    run("pack", write_documents(tmp_path / "rows.parquet", lengths), "--max-len", 100, "-o", tmp_path / "out")
+    succeeded("pack", write_documents(tmp_path / "rows.parquet", lengths), "--max-len", 100, "-o", tmp_path / "out")
     dataset = packer.load(tmp_path / "out")
     filled = [int(row["seq_lengths"][row["doc_ids"] >= 0].sum()) for row in dataset]
     counts = [int((row["doc_ids"] >= 0).sum()) for row in dataset]
@@ -217,14 +210,14 @@ def test_names_are_escaped_wherever_they_stand(folder, tmp_path) -> None:
     sources = [write_documents(tmp_path / f"{name}{number}.parquet", [9, 30, 70] * 9) for number in range(2)]
     options = [word for path in sources for word in ("--source", path)]
     out = tmp_path / f"{name}-packed"
-    run("pack", *options, "--max-len", 64, "-o", out, "--report", tmp_path / "page.html")
+    succeeded("pack", *options, "--max-len", 64, "-o", out, "--report", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)&lt;script&gt;&amp;" in text
     data = re.search(r'<script type="application/json" id="row-data">(.*?)</script>', text, re.DOTALL)[1]
     assert json.loads(data)["sources"] == [path.name for path in sources]
     for plot in ("mixture", "rows"):
-        run("stats", out, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
+        succeeded("stats", out, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
         ElementTree.parse(tmp_path / "plot.svg")
 
 
@@ -235,9 +228,9 @@ def test_text_and_kept_columns_are_shown_only_with_text(tmp_path, shared_data) -
     )
     tokenizer = ("--tokenizer", shared_data / "tokenizers/qwen3")
     options = ("pack", corpus, "--max-len", 64, *tokenizer, "--keep", "url", "-o", tmp_path / "out")
-    run(*options, "--report", tmp_path / "plain.html")
-    run(*options, "--report", tmp_path / "text.html", "--with-text")
-    run("stats", tmp_path / "out", "--report", tmp_path / "stats.html", "--with-text", *tokenizer)
+    succeeded(*options, "--report", tmp_path / "plain.html")
+    succeeded(*options, "--report", tmp_path / "text.html", "--with-text")
+    succeeded("stats", tmp_path / "out", "--report", tmp_path / "stats.html", "--with-text", *tokenizer)
     plain, text = ((tmp_path / name).read_text() for name in ("plain.html", "text.html"))
     assert "zebra" not in plain
     assert "secret" not in plain + text
@@ -256,7 +249,7 @@ def test_the_same_input_gives_the_same_bytes_and_no_others(source, packed, tmp_p
         copy = tmp_path / str(number) / source.name
         copy.parent.mkdir()
         copy.write_bytes(source.read_bytes())
-        run("stats", copy, "--max-len", 128, "--report", tmp_path / f"{number}.html")
+        succeeded("stats", copy, "--max-len", 128, "--report", tmp_path / f"{number}.html")
         assert str(tmp_path) not in (tmp_path / f"{number}.html").read_text()
         pages.append(without_command(tmp_path / f"{number}.html"))
     assert pages[0] == pages[1]
@@ -265,7 +258,7 @@ def test_the_same_input_gives_the_same_bytes_and_no_others(source, packed, tmp_p
 @pytest.mark.parametrize(("lengths", "max_len"), [([2] * 60_000, 2**16), ([40] * 30_000, 4096), ([200_000], 4096)])
 def test_a_page_stays_below_500_kb(tmp_path, lengths, max_len) -> None:
     path = write_documents(tmp_path / "many.parquet", lengths)
-    run("pack", path, "--max-len", max_len, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
+    succeeded("pack", path, "--max-len", max_len, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 500_000
     rows = packed_figures(tmp_path / "out", for_report=True).shown_rows
     assert sum(len(row.lengths) for row in rows) <= SAMPLED_SEGMENTS
@@ -293,7 +286,7 @@ def test_planned_rows_are_those_that_pack_writes(source, packed) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--overlap", 8), ("--align", 16), ("--algorithm", "wrapped")])
 def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> None:
-    run("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out")
+    succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out")
     values, counts = packed_figures(tmp_path / "out", for_report=True).document_lengths
     lengths = pq.read_table(source)["input_ids"].combine_chunks().value_lengths().to_numpy()
     expected = np.unique(lengths[lengths > 0], return_counts=True)
@@ -304,7 +297,7 @@ def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> N
 def test_copies_in_a_mixture_count_as_documents(source, folder, tmp_path) -> None:
     other = write_documents(tmp_path / "other.parquet", [40] * 20)
     sources = ("--source", f"{other}:2.5", "--source", f"{source}:1")
-    run("pack", *sources, "--mix-unit", "epochs", "--max-len", 128, "-o", tmp_path / "out")
+    succeeded("pack", *sources, "--mix-unit", "epochs", "--max-len", 128, "-o", tmp_path / "out")
     figures = packed_figures(tmp_path / "out", for_report=True)
     values, counts = figures.document_lengths
     assert counts.sum() == figures.totals.documents_packed
@@ -314,17 +307,17 @@ def test_copies_in_a_mixture_count_as_documents(source, folder, tmp_path) -> Non
 
 @pytest.mark.parametrize("options", [("--long", "truncate"), ("--group-by", "url")])
 def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -> None:
-    run("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
+    succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
     assert "These rows do not tell" in (tmp_path / "page.html").read_text()
     words = "its rows do not show it; choose another"
-    assert words in run("stats", tmp_path / "out", "--plot", tmp_path / "p.svg", "--plot-of", "max-len", fails=True)
+    assert words in run("stats", tmp_path / "out", "--plot", tmp_path / "p.svg", "--plot-of", "max-len").stderr
 
 
 def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tmp_path) -> None:
     table = pa.table({"input_ids": [[1] * (9 + n % 40) for n in range(300)], "images": [n * 5 % 4 for n in range(300)]})
     pq.write_table(table, tmp_path / "documents.parquet")
     options = PackOptions(max_len=64, limit=("images:6",))
-    run("pack", tmp_path / "documents.parquet", "--max-len", 64, "--limit", "images:6", "-o", tmp_path / "out")
+    succeeded("pack", tmp_path / "documents.parquet", "--max-len", 64, "--limit", "images:6", "-o", tmp_path / "out")
     figures = packed_figures(tmp_path / "out", for_report=True)
     found = figures.row_lengths
     page = render_page(figures)
@@ -341,7 +334,7 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
 
 @pytest.mark.parametrize("plot", PLOTS)
 def test_every_plot_is_a_file_of_its_own(mixture, tmp_path, plot) -> None:
-    said = run("stats", mixture, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
+    said = succeeded("stats", mixture, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
     assert said.endswith(f"Plot written to {tmp_path / 'plot.svg'}\n")
     root = ElementTree.parse(tmp_path / "plot.svg").getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -350,15 +343,16 @@ def test_every_plot_is_a_file_of_its_own(mixture, tmp_path, plot) -> None:
 
 def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_path) -> None:
     for command in (("stats", packed), ("pack", source, "--max-len", 128, "-o", tmp_path / "out")):
-        assert "--report" in run(*command, "--report", tmp_path, fails=True)
-        assert "does not exist; choose another" in run(*command, "--report", tmp_path / "no" / "page.html", fails=True)
-        assert "name a file that ends with .html" in run(*command, "--report", source, fails=True)
-        assert "add --report" in run(*command, "--with-text", fails=True)
-        assert "needs --tokenizer" in run(*command, "--with-text", "--report", tmp_path / "page.html", fails=True)
+        assert "--report" in run(*command, "--report", tmp_path).stderr
+        assert "does not exist; choose another" in run(*command, "--report", tmp_path / "no" / "page.html").stderr
+        assert "name a file that ends with .html" in run(*command, "--report", source).stderr
+        assert "add --report" in run(*command, "--with-text").stderr
+        assert "needs --tokenizer" in run(*command, "--with-text", "--report", tmp_path / "page.html").stderr
     assert not (tmp_path / "out").exists()
     words = ("stats", source, "--with-text", "--tokenizer", "T", "--report", tmp_path / "page.html")
-    assert "--with-text is for a packed dataset" in run(*words, fails=True)
-    assert "it is not a mixture; choose another" in run(
-        "stats", packed, "--plot", tmp_path / "plot.svg", "--plot-of", "mixture", fails=True
+    assert "--with-text is for a packed dataset" in run(*words).stderr
+    assert (
+        "it is not a mixture; choose another"
+        in run("stats", packed, "--plot", tmp_path / "plot.svg", "--plot-of", "mixture").stderr
     )
     assert list(tmp_path.iterdir()) == []

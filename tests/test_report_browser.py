@@ -10,26 +10,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import click.testing
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer.cli import cli
 from packer.options.choices import ReportPlot
+from tests.commands import succeeded
 
 webdriver = pytest.importorskip("selenium.webdriver")
 
 PLOTS = list(ReportPlot.__args__)
 HEADERS: dict[str, str] = {}
 """Headers that the server of the page sends beside its type."""
-
-
-def run(*arguments: object) -> str:
-    done = click.testing.CliRunner().invoke(cli, [str(word) for word in arguments])
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +37,7 @@ def packed(tmp_path_factory) -> Path:
             table["labels"] = [np.where(np.arange(len(one)) % 40 < 20, -100, one).astype(np.int32) for one in tokens]
         pq.write_table(pa.table(table), folder / f"{name}.parquet")
     sources = [word for path in sorted(folder.glob("*.parquet")) for word in ("--source", f"{path}:1")]
-    run("pack", *sources, "--max-len", 512, "-o", folder / "packed", "--report", folder / "report.html")
+    succeeded("pack", *sources, "--max-len", 512, "-o", folder / "packed", "--report", folder / "report.html")
     return folder / "packed"
 
 

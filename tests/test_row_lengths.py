@@ -3,8 +3,8 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
-import click.testing
 import datasets
 import numpy as np
 import pyarrow as pa
@@ -13,22 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.cli import cli
 from packer.figures.dataset_figures import Figures, RowLengths
 from packer.figures.figure_tables import render_row_lengths
 from packer.figures.row_figures import KEYS_OF_MATRICES
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import row_lengths
-from tests import naive
+from tests import commands, naive
 from tests.made_figures import figures_of, rows_of
 
 rows_of_lengths = st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=5), min_size=1, max_size=20)
 
 
-def run(*arguments: object, fails: bool = False) -> str:
-    done = click.testing.CliRunner().invoke(cli, ["stats", *map(str, arguments)])
-    assert (done.exit_code != 0) == fails, done.output
-    return done.stderr if fails else done.stdout
+run, succeeded = partial(commands.run, "stats"), partial(commands.succeeded, "stats")
 
 
 # Work
@@ -151,14 +147,14 @@ def source(tmp_path_factory):
 
 
 def test_each_line_is_what_stats_and_pack_say_at_that_length(source, tmp_path) -> None:
-    content = json.loads(run(source, "--max-len", "96,32,64", "--json"))
+    content = json.loads(succeeded(source, "--max-len", "96,32,64", "--json"))
     assert [line["max_len"] for line in content["lengths"]] == [32, 64, 96]
     for line in content["lengths"]:
-        alone = json.loads(run(source, "--max-len", line["max_len"], "--json"))
+        alone = json.loads(succeeded(source, "--max-len", line["max_len"], "--json"))
         assert line["rows"] == alone["rows"]
         assert line["packed_rows_per_step"] == alone["epoch"]["packed_rows_per_step"]
         assert (content["documents"], content["tokens"]) == (alone["documents"], alone["tokens"])
-    text = run(source, "--max-len", "32,64,96")
+    text = succeeded(source, "--max-len", "32,64,96")
     assert max(map(len, text.splitlines())) <= 100
     assert f"{content['smallest']:,} is the smallest" in text
 
@@ -171,22 +167,20 @@ def test_a_mixture_is_drawn_anew_where_it_depends_on_the_length(source, tmp_path
     lengths = row_lengths(sources, options=options, max_lens=(32, 64)).lengths
     for found in lengths:
         alone = json.loads(
-            run("--source", source, "--source", other, "--long", "drop", "--max-len", found.max_len, "--json")
+            succeeded("--source", source, "--source", other, "--long", "drop", "--max-len", found.max_len, "--json")
         )
         assert (found.rows, found.tokens) == (alone["rows"], alone["tokens"])
 
 
 def test_one_length_prints_what_it_always_printed(source) -> None:
-    assert run(source, "--max-len", 64).startswith("400 documents")
-    assert "Padding by batch size" in run(source, "--max-len", "64,64")
+    assert succeeded(source, "--max-len", 64).startswith("400 documents")
+    assert "Padding by batch size" in succeeded(source, "--max-len", "64,64")
 
 
 def test_lengths_that_cannot_be_are_refused_in_one_line(source, tmp_path) -> None:
-    assert "0 is not a whole number from 1 to 16777216" in run(source, "--max-len", "0,64", fails=True)
-    assert "'64,x' is not a list of row lengths" in run(source, "--max-len", "64,x", fails=True)
-    assert "--overlap is 40: it must be below --max-len 32" in run(
-        source, "--max-len", "32,64", "--overlap", 40, fails=True
-    )
+    assert "0 is not a whole number from 1 to 16777216" in run(source, "--max-len", "0,64").stderr
+    assert "'64,x' is not a list of row lengths" in run(source, "--max-len", "64,x").stderr
+    assert "--overlap is 40: it must be below --max-len 32" in run(source, "--max-len", "32,64", "--overlap", 40).stderr
     packed = tmp_path / "packed"
-    click.testing.CliRunner().invoke(cli, ["pack", str(source), "--max-len", "64", "-o", str(packed)])
-    assert "is packed, into rows of one length" in run(packed, "--max-len", "32,64", fails=True)
+    commands.succeeded("pack", source, "--max-len", 64, "-o", packed)
+    assert "is packed, into rows of one length" in run(packed, "--max-len", "32,64").stderr

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import packer
-from packer.cli import cli
 from packer.figures.length_figures import (
     BATCH_SIZES,
     MAX_BINS,
@@ -26,6 +24,7 @@ from packer.figures.length_figures import (
 )
 from packer.figures.row_figures import RowSums
 from tests import naive
+from tests.commands import succeeded
 from tests.made_figures import figures_of, rows_of
 from tests.test_pack import made_documents, save_arrow
 
@@ -199,9 +198,7 @@ def test_documents_per_step_are_missed_by_half_a_row_at_most(packs: int, per_ste
 
 
 def stats(*arguments: object) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, ["stats", *map(str, arguments), "--json"])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return json.loads(succeeded("stats", *arguments, "--json"))
 
 
 def test_stats_of_a_tiny_dataset_are_known(tmp_path: Path) -> None:

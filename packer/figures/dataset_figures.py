@@ -243,18 +243,13 @@ class Figures:
     def to_json(self) -> dict[str, object]:
         """Return all figures of `packer stats` as values for JSON."""
         content: dict[str, object] = {
-            "documents": self.documents,
-            "tokens": self.tokens,
-            "documents_packed": self.totals.documents_packed,
-            "tokens_packed": self.totals.tokens_packed,
-            "segments": self.segments,
-            "max_len": self.max_len,
+            **_named(self, "documents", "tokens"),
+            **_named(self.totals, "documents_packed", "tokens_packed"),
+            **_named(self, "segments", "max_len"),
             "max_segments": self.options.max_segments,
-            "algorithm": self.algorithm,
-            "rows": self.rows,
+            **_named(self, "algorithm", "rows"),
             "lower_bound": self.totals.lower_bound,
-            "efficiency": self.efficiency,
-            "packing_factor": self.packing_factor,
+            **_named(self, "efficiency", "packing_factor"),
             "mean_padding": self.padding_tokens / self.rows,
             "padding": asdict(self.padding),
             "epoch": asdict(self.epoch),
@@ -265,11 +260,10 @@ class Figures:
         if not self.is_packed:
             return content | {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
         rows = self.row_figures
-        mixing = ("within_row_share", "attention", "attention_spread", "attention_peak")
         return content | {
             "segments_per_row": asdict(rows.segments_per_row),
             "attention_share": rows.attention_share,
-            "mixing": {name: getattr(rows, name) for name in mixing},
+            "mixing": _named(rows, "within_row_share", "attention", "attention_spread", "attention_peak"),
             "shuffled_share": rows.shuffled.within_row_share,
         }
 
@@ -298,24 +292,16 @@ class RowLengths:
         """Return all figures as values for JSON; `smallest` is a max_len or None."""
         last, smallest = self.lengths[-1], self.smallest
         return {
-            "documents": last.documents,
-            "tokens": last.tokens,
-            "algorithm": last.algorithm,
-            "documents_per_step": last.documents_per_step,
+            **_named(last, "documents", "tokens", "algorithm", "documents_per_step"),
             "lengths": [
                 {
-                    "max_len": figures.max_len,
-                    "rows": figures.rows,
-                    "efficiency": figures.efficiency,
-                    "tokens": figures.tokens,
+                    **_named(figures, "max_len", "rows", "efficiency", "tokens"),
                     "documents_split": figures.totals.documents_split,
                     "tokens_without_context": figures.tokens_without_context,
                     "tokens_lost": figures.totals.tokens_lost,
-                    "keys_per_token": figures.row_figures.keys_per_token,
-                    "work_peak": figures.row_figures.work_peak,
+                    **_named(figures.row_figures, "keys_per_token", "work_peak"),
                     "packed_rows_per_step": figures.epoch.packed_rows_per_step,
-                    "cut_share": figures.cut_share,
-                    "attention_share": figures.attention_share,
+                    **_named(figures, "cut_share", "attention_share"),
                 }
                 for figures in self.lengths
             ],
@@ -401,25 +387,20 @@ class Comparison:
     def _outcome_to_json(self, figures: Figures) -> dict[str, object]:
         rows = figures.row_figures
         return {
-            "algorithm": figures.algorithm,
-            "rows": figures.rows,
-            "efficiency": figures.efficiency,
+            **_named(figures, "algorithm", "rows", "efficiency"),
             "padding_ratio": 1 - figures.efficiency,
             "padding_tokens": figures.padding_tokens,
             "gap": self.gap(figures),
-            "packing_factor": figures.packing_factor,
-            "speedup": figures.speedup,
+            **_named(figures, "packing_factor", "speedup"),
             "segments": rows.segments,
             "segments_per_row": rows.segments / figures.rows,
             "max_segments": rows.segments_per_row.max,
-            "attention": rows.attention,
-            "attention_share": rows.attention_share,
-            "attention_spread": rows.attention_spread,
-            "attention_peak": rows.attention_peak,
-            "within_row_share": rows.within_row_share,
+            **_named(rows, "attention", "attention_share", "attention_spread", "attention_peak", "within_row_share"),
             "documents_cut": figures.totals.documents_split,
-            "tokens_without_context": figures.tokens_without_context,
-            "keeps_whole": figures.keeps_whole,
-            "proved_bound": figures.proved_bound,
-            "seconds": figures.seconds,
+            **_named(figures, "tokens_without_context", "keeps_whole", "proved_bound", "seconds"),
         }
+
+
+def _named(record: object, *names: str) -> dict[str, object]:
+    """Return attributes of a record by name."""
+    return {name: getattr(record, name) for name in names}
