@@ -38,13 +38,16 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
     begun_here = not ray.is_initialized()
     if begun_here:
         started = {} if address is not None else {"num_cpus": workers, "include_dashboard": False}
+        handler = signal.getsignal(signal.SIGTERM)  # which `ray.init` replaces for the rest of the process
         try:
             _probe(address)
-            with _own_signals():
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise PackerError(f"--ray-address {address}: no cluster is reached ({reason})") from error
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
     try:
         yield RayEngine(workers=workers)
     finally:
@@ -93,19 +96,6 @@ class RayEngine(Engine):
         finally:
             for left in running:
                 ray.cancel(left)
-
-
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep the handler for SIGTERM, which `ray.init` replaces for the rest of the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def _probe(address: str | None) -> None:

@@ -11,18 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.cli import cli
 from packer.facts import ShardEntry
 from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names
 from packer.shards.files import hash_file
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable
+from tests.commands import refused, succeeded
 from tests.packed_rows import edit_manifest, make, rows_on_disk
 from tests.small import shrink
 from tests.test_pack import hashes
@@ -62,13 +61,8 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 def refusals(folder: Path) -> set[str]:
     """Return the one-line errors of everything that reads a packed dataset."""
-    lines = set()
-    export = ["export", str(folder), "--to", "parquet", "-o", str(folder.parent / "out")]
-    for command in (["verify", str(folder)], ["show", str(folder), "0"], ["stats", str(folder)], export):
-        done = CliRunner().invoke(cli, command)
-        assert isinstance(done.exception, SystemExit), (command, done.exception)
-        assert done.exit_code == 1, (command, done.output)
-        lines |= set(done.stderr.splitlines())
+    export = ("export", folder, "--to", "parquet", "-o", folder.parent / "out")
+    lines = {refused(*command) for command in (("verify", folder), ("show", folder, 0), ("stats", folder), export)}
     with pytest.raises(PackerError) as error:
         packer.load(folder)
     assert not (folder.parent / "out").exists()
@@ -113,28 +107,16 @@ def test_commands_and_readers_take_a_dataset_with_a_table(folder, tmp_path):
     dataset = packer.load(folder, verify=True)
     assert [row["input_ids"].tolist() for row in dataset] == [row["input_ids"] for row in rows_on_disk(folder)]
     assert datasets.load_from_disk(str(folder))["input_ids"] == [row["input_ids"].tolist() for row in dataset]
-    again = [
-        "pack",
-        source,
-        "-o",
-        str(folder),
-        "--max-len",
-        "12",
-        "--add-column",
-        "position_ids",
-        "--shard-size",
-        "400",
-    ]
+    again = ("pack", source, "-o", folder, "--max-len", 12, "--add-column", "position_ids", "--shard-size", 400)
     for command in (
-        ["verify", str(folder), "--source", source],
-        ["stats", str(folder)],
-        ["show", str(folder), "0"],
-        ["export", str(folder), "--to", "parquet", "-o", str(tmp_path / "exported")],
+        ("verify", folder, "--source", source),
+        ("stats", folder),
+        ("show", folder, 0),
+        ("export", folder, "--to", "parquet", "-o", tmp_path / "exported"),
         again,
-        [*again, "--overwrite"],
+        (*again, "--overwrite"),
     ):
-        done = CliRunner().invoke(cli, command)
-        assert done.exit_code == 0, (command, done.output)
+        succeeded(*command)
     record = json.loads((tmp_path / "exported" / "_export.json").read_bytes())
     assert len(record["files"]) == len(dataset.manifest.shards)
     assert list(packer.verify(folder, source)) == []
