@@ -7,8 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -54,15 +54,23 @@ def packed(tmp_path, files):
     return tmp_path / "set"
 
 
+@pytest.fixture
+def in_store(files, bucket, monkeypatch):
+    """The same dataset in object storage."""
+    shrink(monkeypatch, heartbeat=0.05)
+    packer.pack(files[0], bucket / "set", **OPTIONS)
+    return bucket / "set"
+
+
 @pytest.fixture(params=["folder", "store"])
-def target(request, packed, files, tmp_path, monkeypatch):
+def target(request, packed, tmp_path, monkeypatch):
     """The same dataset, on the disk or in object storage, which is appended to in other ways than `packed`."""
     shrink(monkeypatch, heartbeat=0.05)
-    if request.param == "folder":
-        return shutil.copytree(packed, tmp_path / "target")
-    folder = request.getfixturevalue("bucket") / "set"
-    packer.pack(files[0], folder, **OPTIONS)
-    return folder
+    return (
+        shutil.copytree(packed, tmp_path / "target")
+        if request.param == "folder"
+        else request.getfixturevalue("in_store")
+    )
 
 
 def columns_in(folder, names=()):
@@ -417,25 +425,16 @@ def test_one_process_appends_at_a_time(packed, files):
 
 def by_ranks(packed, source, count, *, only=None, **options):
     """Append by ranks in threads of this process; return what each returned or raised."""
-    found = {}
+    ranks = range(count) if only is None else only
 
     def run(rank):
         try:
-            found[rank] = packer.append(packed, source, rank=rank, ranks=count, workers=1, **options)
+            return packer.append(packed, source, rank=rank, ranks=count, workers=1, **options)
         except BaseException as error:
-            found[rank] = error
+            return error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in (range(count) if only is None else only)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[rank] for rank in sorted(found)]
-
-
-@pytest.fixture
-def quickly(monkeypatch):
-    shrink(monkeypatch, heartbeat=0.05)
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(run, ranks))
 
 
 @pytest.mark.nightly(after=3)
@@ -499,7 +498,8 @@ def test_what_ranks_began_one_process_finishes(packed, target, files, monkeypatc
     assert hashes(target) == hashes(packed)
 
 
-def test_ranks_end_with_the_error_in_the_documents(packed, tmp_path, quickly):
+def test_ranks_end_with_the_error_in_the_documents(packed, tmp_path, monkeypatch):
+    shrink(monkeypatch, heartbeat=0.05)
     bad = write(tmp_path / "bad.arrow", columns_of(LENGTHS[:30]))
     before = hashes(packed)
     for result in by_ranks(packed, bad, 2):
@@ -575,14 +575,6 @@ def test_a_folder_that_has_old_files_beside_new_ones_is_refused(tmp_path, caplog
     assert "holds documents of files with the names and sizes of two.arrow: if they are the same, append" in warning
 
 
-def test_a_set_is_not_appended_to_itself(packed, monkeypatch):
-    before = hashes(packed)
-    monkeypatch.chdir(packed.parent)
-    with pytest.raises(PackerError, match="set cannot be appended to itself"):
-        packer.append(packed, "./set")
-    assert hashes(packed) == before
-
-
 def test_the_command_that_packed_a_set_leaves_what_was_appended(packed, files):
     grown = packer.append(packed, files[1])
     before = hashes(packed)
@@ -596,26 +588,28 @@ def test_the_command_that_packed_a_set_leaves_what_was_appended(packed, files):
         packer.pack(files[0], packed, **OPTIONS)
 
 
-def test_unlike_documents_are_refused_and_leave_nothing_behind(packed, files, tmp_path):
+def test_what_cannot_be_appended_is_refused_and_leaves_nothing_behind(packed, files, tmp_path, monkeypatch):
     before = hashes(packed)
+    monkeypatch.chdir(tmp_path)
     bare = write(tmp_path / "bare.arrow", columns_of(LENGTHS[:9]))
     (tmp_path / "text.jsonl").write_text('{"text": "words"}\n')
-    for source, words in (
-        (bare, "have labels or a mask, and these have none"),
-        (tmp_path / "text.jsonl", "was packed from tokens: append documents of the same kind"),
-        (tmp_path / "nowhere", "no such file"),
-        (tmp_path, "is inside the source .*: append the files or folders in it that hold documents$"),
-        ([], "holds paths, which are one source"),
+    packer.pack([(files[0], 1.0), (files[1], 1.0)], tmp_path / "mix", **OPTIONS)
+    for folder, source, words in (
+        (packed, bare, "have labels or a mask, and these have none"),
+        (packed, tmp_path / "text.jsonl", "was packed from tokens: append documents of the same kind"),
+        (packed, tmp_path / "nowhere", "no such file"),
+        (packed, tmp_path, "is inside the source .*: append the files or folders in it that hold documents$"),
+        (packed, [], "holds paths, which are one source"),
+        (packed, "./set", "set cannot be appended to itself"),
+        (tmp_path / "nowhere", files[1], "no such file or folder"),
+        (tmp_path, files[1], "is not a packed dataset"),
+        (tmp_path / "mix", files[2], r"is a mixture of a.arrow, b.arrow, whose shares more"),
     ):
         with pytest.raises(PackerError, match=words):
-            packer.append(packed, source)
+            packer.append(folder, source)
         assert not (packed / ".packer").exists()
     with pytest.raises(PackerError, match="leave tokenizer x out"):
         packer.append(packed, files[1], tokenizer="x")
-    with pytest.raises(PackerError, match="no such file or folder"):
-        packer.append(tmp_path / "nowhere", files[1])
-    with pytest.raises(PackerError, match="is not a packed dataset"):
-        packer.append(tmp_path, files[1])
     assert hashes(packed) == before
 
 
@@ -638,12 +632,6 @@ def test_a_kept_column_has_the_same_type(tmp_path):
     with pytest.raises(PackerError, match="'number' is int8 in these documents, and int64 in"):
         packer.append(tmp_path / "set", two)
     assert not (tmp_path / "set" / ".packer").exists()
-
-
-def test_a_mixture_is_refused(files, tmp_path):
-    packer.pack([(files[0], 1.0), (files[1], 1.0)], tmp_path / "mix", **OPTIONS)
-    with pytest.raises(PackerError, match=r"is a mixture of a.arrow, b.arrow, whose shares more"):
-        packer.append(tmp_path / "mix", files[2])
 
 
 def test_text_is_tokenized_alike(tmp_path, tokenizer):  # noqa: F811
@@ -803,14 +791,6 @@ def test_the_command_says_what_was_appended(packed, files):
 
 
 # object storage
-
-
-@pytest.fixture
-def in_store(files, bucket, monkeypatch):
-    """The same dataset in object storage."""
-    shrink(monkeypatch, heartbeat=0.05)
-    packer.pack(files[0], bucket / "set", **OPTIONS)
-    return bucket / "set"
 
 
 def killing(usual, number):

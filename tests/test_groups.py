@@ -81,6 +81,22 @@ def test_together_every_row_holds_one_group(documents, pieces, long, align, max_
     assert together_bound(segments, of_documents, max_segments) <= sum(expected.values())
 
 
+def is_apart(row):
+    held = [group for group in row if group != NO_GROUP]
+    return len(held) == len(set(held))
+
+
+def apart(segments, of_documents, *, max_segments=None, seed=0):
+    """Return rows of all segments as the algorithm makes them, and those in which groups are apart."""
+    dealt = deal(segments, solver(max_segments)(segments.histogram), seed=seed)
+    before, least = dealt.numbers.copy(), apart_bound(segments, of_documents)
+    plan = keep_apart(dealt, segments, of_documents, least=least, max_segments=max_segments, seed=seed)
+    assert np.array_equal(dealt.numbers, before)
+    check_rows(segments, plan, max_segments=max_segments)
+    assert all(map(is_apart, row_groups(segments, plan, of_documents)))
+    return dealt, plan
+
+
 @settings(deadline=None, max_examples=300)
 @given(
     some_documents, st.integers(1, 40), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
@@ -88,34 +104,9 @@ def test_together_every_row_holds_one_group(documents, pieces, long, align, max_
 )  # fmt: skip
 def test_apart_no_row_holds_two_segments_of_a_group(documents, pieces, long, align, max_segments, seed):
     segments, of_documents = cut_and_group(documents, pieces * align, long, align)
-    dealt = deal(segments, solver(max_segments)(segments.histogram), seed=seed)
-    before = dealt.numbers.copy()
-    plan = keep_apart(
-        dealt, segments, of_documents, least=apart_bound(segments, of_documents),
-        max_segments=max_segments, seed=seed,
-    )  # fmt: skip
-    assert np.array_equal(dealt.numbers, before)
-    check_rows(segments, plan, max_segments=max_segments)
-    for row in row_groups(segments, plan, of_documents):
-        held = [group for group in row if group != NO_GROUP]
-        assert len(held) == len(set(held))
-    clashes = [
-        len(held) > len(set(held))
-        for row in row_groups(segments, dealt, of_documents)
-        if (held := [group for group in row if group != NO_GROUP])
-    ]
+    dealt, plan = apart(segments, of_documents, max_segments=max_segments, seed=seed)
     assert max(len(dealt), apart_bound(segments, of_documents)) <= len(plan)
-    assert (plan is dealt) == (not any(clashes))
-
-
-def apart_of_many(of_documents, lengths, *, max_len=2048, seed=0):
-    segments = cut_documents(lengths, max_len, "split")
-    dealt = deal(segments, solver(None)(segments.histogram), seed=seed)
-    plan = keep_apart(
-        dealt, segments, of_documents, least=apart_bound(segments, of_documents),
-        max_segments=None, seed=seed,
-    )  # fmt: skip
-    return segments, dealt, plan
+    assert (plan is dealt) == all(map(is_apart, row_groups(segments, dealt, of_documents)))
 
 
 @given(st.lists(st.tuples(st.integers(NO_GROUP, 1), st.integers(1, 6)), min_size=1, max_size=7), st.integers(1, 6))
@@ -143,23 +134,10 @@ def few_groups(kind):
     ],
 )  # fmt: skip
 def test_few_large_groups_need_about_as_many_rows_as_the_bound(kind, max_len, most):
-    of_documents = few_groups(kind)
-    lengths = real_like_lengths(40_000)
-    segments, _, plan = apart_of_many(of_documents, lengths, max_len=max_len)
+    of_documents, segments = few_groups(kind), cut_documents(real_like_lengths(40_000), max_len, "split")
+    _, plan = apart(segments, of_documents)
     bound = max(apart_bound(segments, of_documents), -(-segments.account.tokens_packed // max_len))
-    assert bound <= len(plan.row_starts) - 1 <= most * bound
-    check_rows(segments, plan, max_segments=None)
-    for row in row_groups(segments, plan, of_documents):
-        held = [group for group in row if group != NO_GROUP]
-        assert len(held) == len(set(held))
-
-
-def test_a_group_of_most_documents_needs_as_many_rows():
-    lengths = np.full(1000, 100, np.int32)
-    of_documents = np.where(np.arange(1000) < 700, 0, NO_GROUP).astype(np.int32)
-    segments, dealt, plan = apart_of_many(of_documents, lengths)
-    assert len(dealt.row_starts) - 1 == 50
-    assert len(plan.row_starts) - 1 == apart_bound(segments, of_documents) == 700
+    assert bound <= len(plan) <= most * bound
 
 
 @pytest.mark.parametrize(

@@ -134,13 +134,6 @@ def test_speedup_is_padded_tokens_over_packed_tokens() -> None:
 # Distribution
 
 
-def test_quantiles_are_numbers_that_occur() -> None:
-    spread = distribution(np.array([5, 1, 2, 900, 2], np.int32))
-    quantiles = (spread.min, spread.p1, spread.p25, spread.p50, spread.p75, spread.p99, spread.max)
-    assert quantiles == (1, 1, 2, 2, 5, 900, 900)
-    assert spread.mean == 182
-
-
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=300))
 def test_quantiles_and_bins_are_those_of_the_sorted_list(numbers: list[int]) -> None:
     spread, in_order = distribution(np.array(numbers)), sorted(numbers)

@@ -23,6 +23,7 @@ from tests.packed_rows import MAX_LEN, make, write_source
 from tests.test_untrusted_datasets import edit_manifest
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3]
+MISSING = "is in the source, but missing from the rows, repeated or cut elsewhere there"
 
 Columns = dict[str, NDArray[Any]]  # values of every column of a shard, all rows flattened
 
@@ -38,8 +39,12 @@ def rewrite(path: Path, change: Callable[[Columns], None]) -> None:
         else pa.ListArray.from_arrays(batch[field.name].offsets, pa.array(values[field.name]))
         for field in batch.schema
     ]
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=batch.schema))
+    write_stream(path, pa.table(arrays, schema=batch.schema))
+
+
+def write_stream(path: Path, table: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
 
 
 def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
@@ -111,6 +116,8 @@ ROWS = {
     "fewer trained": ({"source_labels": False}, set_at("labels", -100, is_long, 1), "tokens, the manifest says"),
     "more tokens": ({"align": 4}, set_at("seq_tokens", 6, is_aligned), "real tokens, the manifest"),
     "a start below 0": ({}, set_at("doc_starts", -1, is_long), "a segment is empty or belongs to no document"),
+    "a document too many": ({}, set_at("doc_ids", 7, is_long), "0 to 4: document 7 is not of the source, 0 to 6"),
+    "a number too large": ({}, set_at("doc_ids", 2**45, is_long), f"document {2**45:,} is not of the source, 0 to 6"),
     "no document": ({}, set_at("doc_ids", -2, is_long), "a segment is empty or belongs to no document"),
     "an empty segment": ({}, shift_boundary, "a segment is empty or belongs to no document"),
     "a row too long": ({}, set_at("seq_lengths", 11, has_another), f"do not sum to {MAX_LEN}"),
@@ -165,22 +172,9 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
     at = table.schema.get_field_index(name)
     rows = table[name].to_pylist()
     table = table.drop_columns(name) if change is None else table.set_column(at, name, change(rows))
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table)
+    write_stream(path, table)
     reseal(packed)
     assert words in next(packer.verify(packed))
-
-
-@pytest.mark.parametrize(("name", "value"), [("source_ids", -1), ("copy", -1)])
-def test_segments_of_a_mixture_have_a_source_and_a_copy(tmp_path, name, value):
-    sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS) for number in range(2)]
-    packer.pack(
-        [(source, 1.0) for source in sources], tmp_path / "packed", max_len=MAX_LEN, add_column=["position_ids"]
-    )
-    (path,) = (tmp_path / "packed").glob("*.arrow")
-    rewrite(path, set_at(name, value, is_long))
-    reseal(tmp_path / "packed")
-    assert "a segment belongs to no source or has a negative copy" in next(packer.verify(tmp_path / "packed"))
 
 
 MANIFESTS = {
@@ -261,8 +255,22 @@ def test_more_documents_than_fit_in_memory_are_refused_even_if_all_counts_agree(
             use(packed)
 
 
-@pytest.mark.parametrize(("name", "value"), [("doc_ids", 7), ("doc_ids", 2**45), ("source_ids", 2), ("copy", 2)])
-def test_segments_of_no_document_of_the_source_are_found_without_it(tmp_path, name, value):
+UNKNOWN = r"document [\d,]+ of source \d, copy \d, is not in the mixture$"
+NEGATIVE = "a segment belongs to no source or has a negative copy"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("doc_ids", 7, UNKNOWN),
+        ("doc_ids", 2**45, UNKNOWN),
+        ("source_ids", 2, UNKNOWN),
+        ("copy", 2, UNKNOWN),
+        ("source_ids", -1, NEGATIVE),
+        ("copy", -1, NEGATIVE),
+    ],
+)
+def test_segments_of_no_document_of_the_mixture_are_found_without_it(tmp_path, name, value, words):
     """Both sources have 7 documents, of which a copy is taken."""
     sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS) for number in range(2)]
     packer.pack([(source, 1.0) for source in sources], tmp_path / "mixture", max_len=MAX_LEN, sync=False)
@@ -270,17 +278,7 @@ def test_segments_of_no_document_of_the_source_are_found_without_it(tmp_path, na
     rewrite(path, set_at(name, value, is_long))
     reseal(tmp_path / "mixture")
     (fault,) = packer.verify(tmp_path / "mixture")  # rows with a fault are not counted
-    assert re.search(r"document [\d,]+ of source \d, copy \d, is not in the mixture$", fault)
-
-
-@pytest.mark.parametrize("document", [len(LENGTHS), 2**45])
-def test_a_document_above_the_last_is_found_without_the_source(tmp_path, document):
-    packed = make(tmp_path, LENGTHS)
-    (path,) = packed.glob("*.arrow")
-    rewrite(path, set_at("doc_ids", document, is_long))
-    reseal(packed)
-    (fault,) = packer.verify(packed)
-    assert fault.endswith(f"rows 0 to 4: document {document:,} is not of the source, 0 to 6")
+    assert re.search(words, fault)
 
 
 def test_a_segment_that_the_source_lacks_is_named_by_its_document(tmp_path):
@@ -314,8 +312,7 @@ def test_a_segment_that_the_source_lacks_is_named_by_its_document(tmp_path):
     reseal(packed, count)
     assert list(packer.verify(packed)) == []
     faults = list(packer.verify(packed, tmp_path / "source.arrow"))
-    expected = "is in the source, but missing from the rows, repeated or cut elsewhere there"
-    assert faults == [f"document 6 (source.arrow row 6) {expected}"]
+    assert faults == [f"document 6 (source.arrow row 6) {MISSING}"]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl", "saved"])
@@ -337,26 +334,27 @@ def test_another_source_is_known_by_its_number_of_documents(tmp_path, kind, leng
     assert others
 
 
-def test_a_source_with_as_many_documents_is_described_by_the_first_that_differs(tmp_path):
+@pytest.mark.parametrize(
+    ("lengths", "fault"),
+    [
+        (
+            LENGTHS[::-1],
+            f"document 0 (other.arrow row 0) {MISSING}",
+        ),
+        ([*LENGTHS, 0], "the source has 8 documents, the manifest says 7"),
+    ],
+    ids=["other lengths", "an empty document more"],
+)
+def test_another_source_is_described_by_the_first_difference(tmp_path, lengths, fault):
     packed = make(tmp_path, LENGTHS)
-    other = write_source(tmp_path / "other.arrow", LENGTHS[::-1])
-    assert list(packer.verify(packed, other)) == [
-        "document 0 (other.arrow row 0) is in the source, but missing from the rows, repeated or cut elsewhere there"
-    ]
-
-
-def test_an_added_empty_document_is_found(tmp_path):
-    packed = make(tmp_path, LENGTHS)
-    source = write_source(tmp_path / "more.arrow", [*LENGTHS, 0])
-    assert list(packer.verify(packed, source)) == ["the source has 8 documents, the manifest says 7"]
+    assert list(packer.verify(packed, write_source(tmp_path / "other.arrow", lengths))) == [fault]
 
 
 def test_a_source_whose_values_are_no_longer_token_ids_is_named(tmp_path):
     packed = make(tmp_path, LENGTHS, source_labels=False)
     tokens = [[-7] * length for length in LENGTHS]
     table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32()))})
-    with pa.ipc.new_stream(str(tmp_path / "bad.arrow"), table.schema) as stream:
-        stream.write_table(table)
+    write_stream(tmp_path / "bad.arrow", table)
     faults = list(packer.verify(packed, tmp_path / "bad.arrow"))
     assert faults == ["document 0 (bad.arrow row 0): input_ids of the source is out of range"]
 
@@ -412,8 +410,7 @@ def test_columns_of_the_wrong_type_or_shape_are_found_and_not_loaded(tmp_path, f
     packed = make(tmp_path, LENGTHS)
     (path,) = packed.glob("*.arrow")
     table = change(pa.ipc.open_stream(path.read_bytes()).read_all())
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table)
+    write_stream(path, table)
     reseal(packed)
     assert words in next(packer.verify(packed))
     with pytest.raises(PackerError) as caught:
