@@ -22,7 +22,7 @@ from packer.pipeline.job import Job, Written
 from packer.pipeline.output_place import refuse_inside
 from packer.pipeline.packing import complete, write_dataset
 from packer.pipeline.write_shards import ShardMaker, write_shards
-from packer.plan.rows import LocatedRows, joined_rows, pieces_of
+from packer.plan.rows import PIECE, LocatedRows, joined_rows
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
@@ -181,7 +181,8 @@ class IndexPlan:
             depths = np.bincount(segments.rows, minlength=batch.num_rows)
             documents = self._numbers(segments.keys, str(path))
             self._check(documents, segments.starts + segments.lengths, str(path))
-            pieces = pieces_of(documents, segments.starts, segments.lengths)
+            pieces = np.empty(len(documents), PIECE)
+            pieces["document"], pieces["start"], pieces["length"] = documents, segments.starts, segments.lengths
             parts.append(LocatedRows(pieces=pieces, row_starts=np.append(0, np.cumsum(depths))))
         return joined_rows(parts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,11 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress
         yield from faults
         return
     order = SourceOrder(opened)
-    faults = [fault for pair in zip(order.mixture, packed.mixture, strict=True) if (fault := _part_fault(*pair))]
+    faults = []
+    for found, part in zip(order.mixture, packed.mixture, strict=True):
+        one, other = part.to_dict(), found.to_dict()
+        other = {name: other.get(name) for name in one} | {"text": one.get("text")}  # texts are compared before
+        faults += islice(_differing(one, other, f"the source {part.name}"), 1)
     if faults:
         yield from faults
         return
@@ -211,16 +216,6 @@ def _cuts(
     return documents[is_cut], starts[is_cut].astype(np.int32)
 
 
-def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:
-    """Return the first difference between a source of a mixture and the one that was packed, or None."""
-    others = found.to_dict()
-    for name, value in recorded.to_dict().items():
-        if name != "text" and others.get(name) != value:
-            difference = f"{name} is {others.get(name)}, the manifest says {value}"
-            return f"the source {recorded.name} differs from the packed one: {difference}"
-    return None
-
-
 def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str | None:
     """Return the first difference in how text is tokenized, versions of libraries aside, or None."""
     packed = recorded.text.without_versions() if recorded.text is not None else {}
@@ -261,12 +256,12 @@ def _facts(identity: SourceIdentity) -> dict[str, Any]:
     return content
 
 
-def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any], what: str = "the source") -> Iterator[str]:
     for name in dict.fromkeys([*recorded, *found]):
         one, other = recorded.get(name), found.get(name)
-        if name == "files" and len(one or ()) == len(other or ()):
-            for number, files in enumerate(zip(one or (), other or (), strict=True)):
+        if name == "files" and isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            for number, files in enumerate(zip(one, other, strict=True)):
                 for fault in _differing(*files):
                     yield f"{fault} (files, number {number})"
         elif one != other:
-            yield f"the source differs from the packed one: {name} is {other}, the manifest says {one}"
+            yield f"{what} differs from the packed one: {name} is {other}, the manifest says {one}"

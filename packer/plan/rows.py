@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.index_arrays import joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns, RowExtents
 from packer.facts import PlanTotals
 from packer.options import PackOptions
 from packer.plan.permute import key_of, permute_all, permute_runs
 from packer.plan.segments import Segments, documents_of, extents_of
-from packer.random_purposes import DRAWING, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
+from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,31 +52,6 @@ class PlacedRows:
     def located(self, segments: Segments) -> LocatedRows:
         """Locate the segments of the rows."""
         return LocatedRows(pieces=located_pieces(segments, self.numbers), row_starts=self.row_starts)
-
-
-def drawn_rows(
-    extents: NDArray[np.int32],
-    max_len: int,
-    max_segments: int | None,
-    *,
-    reserve: float,
-    far: bool = False,
-    most_rows: int | None = None,
-    seed: int,
-    stream: int,
-) -> tuple[RowExtents, NDArray[np.int64]]:
-    """Draw rows that are exactly full from segments in random order; see `packer.algorithms.mixed`.
-
-    At least the share `reserve` of the extents is left over. With `far`, segments from anywhere in the order may
-    close a row. Every partition or region has a random stream of its own.
-
-    Returns the rows, and the histogram of the segments left over: int64, shape (max_len + 1,).
-    """
-    order = extents[extents > 0]
-    total = int(order.sum(dtype=np.int64))
-    permute_all(order.view(np.uint32), key_of(seed, DRAWING, stream))  # of one type with numbers, and compiled once
-    least = 0 if most_rows is None else total - most_rows * max_len
-    return draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least), far=far)
 
 
 def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
@@ -288,15 +262,6 @@ def joined_rows(parts: Iterable[LocatedRows]) -> LocatedRows:
         pieces += np.ascontiguousarray(part.pieces).view(np.uint8).data
         depths.append(np.diff(part.row_starts))
     return LocatedRows(pieces=np.frombuffer(pieces, PIECE), row_starts=np.cumsum(np.concatenate(depths)))
-
-
-def pieces_of(
-    documents: NDArray[np.int64], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
-) -> NDArray[Any]:
-    """Return segments as an array of PIECE."""
-    pieces = np.empty(len(documents), PIECE)
-    pieces["document"], pieces["start"], pieces["length"] = documents, starts, lengths
-    return pieces
 
 
 def extents_of_pieces(pieces: NDArray[Any], align: int, each: int) -> NDArray[np.int32]:

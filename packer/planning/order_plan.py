@@ -26,6 +26,8 @@ from packer.planning.packable_segments import Planning, SegmentReader, each_chun
 STRETCH = 1 << 20
 """Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
 
+_MARKS = ("rows", "documents", "skipped")  # arrays of the note
+
 
 def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
     """Arrange the next documents, of which the first ones may go into `open_row`."""
@@ -78,14 +80,9 @@ class OrderPlan:
     totals: PlanTotals
     """Totals for the manifest."""
 
-    marked_rows: NDArray[np.int64]
-    """Shape (marks,): number of the row that begins at each mark; the last is the number of rows."""
-
-    documents: NDArray[np.int64]
-    """Shape (marks,): document with which the row at each mark begins."""
-
-    skipped: NDArray[np.int64]
-    """Shape (marks,): part of that document that is in earlier rows; see `row_places`."""
+    marks: NDArray[np.int64]
+    """Shape (3, marks): number of the row that begins at each mark; the document with which it begins; and the part of
+    that document that is in earlier rows, see `row_places`. The last mark has the numbers of rows and documents."""
 
     @property
     def shard_rows(self) -> list[int]:
@@ -100,13 +97,10 @@ class OrderPlan:
         return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.totals.rows))
 
     def stretch(self, mark: int) -> LocatedRows:
-        """Make the rows from a mark to the next one: each begins empty, so it is enough to know where the first begins.
-
-        That is in document `documents[mark]`, of which the part `skipped[mark]` is in earlier rows.
-        """
+        """Make the rows from a mark to the next one; each begins empty, so only the first needs a mark."""
         options, each = self.reader.options, self.reader.options.documents_each
-        document, skipped, end = int(self.documents[mark]), int(self.skipped[mark]), int(self.documents[mark + 1])
-        if self.skipped[mark + 1]:  # a part of the document at the next mark belongs to these rows
+        (first_row, document, skipped), (last_row, end, is_shared) = self.marks[:, mark : mark + 2].T.tolist()
+        if is_shared:  # a part of the document at the next mark belongs to these rows
             end += each
         segments = self.reader.segments(np.array([[document, end]]))
         items = items_of(segments, each)
@@ -128,8 +122,7 @@ class OrderPlan:
             segments = segments.cut_at(cut_documents, cut_starts)
             numbers, lengths = segments.pieces_in_order()
             numbers = numbers[lengths > 0][int(skipped > 0) :]
-        rows = int(self.marked_rows[mark + 1] - self.marked_rows[mark])
-        row_starts = arranged.row_starts[: rows + 1]
+        row_starts = arranged.row_starts[: last_row - first_row + 1]
         placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])
         return placed.of_items(each).located(segments)
 
@@ -152,7 +145,7 @@ class _ShardInOrder:
 
     def _parts(self, first: int, last: int) -> Iterator[LocatedRows]:
         """Yield rows first..last - 1 of the plan, stretch by stretch."""
-        marks = self._plan.marked_rows
+        marks = self._plan.marks[0]
         while first < last:
             mark = int(np.searchsorted(marks, first, side="right")) - 1
             begin, end = int(marks[mark]), min(last, int(marks[mark + 1]))
@@ -167,9 +160,7 @@ def plan_in_order(planning: Planning) -> OrderPlan:
         reader=planning.reader,
         rows_per_shard=planning.rows_per_shard,
         totals=PlanTotals.from_dict(note.facts["totals"]),
-        marked_rows=np.array(note.arrays["rows"]),
-        documents=np.array(note.arrays["documents"]),
-        skipped=np.array(note.arrays["skipped"]),
+        marks=np.stack([note.arrays[name] for name in _MARKS]),
     )
 
 
@@ -203,7 +194,5 @@ def _note_marks(planning: Planning) -> Note:
     totals = PlanTotals.of(
         account, max_len=options.max_len, segments=pieces * step, rows=rows, pool_rows=0, lower_bound=bound
     )
-    marks = np.concatenate(found, axis=1)
-    return Note(
-        facts={"totals": totals.to_dict()}, arrays=dict(zip(("rows", "documents", "skipped"), marks, strict=True))
-    )
+    arrays = dict(zip(_MARKS, np.concatenate(found, axis=1), strict=True))
+    return Note(facts={"totals": totals.to_dict()}, arrays=arrays)

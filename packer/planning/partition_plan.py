@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.mixed import draw_rows
 from packer.algorithms.optimal import prove
 from packer.algorithms.patterns import Patterns, RowExtents
 from packer.facts import PlanTotals
@@ -25,7 +26,6 @@ from packer.plan.partitions import Partitions
 from packer.plan.permute import key_of, permute_all
 from packer.plan.rows import (
     LocatedRows,
-    drawn_rows,
     even_cuts,
     extents_of_pieces,
     joined_rows,
@@ -38,7 +38,7 @@ from packer.plan.rows import (
 from packer.plan.segments import Segments, items_of
 from packer.planning.packable_segments import SegmentReader
 from packer.planning.pattern_shares import Shares, even_share
-from packer.random_purposes import POOL_ROWS
+from packer.random_purposes import DRAWING, POOL_ROWS
 
 OWN_RESERVE = 1 / 256
 """Share of its tokens that a partition does not draw, so that its leftovers have about the lengths of the corpus."""
@@ -160,17 +160,17 @@ class PartitionJob:
     def _drawn(
         self, extents: NDArray[np.int32], reserve: float, stream: int, most_rows: int | None = None
     ) -> tuple[RowExtents, NDArray[np.int64]]:
-        options = self.options
-        return drawn_rows(
-            extents,
-            options.max_len,
-            options.max_items,
-            reserve=reserve,
-            far=self.far,
-            most_rows=most_rows,
-            seed=options.seed,
-            stream=stream,
-        )
+        """Draw rows that are exactly full from items in random order, and leave the share `reserve` of them or more.
+
+        Returns the rows, and the histogram of what is left over. Every partition or region has its random stream.
+        """
+        max_len, order = self.options.max_len, extents[extents > 0]
+        # The type of segment numbers, so that it is compiled only once.
+        permute_all(order.view(np.uint32), key_of(self.options.seed, DRAWING, stream))
+        total = int(order.sum(dtype=np.int64))
+        least = 0 if most_rows is None else total - most_rows * max_len
+        reserved = max(int(total * reserve), least)
+        return draw_rows(order, max_len, self.options.max_items, reserve=reserved, far=self.far)
 
     def _solved(self, histogram: NDArray[np.int64], *, proves: bool = False) -> RowExtents:
         if not histogram.any():
