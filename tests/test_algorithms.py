@@ -6,7 +6,6 @@ import numba
 import numpy as np
 import pytest
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from packer.algorithms import ALGORITHMS, ALIASES, Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
@@ -115,16 +114,6 @@ def test_packs_are_those_of_placing_one_by_one(solve, twin, histogram, max_segme
 # ---- SPFHP repaired ----
 
 
-@given(histogram=histograms(st.integers(1, 40)), max_segments=limits)
-def test_spfhp_is_the_best_of_every_limit(histogram, max_segments):
-    capacity = len(histogram) - 1
-    every_limit = range(1, min(max_segments or capacity, capacity) + 1)
-    best = min(
-        solve(histogram, limit).packs for solve in (worst_fit_decreasing, spfhp_published) for limit in every_limit
-    )
-    assert spfhp(histogram, max_segments).packs == best
-
-
 def random_histogram(rng, capacity, distinct, most):
     """Log-normal lengths of many shapes; now and then a smaller limit needs fewer packs than a larger one."""
     lengths = rng.lognormal(rng.uniform(0, np.log(capacity)), rng.uniform(0.3, 2), distinct).astype(np.int64)
@@ -133,12 +122,12 @@ def random_histogram(rng, capacity, distinct, most):
     return histogram
 
 
-@pytest.mark.nightly
+NIGHTLY = [pytest.param(*case, marks=pytest.mark.nightly) for case in ((100, 300, 60, 200), (10, 1500, 2000, 20))]
+
+
 @jit_only
-@pytest.mark.parametrize(
-    ("cases", "largest", "distinct", "most"), [(500, 300, 60, 5), (100, 300, 60, 200), (10, 1500, 2000, 20)]
-)
-def test_spfhp_skips_no_limit_that_wins(cases, largest, distinct, most):
+@pytest.mark.parametrize(("cases", "largest", "distinct", "most"), [(500, 300, 60, 5), *NIGHTLY])
+def test_spfhp_is_the_best_of_every_limit(cases, largest, distinct, most):
     wins = 0
     for case in range(cases):
         rng = np.random.default_rng([2, largest, most, case])

@@ -27,6 +27,7 @@ from packer.shards.reader import read_manifest
 from packer.sources.text_source import TextDecoder
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
+from tests.kills import Killed
 from tests.small import shrink
 from tests.test_spill import with_free
 from tests.writing import write_ipc, write_lines
@@ -252,10 +253,6 @@ def test_workers_do_not_change_a_byte(tmp_path, tokenizer, kind, small):
 
 
 # ---- killed and resumed ----
-
-
-class Killed(BaseException):
-    pass
 
 
 def kill_after(monkeypatch, blocks: int):

@@ -3,17 +3,17 @@
 import subprocess
 import sys
 import time
-from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_algorithms import assert_valid, heavy_tailed, jit_only
+from test_algorithms import assert_valid, heavy_tailed, jit_only, packs_of
 
 from packer.algorithms import optimal
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.column_generation import certified_bound
+from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.optimal import Limits, Search, auto, solve
 from packer.algorithms.worst_fit import deepest, spread
@@ -40,63 +40,22 @@ def test_the_certificate_is_exact_where_floats_are_not():
     assert certified_bound(np.array([3]), np.array([0]), 0) == 0
 
 
-# ---- small instances, all of them ----
-
-
-def rests(lengths, room, places, start=0):
-    """What a pack with so much room and so many places may leave of descending lengths, each way once."""
-    yield lengths
-    for i in range(start, len(lengths) if places else start):
-        if lengths[i] <= room and (i == start or lengths[i] != lengths[i - 1]):
-            yield from rests(lengths[:i] + lengths[i + 1 :], room - lengths[i], places - 1, i)
-
-
-def optima(capacity, limit, most):
-    """The fewest packs of every multiset of up to `most` lengths, descending: a pack for the longest, and the rest."""
-    packs = {(): 0}
-    for size in range(1, most + 1):
-        for lengths in combinations_with_replacement(range(capacity, 0, -1), size):
-            packs[lengths] = 1 + min(packs[rest] for rest in rests(lengths[1:], capacity - lengths[0], limit - 1))
-    return packs
-
-
-@pytest.mark.parametrize("max_segments", [None, 2, 3])
-def test_the_optima_are_those_of_trying_every_way(max_segments):
-    for lengths, packs in optima(6, max_segments or 6, 4).items():
-        assert packs == naive.optimal_packs(list(lengths), 6, max_segments)
-
-
-@pytest.mark.nightly(after=1)
-@jit_only
-@pytest.mark.slow
-@pytest.mark.parametrize(("max_segments", "largest"), [(None, 10), (None, 11), (2, 9), (4, 8)])
-def test_every_small_multiset_is_packed_to_its_optimum_and_the_bound_is_no_more(max_segments, largest):
-    # all of up to 6 lengths, thousands for each limit
-    off = []
-    for capacity in range(1, largest + 1):
-        for lengths, optimum in optima(capacity, max_segments or capacity, 6).items():
-            histogram = np.bincount(np.array(lengths, np.int64), minlength=capacity + 1)
-            solution = solve_optimal(histogram, max_segments)
-            assert (solution.best.histogram(capacity) == histogram).all()
-            assert solution.best.max_segments <= (max_segments or capacity)
-            assert solution.bound <= optimum <= solution.best.packs
-            if solution.best.packs > optimum:
-                off.append((capacity, lengths))
-    assert off == []
+# ---- small instances ----
 
 
 @given(
     histogram=st.integers(4, 14).flatmap(
-        lambda capacity: st.lists(st.integers(1, capacity), min_size=4, max_size=9).map(
+        lambda capacity: st.lists(st.integers(1, capacity), min_size=1, max_size=9).map(
             lambda lengths: np.bincount(lengths, minlength=capacity + 1)
         )
     ),
     max_segments=limits,
 )
-def test_no_bound_is_above_the_optimum(histogram, max_segments):
+def test_small_instances_are_packed_to_their_optimum_and_no_bound_is_above_it(histogram, max_segments):
     optimum = naive.optimal_packs(lengths_of(histogram), len(histogram) - 1, max_segments)
     solution = solve_optimal(histogram, max_segments)
     assert solution.bound <= optimum <= solution.best.packs
+    assert solution.best.packs == optimum or histogram.sum() > 6
 
 
 # ---- any instance ----
@@ -177,8 +136,8 @@ def test_the_same_histogram_gives_the_same_patterns_in_every_process(max_segment
 @jit_only
 def test_the_solver_is_imported_only_where_the_heuristics_are_not_enough():
     script = (
-        "import sys; import numpy as np; from packer.algorithms.optimal import solve;"
-        "solve(np.array([0, 4, 2, 0, 1])); print('highspy' in sys.modules);"
+        "import sys; import numpy as np; from packer.algorithms.optimal import auto, solve;"
+        "[each(np.array([0, 4, 2, 0, 1])) for each in (auto, solve)]; print('highspy' in sys.modules);"
         "sys.path.insert(0, 'tests'); from test_optimal import hard_histogram;"
         "solve(hard_histogram(), 7); print('highspy' in sys.modules)"
     )
@@ -199,6 +158,44 @@ def test_time_ends_the_heuristics_too():
 def test_a_limit_binds_below_the_deepest_pack_there_can_be():
     assert deepest(histogram_of(9, {2: 2, 5: 1})) == 4
     assert deepest(histogram_of(9, {})) == 0
+
+
+# ---- auto, and exact fill, which it tries first ----
+
+
+@given(histogram=histograms(), max_segments=limits)
+def test_auto_never_needs_more_packs_than_best_fit_or_exact_fill(histogram, max_segments):
+    patterns = auto(histogram, max_segments)
+    assert_valid(patterns, histogram, max_segments)
+    assert patterns.packs <= best_fit_decreasing(histogram, max_segments).packs
+    assert patterns.packs <= exact_fill(histogram, max_segments).packs
+
+
+@given(histogram=histograms(st.integers(1, 300)), max_segments=limits)
+def test_exact_fill_is_complete_and_feasible(histogram, max_segments):
+    before = histogram.copy()
+    assert_valid(exact_fill(histogram, max_segments), histogram, max_segments)
+    np.testing.assert_array_equal(histogram, before)
+
+
+def test_exact_fill_finds_the_packs_without_a_gap():
+    # the longest that fits beside 6 is 3, which leaves a gap; 2 and 2 leave none
+    histogram = histogram_of(10, {6: 5, 3: 3, 2: 13})
+    assert packs_of(exact_fill(histogram)) == {(6, 2, 2): 5, (3, 3, 2, 2): 1, (3, 2): 1}
+    assert packs_of(exact_fill(histogram, 2))[(6, 3)] == 3
+
+
+def test_exact_fill_takes_the_fullest_pack_where_none_is_full():
+    assert packs_of(exact_fill(histogram_of(20, {12: 1, 7: 1, 4: 1, 3: 1}))) == {(12, 7): 1, (4, 3): 1}
+
+
+@jit_only
+@pytest.mark.parametrize("max_segments", [3, 4, 6])
+def test_auto_closes_a_gap_that_is_worth_it(max_segments):
+    histogram = hard_histogram()
+    patterns = auto(histogram, max_segments)
+    bound = solve_optimal(histogram, max_segments).bound
+    assert patterns.packs <= bound * 1.001 + 1 < best_fit_decreasing(histogram, max_segments).packs
 
 
 # ---- the numbers that are promised ----

@@ -21,10 +21,7 @@ SAMPLE = 200  # documents of each corpus, spread over it
 TOKENIZERS = ["qwen3", "bert_uncased"]
 
 # where TRL's copies train part of what the generation prompt gives: the header, its newline or the opening of a thought
-MARKS_ELSEWHERE = {
-    *("gptoss", "muse_glimmer", "qwen2_5"),
-    *("qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8"),
-}
+MARKS_ELSEWHERE = {*("gptoss", "muse_glimmer", "qwen2_5"), *("qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8")}
 
 
 @cache

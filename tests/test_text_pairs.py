@@ -397,11 +397,7 @@ CHAT = [user("a"), assistant("b")]
         ("explicit text", {"prompt": "a", "chosen": "b", "rejected": CHAT}, "'rejected' is a list where a string is"),
         ("explicit text", {"prompt": CHAT, "chosen": "b", "rejected": "c"}, "'prompt' is a list where a string is"),
         ("explicit text", {"prompt": "a", "chosen": "\ud800", "rejected": "c"}, "'chosen' has a lone surrogate U+D800"),
-        (
-            "implicit text",
-            {"chosen": "ab", "rejected": ""},
-            "'rejected' is empty, so there is no answer to train on",
-        ),
+        ("implicit text", {"chosen": "ab", "rejected": ""}, "'rejected' is empty, so there is no answer to train on"),
         (
             "implicit text",
             {"chosen": "ab", "rejected": "cd"},
@@ -412,11 +408,7 @@ CHAT = [user("a"), assistant("b")]
             {"prompt": "a", "chosen": "b", "rejected": "c"},
             "'prompt' holds a prompt, and the first record",
         ),
-        (
-            "implicit chat",
-            {"chosen": CHAT, "rejected": []},
-            "'rejected' is empty, so there is no answer to train on",
-        ),
+        ("implicit chat", {"chosen": CHAT, "rejected": []}, "'rejected' is empty, so there is no answer to train on"),
         (
             "implicit chat",
             {"chosen": CHAT, "rejected": "b"},
