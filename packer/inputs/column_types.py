@@ -48,7 +48,8 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         joined = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except pa.ArrowException:
         return None
-    return None if _is_binary(joined) and _is_string(one) != _is_string(other) else joined  # text would become bytes
+    is_binary = pa.types.is_binary(joined) or pa.types.is_large_binary(joined)
+    return None if is_binary and is_string(one) != is_string(other) else joined  # text would become bytes
 
 
 def join_by_name(tables: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.DataType]:
@@ -119,17 +120,19 @@ def _has_union(kind: pa.DataType) -> bool:
     return pa.types.is_union(kind) or any(map(_has_union, inside))
 
 
-def _is_string(kind: pa.DataType) -> bool:
+def is_string(kind: pa.DataType) -> bool:
+    """Whether a type is a string, large or not."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is a list, large or of a fixed size or not; views of lists are none."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def holds_numbers(kind: pa.DataType) -> bool:
     """Whether a type is a list of numbers or of nulls; a later file may give the latter a number type."""
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    if not is_list(kind):
         return False
     values = kind.value_type
     of_numbers = pa.types.is_integer(values) or pa.types.is_floating(values) or pa.types.is_boolean(values)
@@ -313,8 +316,7 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
             check_kept(found, column, name)
     for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
         found = schema.field(column).type
-        is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
-        if not is_list or not pa.types.is_integer(found.value_type):
+        if not is_list(found) or not pa.types.is_integer(found.value_type):
             raise SourceError(f"{name}: column '{column}' holds {found}; expected {TOKEN_TYPES}")
         if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of them takes no bytes
             raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")

@@ -52,16 +52,6 @@ def map_file(path: AnyPath) -> pa.Buffer:
     return map_whole(path)
 
 
-def map_parts(path: RemotePath, parts: NDArray[np.int64]) -> pa.Buffer:
-    """Map an object of which some parts will be needed first; they are fetched by `packer.stores.mirror.fetch_queued`.
-
-    The parts have shape (parts, 2): first byte and number of bytes.
-    """
-    buffer = _mirrored(path, path.stat().etag)
-    fetch_later(buffer.address + parts[:, 0], parts[:, 1])
-    return buffer
-
-
 @lru_cache(maxsize=1 << 16)  # a task that is unpickled finds what the one before it has fetched
 def _mirrored(path: RemotePath, etag: str) -> pa.Buffer:
     return pa.py_buffer(mirror(path, path.stat().st_size))
@@ -91,7 +81,7 @@ def schema_of(buffer: pa.Buffer) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """Path and size of a file when it was opened."""
+    """Path and size of a file when it was opened; they are checked when it is unpickled."""
 
     path: AnyPath
     name: str
@@ -99,19 +89,23 @@ class FileState:
 
     bytes: int
 
-    def check(self) -> None:
-        """Raise a `SourceError` if the file is missing or has another size."""
-        try:
-            found = self.path.stat().st_size
-        except OSError as error:
-            raise SourceError(
-                f"{self.name}: cannot be read again ({error.strerror}); it was opened as {self.path}: put it back there"
-            ) from error
-        if found != self.bytes:
-            raise SourceError(
-                f"{self.name}: changed from {self.bytes:,} to {found:,} bytes since it was opened; "
-                "open the source again"
-            )
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unchanged, (self.path, self.name, self.bytes)
+
+
+def _unchanged(path: AnyPath, name: str, size: int) -> FileState:
+    """Unpickle a `FileState`; a SourceError if the file is missing or has another size."""
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        raise SourceError(
+            f"{name}: cannot be read again ({error.strerror}); it was opened as {path}: put it back there"
+        ) from error
+    if found != size:
+        raise SourceError(
+            f"{name}: changed from {size:,} to {found:,} bytes since it was opened; open the source again"
+        )
+    return FileState(path, name, size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,15 +140,10 @@ class MappedFile:
         if not isinstance(self.state.path, RemotePath):
             return self
         with reading(self.state.name):
-            return self._moved_to(map_whole(self.state.path))
-
-    def _moved_to(self, owner: pa.Buffer) -> MappedFile:
+            owner = map_whole(self.state.path)
         by = owner.address - self.owner.address
-        tokens = {
-            name: TokenColumn(addresses=_moved(column.addresses, by), owners=(owner,))
-            for name, column in self.tokens.items()
-        }
-        return replace(self, owner=owner, tokens=tokens)
+        columns = {name: _moved(column.addresses, by) for name, column in self.tokens.items()}
+        return replace(self, owner=owner, tokens=_token_columns(columns, owner))
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Decode batches and yield the named columns of each."""
@@ -201,14 +190,18 @@ def _map_again(
     fetched: NDArray[np.int64] | None,
 ) -> MappedFile:
     """Unpickle a `MappedFile`: map its file again. What is in memory of an object is fetched on first use."""
-    state.check()
     with reading(state.name):
-        owner = map_file(state.path) if fetched is None else map_parts(state.path, fetched)  # type: ignore[arg-type]
-    tokens = {
-        name: TokenColumn(addresses=_moved(addresses, owner.address), owners=(owner,))
-        for name, addresses in columns.items()
-    }
+        if isinstance(state.path, RemotePath) and fetched is not None:  # (parts, 2): first byte and number of bytes
+            owner = _mirrored(state.path, state.path.stat().etag)
+            fetch_later(owner.address + fetched[:, 0], fetched[:, 1])
+        else:
+            owner = map_file(state.path)
+    tokens = _token_columns({name: _moved(addresses, owner.address) for name, addresses in columns.items()}, owner)
     return MappedFile(state=state, owner=owner, ends=ends, places=places, in_sequence=in_sequence, tokens=tokens)
+
+
+def _token_columns(columns: Mapping[str, Addresses], owner: pa.Buffer) -> dict[str, TokenColumn]:
+    return {name: TokenColumn(addresses=addresses, owners=(owner,)) for name, addresses in columns.items()}
 
 
 def _moved(addresses: Addresses, distance: int) -> Addresses:

@@ -95,27 +95,14 @@ class TableInMemory:
     def __reduce__(self) -> tuple[object, ...]:
         names, token_names = list(self.chunk_ends), list(self.tokens)
         owner = self.owner.select(names)
-        return _describe_again, (_Unchanged(self.files), owner, names, token_names)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unchanged:
-    """Files that unpickling checks; placed before the table in the pickle, so that it runs before they are mapped."""
-
-    files: tuple[FileState, ...]
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _check_again, (self.files,)
-
-
-def _check_again(files: tuple[FileState, ...]) -> _Unchanged:
-    for file in files:
-        file.check()
-    return _Unchanged(files)
+        return _describe_again, (self.files, owner, names, token_names)
 
 
 def _describe_again(
-    _: _Unchanged, owner: pa.Table | DatasetsTable, names: Sequence[str], token_names: Sequence[str]
+    _: tuple[FileState, ...],  # which are checked before the table maps them
+    owner: pa.Table | DatasetsTable,
+    names: Sequence[str],
+    token_names: Sequence[str],
 ) -> TableInMemory:
     return TableInMemory.of(owner, names, token_names)
 

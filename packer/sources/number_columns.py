@@ -22,7 +22,7 @@ from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
 from packer.inputs.arrow_files import decoded_again
-from packer.inputs.column_types import cast_to_common_type, check_types, plain_type, shown
+from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
 from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, Input, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
 from packer.inputs.formats import require_regular
@@ -175,7 +175,10 @@ def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
-            _check_header(path, next(reader, []))
+            header = next(reader, [])
+            if [cell.strip().lower() for cell in header] != HEADER:
+                found = f"has {','.join(header)!r}" if header else "is empty"
+                raise SourceError(f"{path} line 1 {found}; a histogram begins with the header {','.join(HEADER)!r}")
             for cells in reader:
                 if not any(cell.strip() for cell in cells):
                     continue
@@ -187,15 +190,13 @@ def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
         raise SourceError(f"{path} is not a CSV text file: {error}") from error
     except OSError as error:
         raise PackerError(f"{path}: {error.strerror or error}") from error
-    _check_totals(path, counts)
+    tokens = sum(length * count for length, count in counts.items())
+    if tokens == 0:
+        raise SourceError(f"{path} counts no document of 1 token or more ({len(counts):,} lengths)")
+    if tokens + sum(counts.values()) > _MOST:
+        raise SourceError(f"{path} counts {tokens:,} tokens; there may be {_MOST:,} at most")
     lengths = sorted(counts)
     return np.array(lengths, np.int64), np.array([counts[length] for length in lengths], np.int64)
-
-
-def _check_header(path: Path, cells: list[str]) -> None:
-    if [cell.strip().lower() for cell in cells] != HEADER:
-        found = f"has {','.join(cells)!r}" if cells else "is empty"
-        raise SourceError(f"{path} line 1 {found}; a histogram begins with the header {','.join(HEADER)!r}")
 
 
 def _whole_numbers(place: str, cells: list[str]) -> tuple[int, int]:
@@ -208,14 +209,6 @@ def _whole_numbers(place: str, cells: list[str]) -> tuple[int, int]:
     return int(cells[0]), int(cells[1])
 
 
-def _check_totals(path: Path, counts: dict[int, int]) -> None:
-    tokens = sum(length * count for length, count in counts.items())
-    if tokens == 0:
-        raise SourceError(f"{path} counts no document of 1 token or more ({len(counts):,} lengths)")
-    if tokens + sum(counts.values()) > _MOST:
-        raise SourceError(f"{path} counts {tokens:,} tokens; there may be {_MOST:,} at most")
-
-
 def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
     """Return a source some of whose extra columns are checked for whole numbers.
 
@@ -226,17 +219,15 @@ def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
             kind = plain_type(input_.declared_types.get(name, pa.null()))
             if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
                 raise SourceError(f"{input_.file.name}: column '{name}' holds {no_number(kind)}")
-    inputs = tuple(_with_numbers(input_, source, numbers) for input_ in source.inputs)
-    return replace(source, inputs=inputs)
-
-
-def _with_numbers(input_: Input, source: Source, numbers: tuple[str, ...]) -> Input:
-    if isinstance(input_, MappedLists) and source.skips and not _is_usable(input_, numbers):
-        input_ = decoded_again(input_, source.columns, skips=True)
-    if not isinstance(input_, DecodedInput):  # is checked when rows are planned
-        return input_
     step = partial(check_numbers, columns=source.columns, numbers=numbers, skips=source.skips)
-    return replace(input_, steps=(*input_.steps, step))
+
+    def checked(input_: Input) -> Input:
+        if isinstance(input_, MappedLists) and source.skips and not _is_usable(input_, numbers):
+            input_ = decoded_again(input_, source.columns, skips=True)
+        # a mapped one is checked when rows are planned
+        return replace(input_, steps=(*input_.steps, step)) if isinstance(input_, DecodedInput) else input_
+
+    return replace(source, inputs=tuple(map(checked, source.inputs)))
 
 
 def _is_usable(input_: MappedLists, numbers: tuple[str, ...]) -> bool:
@@ -279,7 +270,7 @@ def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np
 
     A DocumentError for a value that is missing, negative, too large or no whole number has its index.
     """
-    if in_text and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+    if in_text and is_string(values.type):
         is_number = pc.match_substring_regex(values, r"^\d{1,18}$")
         wrong = pc.index(is_number, False).as_py()
         if wrong >= 0:
@@ -321,8 +312,7 @@ def number_fault(values: pa.Array, row: int, column: str) -> DocumentError:
 
 def no_number(kind: pa.DataType) -> str:
     """Return what a column of a type that has no whole numbers holds, for a message: "bool; expected whole numbers"."""
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    remedy = "; CSV has text only, so convert it to Parquet or JSON lines" if is_text else ""
+    remedy = "; CSV has text only, so convert it to Parquet or JSON lines" if is_string(kind) else ""
     return f"{kind}; expected whole numbers{remedy}"
 
 

@@ -57,7 +57,7 @@ def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, reader: Reader) 
         sides, faults = [], []
         for side, decoder in enumerate(decoders):
             try:
-                sides.append(_as_int32(decoder(block)))
+                sides.append(decoder(block))
             except DocumentError as fault:
                 faults.append(fault.at(len(ROLES) * fault.row + side))
         if faults:
@@ -65,12 +65,6 @@ def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, reader: Reader) 
         return _joined(*sides)
 
     return decode
-
-
-def _as_int32(batch: Batch) -> Batch:
-    """Return a batch of one chunk with lists of int32, of whatever width they were."""
-    labels = None if batch.labels is None else [int32_lists(batch.labels[0])]
-    return batch._replace(input_ids=[int32_lists(batch.input_ids[0])], labels=labels)
 
 
 def _joined(chosen: Batch, rejected: Batch) -> Batch:
@@ -88,8 +82,8 @@ def _joined(chosen: Batch, rejected: Batch) -> Batch:
 
 
 def _in_turn(chosen: pa.Array, rejected: pa.Array) -> pa.Array:
-    """Return the values of two arrays in turn: [a, b] and [c, d] -> [a, c, b, d]."""
-    return pa.concat_arrays([chosen, rejected]).take(as_arrow(sides_in_turn(len(chosen))))
+    """Return the lists of two arrays in turn, as lists of int32: [a, b] and [c, d] -> [a, c, b, d]."""
+    return pa.concat_arrays([int32_lists(chosen), int32_lists(rejected)]).take(as_arrow(sides_in_turn(len(chosen))))
 
 
 def each_twice(values: pa.Array) -> pa.Array:
