@@ -14,10 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
 from packer.errors import PackerError
 from packer.output.claim import claim_append
 from packer.output.join_generation import Joining
@@ -27,6 +25,7 @@ from packer.pipeline.write_shards import ShardTask
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
 from tests import test_index_only
+from tests.commands import run, succeeded
 from tests.kills import Killed, without_last_word
 from tests.packed_rows import edit_manifest
 from tests.small import shrink
@@ -180,11 +179,8 @@ def test_paths_in_a_plain_list_belong_to_the_generations_that_have_their_files(t
     assert list(packer.verify(index, paths)) == list(packer.verify(index, [paths[0], paths[1:3], paths[3]])) == []
     same_rows(packer.load(index, source=paths), packer.load(index, source=[paths[0], paths[1:3], paths[3]]))
     words = [word for path in paths for word in ("--source", str(path))]
-    for arguments in (["verify", str(index), *words], ["show", str(index), "0", *words]):
-        done = CliRunner().invoke(cli, arguments)
-        assert done.exit_code == 0, done.output
-    made = CliRunner().invoke(cli, ["materialize", str(index), *words, "-o", str(tmp_path / "made")])
-    assert made.exit_code == 0, made.output
+    for arguments in (("verify", index), ("show", index, 0), ("materialize", index, "-o", tmp_path / "made")):
+        succeeded(*arguments, *words)
     assert list(packer.verify(tmp_path / "made", paths)) == []
     for wrong, message in (
         ([*paths, files[2]], r"was packed from 2, 3 and 1 file\(s\), .* the sources given have 2, 1, 2, 1 and 1: give"),
@@ -210,9 +206,7 @@ def test_a_grown_set_is_read_as_one(packed, files, tmp_path):
     assert packed_figures(packed).totals == dataset.manifest.totals
     assert packer.export(packed, tmp_path / "exported", to="parquet").packed["rows"] == len(dataset)
     row = dataset.find(len(LENGTHS) + 3)[0]
-    shown = CliRunner().invoke(cli, ["show", str(packed), str(row)])
-    assert shown.exit_code == 0
-    assert f"{len(LENGTHS) + 3}" in shown.output
+    assert f"{len(LENGTHS) + 3}" in succeeded("show", packed, row)
     again = packer.pack(packed, tmp_path / "again", max_len=32, sync=False)
     assert again.totals.tokens == dataset.manifest.totals.tokens
     assert list(packer.verify(tmp_path / "again", packed)) == []
@@ -770,24 +764,21 @@ def test_a_shard_with_documents_of_another_generation_is_found(packed, files):
 
 def test_the_command_takes_no_options_of_the_pack(packed, files):
     for option in ("--max-len", "--shard_size"):
-        done = CliRunner().invoke(cli, ["append", str(packed), str(files[1]), option, "32"])
+        done = run("append", packed, files[1], option, 32)
         assert done.exit_code == 2
         assert f"No such option '{option.replace('_', '-')}': packer append takes the options of the d" in done.output
 
 
 def test_the_command_says_what_was_appended(packed, files):
-    done = CliRunner().invoke(cli, ["append", str(packed), str(files[1])])
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("Appended 57 documents in 29 rows of 16 tokens in ")
-    assert done.output.endswith(f"{packed} has 2 generations now: 190 documents in 95 rows\n")
-    again = CliRunner().invoke(cli, ["append", str(packed), str(files[1])])
-    assert again.output == f"{packed} has these documents as its last generation: nothing to do\n"
-    more = CliRunner().invoke(cli, ["append", str(packed), str(files[2]), "--json"])
-    content = json.loads(more.output)
+    told = succeeded("append", packed, files[1])
+    assert told.startswith("Appended 57 documents in 29 rows of 16 tokens in ")
+    assert told.endswith(f"{packed} has 2 generations now: 190 documents in 95 rows\n")
+    again = f"{packed} has these documents as its last generation: nothing to do\n"
+    assert succeeded("append", packed, files[1]) == again
+    content = json.loads(succeeded("append", packed, files[2], "--json"))
     assert content["format_version"] == 5
     assert [part["source"]["documents"] for part in content["generations"]] == [140, 60, 80]
-    sources = [word for path in files for word in ("--source", str(path))]
-    assert CliRunner().invoke(cli, ["verify", str(packed), *sources]).exit_code == 0
+    succeeded("verify", packed, *(word for path in files for word in ("--source", path)))
 
 
 # object storage

@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import packer
-from packer.cli import cli
 from packer.shards.file_names import MANIFEST
 from tests.chat_templates import save_tokenizer
+from tests.commands import refused, run, succeeded
 from tests.packed_rows import LENGTHS, MAX_LEN, edit_manifest, make, write_source
 
 
@@ -42,11 +41,7 @@ def refusals(folder: Path) -> list[str]:
     before = sorted(folder.parent.rglob("*"))
     lines = []
     for command in commands(folder):
-        done = CliRunner().invoke(cli, command)
-        assert isinstance(done.exception, SystemExit), (command, done.exception)
-        assert done.exit_code == 1, (command, done.output)
-        (line,) = done.stderr.splitlines()
-        lines.append(line)
+        lines.append(refused(*command))
     with pytest.raises(packer.PackerError) as error:
         packer.load(folder)
     assert sorted(folder.parent.rglob("*")) == before
@@ -166,7 +161,7 @@ def contents(folder: Path) -> dict[Path, str]:
 
 def refused_link(command: list[str], link: Path, home: Path) -> None:
     before = contents(home)
-    done = CliRunner().invoke(cli, command)
+    done = run(*command)
     assert done.exit_code == 1, done.output
     assert f"{link} is a symbolic link" in done.stderr
     assert contents(home) == before
@@ -183,7 +178,7 @@ def test_an_append_follows_no_link_in_the_work_folder(folder, home, inner):
         link.unlink()
         link.symlink_to(home)
     refused_link(["append", str(folder), str(folder.parent / "source.arrow")], link, home)
-    verified = CliRunner().invoke(cli, ["verify", str(folder)])
+    verified = run("verify", folder)
     assert verified.exit_code == 3
     assert f"{link} is a symbolic link" in verified.output
 
@@ -216,11 +211,9 @@ def test_no_command_follows_a_link_in_the_work_folder_of_its_output(folder, home
 
 
 def test_a_link_in_place_of_an_old_output_is_removed_alone(folder, home, tmp_path):
-    source = str(tmp_path / "source.arrow")
     (tmp_path / ".packed.packer-old").symlink_to(home)
     before = contents(home)
-    done = CliRunner().invoke(cli, ["pack", source, "--max-len", "24", "-o", str(folder), "--overwrite"])
-    assert done.exit_code == 0, done.output
+    succeeded("pack", tmp_path / "source.arrow", "--max-len", 24, "-o", folder, "--overwrite")
     assert contents(home) == before
     assert not (folder / "notes.txt").exists()
     assert packer.load(folder).max_len == 24
