@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -17,34 +17,9 @@ from packer.cli.command import FileContent, UserPath
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = Callable[..., None]
 
 _NOT_IN_FILES = ("help", "as_json", "debug", "config", "like")
-
-
-def like_option(function: Function) -> Function:
-    """Add `--like`, which does not reach the function."""
-    words = "Packed dataset whose options are the defaults; its sources are not."
-    return _eager_option("like", "PACKED", _use_dataset, words)(function)
-
-
-def config_option(function: Function) -> Function:
-    """Add `--config`, which does not reach the function."""
-    words = "TOML file of defaults: max_len = 4096, keep = ['topic'], source = ['web:0.7']."
-    return _eager_option("config", "FILE", _use_file, words)(function)
-
-
-def _eager_option(name: str, metavar: str, callback: Callable[..., None], words: str) -> Callable[[Function], Function]:
-    """Make an option that is read before those whose defaults it sets."""
-    return click.option(
-        f"--{name}",
-        type=UserPath(),
-        metavar=metavar,
-        is_eager=True,
-        expose_value=False,
-        callback=callback,
-        help=words,
-    )
 
 
 def _use_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -104,3 +79,18 @@ def _read_toml(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise PackerError(f"{path} cannot be read: {reason}") from error
     return content
+
+
+def _eager_option(flag: str, metavar: str, callback: Callable[..., None], words: str) -> Callable[[Function], Function]:
+    """Make an option that is read before those whose defaults it sets, and does not reach the function."""
+    return click.option(
+        flag, type=UserPath(), metavar=metavar, is_eager=True, expose_value=False, callback=callback, help=words
+    )
+
+
+like_option = _eager_option(
+    "--like", "PACKED", _use_dataset, "Packed dataset whose options are the defaults; its sources are not."
+)
+config_option = _eager_option(
+    "--config", "FILE", _use_file, "TOML file of defaults: max_len = 4096, keep = ['topic'], source = ['web:0.7']."
+)

@@ -46,13 +46,10 @@ class FileIdentity(JsonRecord):
     """Path relative to the source."""
 
     bytes: Count
-    """Size of the file."""
-
     rows: Count
     """Documents in the file; with an indices mapping, the selected ones."""
 
     tokens: Count
-    """Tokens of these documents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +69,6 @@ class TextIdentity(JsonRecord):
     """xxh3-128 of the tokenizer's content, hexadecimal."""
 
     tokenizers: str
-    """Version of the tokenizers library."""
-
     transformers: str | None = None
     """Version of the transformers library; None if it was not needed."""
 
@@ -113,7 +108,10 @@ class TakenDocuments(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixturePart(JsonRecord):
-    """A source of a mixture; fields of the same name mean the same as in `SourceIdentity`."""
+    """A source of a mixture, whether its documents are taken or not.
+
+    Fields of the same name mean the same as in `SourceIdentity`.
+    """
 
     name: str
     """Name of the source in messages; no two of a mixture are equal."""
@@ -125,40 +123,17 @@ class MixturePart(JsonRecord):
     """Number of files; the files themselves are listed by the mixture."""
 
     documents: Documents
-    """Documents of the source, taken or not."""
-
     tokens: Count
-    """Tokens of these documents."""
-
     labels: bool
-    """Whether the source has labels."""
-
     lengths_xxh3_128: str
-    """Hash of the lengths of all documents."""
-
     columns: tuple[str, ...] = ()
-    """Names of the extra columns."""
-
     text: TextIdentity | None = None
-    """Everything that shapes the tokens; None if the source holds tokens."""
-
     indices_xxh3_128: str | None = None
-    """Hash of the order of the documents; None if it is that of the files."""
-
     tokens_kept: Positive
     """Tokens of the whole source that would reach the rows."""
 
     taken: TakenDocuments
     """Counts of what the mixture takes."""
-
-    @classmethod
-    def of(
-        cls, identity: SourceIdentity, *, name: str, weight: float, tokens_kept: int, taken: TakenDocuments
-    ) -> MixturePart:
-        """Describe a source of a mixture, given its identity as a single source; the other arguments set fields."""
-        values = identity.values() | {"files": len(identity.files)}
-        del values["mixture"]
-        return cls(**values, name=name, weight=weight, tokens_kept=tokens_kept, taken=taken)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,11 +144,7 @@ class SourceIdentity(JsonRecord):
     """Files in order; for a mixture, those of all sources."""
 
     documents: Documents
-    """Number of documents."""
-
     tokens: Count
-    """Tokens of all documents."""
-
     labels: bool
     """Whether the source has labels; for a mixture, whether any of its sources has."""
 
@@ -272,14 +243,10 @@ class PlanTotals(Account):
     """Totals of a plan."""
 
     tokens_packed: Positive
-    """Tokens in segments, repetitions included."""
-
     segments: Count
     """Documents, and pieces of split ones, in all rows."""
 
     rows: Positive
-    """Number of rows."""
-
     pool_rows: Count
     """Rows that hold leftovers of several partitions; they are in the last shards."""
 
@@ -344,11 +311,7 @@ class Generation(JsonRecord):
     """A generation, which was packed separately."""
 
     source: SourceIdentity
-    """Identity of its source."""
-
     totals: Totals
-    """Totals of its documents and rows."""
-
     shards: Positive
     """Number of its shards, which follow those of the generations before it."""
 
@@ -361,8 +324,6 @@ class ShardEntry(JsonRecord):
     """File name, in the folder of the manifest."""
 
     rows: Positive
-    """Number of rows."""
-
     tokens: Count
     """Number of tokens, without padding."""
 
@@ -373,8 +334,6 @@ class ShardEntry(JsonRecord):
     """Segments without a trained token; 0 if no labels are written."""
 
     bytes: Count
-    """Size of the file."""
-
     xxh3_128: str
     """Hash of the file, hexadecimal."""
 

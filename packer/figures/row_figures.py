@@ -233,6 +233,10 @@ class RowSums:
         mean = self._attention / rows
         variance = max(0.0, self._squared_attention / rows - mean * mean)
         work = KEYS_OF_MATRICES * self._tokens + (self._attention + self._tokens) // 2
+        profile = None
+        if self._profile is not None:
+            tokens, segments, keys, mean_lengths = map(np.concatenate, zip(*self._profile, strict=True))
+            profile = RowProfile(tokens=tokens, segments=segments, keys=keys, mean_lengths=mean_lengths)
         return RowFigures(
             rows=rows,
             tokens=self._tokens,
@@ -249,14 +253,7 @@ class RowSums:
                 LimitUse(column=name, limit=limit, mean=self._held[name] / rows, largest=self._most_held[name])
                 for name, limit in self._limits.items()
             ),
-            profile=None
-            if self._profile is None
-            else RowProfile(
-                **{
-                    name: np.concatenate(parts)
-                    for name, *parts in zip(("tokens", "segments", "keys", "mean_lengths"), *self._profile, strict=True)
-                }
-            ),
+            profile=profile,
         )
 
 

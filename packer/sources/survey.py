@@ -311,14 +311,12 @@ def _draw_mixture(corpus: Corpus, recipe: Recipe, progress: Progress, *, with_ex
     for number, (survey, counter, target) in enumerate(zip(surveys, kept, targets, strict=True)):
         take, tokens_kept = take_documents(counter, target, partial(_kept_of, survey, recipe))
         takes.append(take)
-        taken = TakenDocuments(
-            copies=take.copies,
-            documents=take.documents,
-            tokens=_count_taken(survey, take, digest),
-            tokens_kept=tokens_kept,
-        )
+        tokens = _count_taken(survey, take, digest)
+        taken = TakenDocuments(copies=take.copies, documents=take.documents, tokens=tokens, tokens_kept=tokens_kept)
         name, weight = corpus.names[number], recipe.weights[number]
-        facts.append(MixturePart.of(survey.identity, name=name, weight=weight, tokens_kept=counter.total, taken=taken))
+        values = survey.identity.values() | {"files": len(survey.identity.files)}
+        del values["mixture"]
+        facts.append(MixturePart(**values, name=name, weight=weight, tokens_kept=counter.total, taken=taken))
     if not any(take.documents for take in takes):
         raise SourceError("nothing to pack: no source's share is half a document; raise --mix-tokens or the weights")
     refuse_too_many(takes, corpus.names, recipe.unit)
