@@ -17,8 +17,10 @@ from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text import END_OF_TEXT
 from packer.text.tokens import _PROBES
-from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer, save_tokenizer
+from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer
 from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats
+from tests.test_from_text import small as small  # fixtures
+from tests.test_from_text import tokenizer as tokenizer
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -26,22 +28,10 @@ pytest.importorskip("transformers")
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from tests.small import shrink
 from tests.writing import write_lines
 
 CHATML = EXACT["chatml"]
 NAMES = ["news", None, "code", "books", ""]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Pieces and stretches of a few documents."""
-    shrink(monkeypatch, piece=1500, record_block=400)
 
 
 def with_columns(records):

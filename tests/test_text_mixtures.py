@@ -15,8 +15,9 @@ from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from tests.chat_templates import EXACT, save_tokenizer
-from tests.small import shrink
 from tests.test_from_text import chats, pack, pairs, shards, texts
+from tests.test_from_text import small as small  # fixtures
+from tests.test_from_text import tokenizer as tokenizer
 from tests.test_kept import write
 from tests.writing import write_lines
 
@@ -24,17 +25,6 @@ pytest.importorskip("transformers")
 
 CHATML = EXACT["chatml"]
 WEIGHTS = (0.5, 0.3, 0.2)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Use pieces and blocks of a few documents."""
-    shrink(monkeypatch, piece=1500, record_block=400)
 
 
 @pytest.fixture

@@ -21,18 +21,14 @@ from packer.text import Encoder, TextOptions, recognize_pairs
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
 from tests.opening import open_source
 from tests.test_from_text import documents_of, shards, write_formats
-from tests.test_from_text import small as small  # a fixture
+from tests.test_from_text import small as small  # fixtures
+from tests.test_from_text import tokenizer as tokenizer
 from tests.writing import write_lines
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
 CHATML = EXACT["chatml"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
 
 
 @pytest.fixture(scope="module")

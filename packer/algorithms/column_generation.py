@@ -2,7 +2,7 @@
 
 import math
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,14 +126,14 @@ class ColumnGeneration:
         Lengths that are in an added pattern get no pattern of their own, so that the patterns differ.
         """
         scaled = (values * SCALE).astype(np.int64)
-        priced = price(self.lengths, scaled, self.capacity, self.limit)
+        best, table = price(self.lengths, scaled, self.capacity, self.limit)
         self._priced += 1
-        self.bound = max(self.bound, certified_bound(self.demand, scaled, priced.best))
-        proved = float(self.demand @ (scaled / max(1, priced.best)))
+        self.bound = max(self.bound, certified_bound(self.demand, scaled, best))
+        proved = float(self.demand @ (scaled / max(1, best)))
         if proved > self._proved:
             self._proved = proved
-            self.values = scaled / priced.best
-        offsets, indices = patterns_with(np.arange(len(self.lengths)), self.lengths, scaled, priced.table)
+            self.values = scaled / best
+        offsets, indices = patterns_with(np.arange(len(self.lengths)), self.lengths, scaled, table)
         worth = np.add.reduceat(duals[indices], offsets[:-1])
         covered = np.zeros(len(self.lengths), bool)
         chosen: list[NDArray[np.int64]] = []
@@ -272,19 +272,6 @@ def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64
     return np.where(lengths > capacity - t[best], 1.0, by_places)
 
 
-class Priced(NamedTuple):
-    """The most valuable patterns for a set of values."""
-
-    best: int
-    """The value of the most valuable pattern."""
-
-    worth: NDArray[np.int64]
-    """Shape (lengths,): the value of the best pattern with each length in it."""
-
-    table: NDArray[np.int64]
-    """Best values of the other segments of a pattern, by their number and their room; `patterns_with` reads it."""
-
-
 def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: int) -> int:
     """Return a lower bound: the value of all segments over the value of the best pattern, rounded up.
 
@@ -302,17 +289,19 @@ def pricing_work(lengths: NDArray[np.int64], capacity: int, limit: int) -> int:
     return layers * int((capacity - lengths).sum()) // 256
 
 
-def price(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int) -> Priced:
+def price(
+    lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int
+) -> tuple[int, NDArray[np.int64]]:
     """Price all patterns of these lengths, ascending, at these values; no sum of values of a pattern may pass int64.
 
-    A pattern may hold a length more often than there are segments of it.
+    Returns the value of the best pattern, and a table for `patterns_with`: the best values of the other segments of a
+    pattern, by their number and their room. A pattern may hold a length more often than there are segments of it.
     """
     if limit >= capacity // lengths[0]:
         table = _unlimited(lengths, values, capacity).reshape(1, -1)
     else:
         table = _limited(lengths, values, capacity, limit - 1)
-    worth = values + table[-1, capacity - lengths]
-    return Priced(int(worth.max(initial=0)), worth, table)
+    return int((values + table[-1, capacity - lengths]).max(initial=0)), table
 
 
 @jit
