@@ -52,6 +52,7 @@ TYPES = {
     "loss_mask": pa.list_(pa.bool_()),
     "completion_mask": pa.list_(pa.int64()),
     "assistant_masks": pa.list_(pa.int32()),
+    **{f"{side}_{name}": pa.list_(pa.int32()) for side in ("chosen", "rejected") for name in ("input_ids", "labels")},
 }
 
 

@@ -16,9 +16,9 @@ from packer.pipeline.collect_figures import dataset_figures, packed_figures, row
 from packer.pipeline.comparing import compare
 from packer.pipeline.job import Job
 from packer.pipeline.packing import pack as run_pack
-from tests import test_kept
 from tests.chat_templates import save_tokenizer
 from tests.commands import run
+from tests.test_kept import KINDS as ALL_KINDS
 from tests.test_kept import write
 from tests.test_mixtures import documents_of, save
 
@@ -53,13 +53,11 @@ def two_sources(folder, kinds):
     return found
 
 
-def preferences(folder, kind, monkeypatch):
+def preferences(folder, kind):
     random = np.random.default_rng(8)
     sides = {side: [[3] * int(n) for n in random.integers(0, 60, 120)] for side in ("chosen", "rejected")}
     columns = {f"{side}_input_ids": lists for side, lists in sides.items()}
     columns["source"] = [f"group {number % 9}" if number % 5 != 3 else None for number in range(120)]
-    types = {**test_kept.TYPES, **{f"{side}_input_ids": pa.list_(pa.int32()) for side in sides}}
-    monkeypatch.setattr(test_kept, "TYPES", types)
     return write(folder, kind, columns)
 
 
@@ -126,11 +124,11 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds, mixed):
         assert planned == packed
 
 
-@pytest.mark.parametrize("kind", test_kept.KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("long", ["truncate", "drop"])
 @pytest.mark.parametrize("options", [{}, {"group_by": "source"}, {"algorithm": "sequential"}], ids=str)
-def test_stats_predict_the_rows_of_pairs(tmp_path, kind, long, options, monkeypatch):
-    source = preferences(tmp_path, kind, monkeypatch)
+def test_stats_predict_the_rows_of_pairs(tmp_path, kind, long, options):
+    source = preferences(tmp_path, kind)
     options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": long, **options})
     found, made = predicted_and_packed(source, tmp_path / "out", options)
     assert_alike(found, made)
@@ -221,8 +219,8 @@ def test_compare_predicts_the_rows_of_a_mixture_and_of_groups(tmp_path, options)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
-    source = preferences(tmp_path, "jsonl", monkeypatch)
+def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped):
+    source = preferences(tmp_path, "jsonl")
     options = PackOptions(max_len=64, pairs=True, long="drop", group_by="source" if grouped else None)
     found = compare(source, options=options, algorithms=["bfd", "sequential", "wrapped"])
     assert set(found.failures) == {"wrapped", *(["sequential"] if grouped else [])}

@@ -12,7 +12,7 @@ import packer
 from packer.errors import PackerError, SourceError
 from packer.options.choices import GroupMode
 from tests.packed_rows import rewrite_shards, rows_on_disk
-from tests.test_kept import TYPES, write
+from tests.test_kept import write
 
 
 def change_rows(out, change):
@@ -131,12 +131,6 @@ def paired_columns(pairs=120, length=None):
     return columns
 
 
-@pytest.fixture
-def of_pairs(monkeypatch):
-    for name in ("chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"):
-        monkeypatch.setitem(TYPES, name, pa.list_(pa.int32()))
-
-
 def rename(rows):
     rows[0]["role"][:2] = rows[0]["role"][1::-1]
 
@@ -155,7 +149,7 @@ def rename(rows):
         (rename, r"row 0 says rejected of document \d+, which is chosen$"),
     ],
 )
-def test_pairs_that_are_not_side_by_side_are_found(change, words, tmp_path, of_pairs):
+def test_pairs_that_are_not_side_by_side_are_found(change, words, tmp_path):
     source, out = write(tmp_path, "parquet", paired_columns(length=10)), tmp_path / "out"
     packer.pack(source, out, max_len=64, pairs=True, long="drop")
     assert list(packer.verify(out)) == []
@@ -165,7 +159,7 @@ def test_pairs_that_are_not_side_by_side_are_found(change, words, tmp_path, of_p
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_decoded_pairs_are_compared_with_what_was_packed(kind, tmp_path, of_pairs):
+def test_decoded_pairs_are_compared_with_what_was_packed(kind, tmp_path):
     columns, out = paired_columns(), tmp_path / "out"
     packer.pack(write(tmp_path, kind, columns), out, max_len=64, pairs=True, long="truncate", keep=["source"])
     for name in columns:
@@ -179,7 +173,7 @@ def test_decoded_pairs_are_compared_with_what_was_packed(kind, tmp_path, of_pair
     assert any("not in the source" in fault for fault in packer.verify(out, write(tmp_path, kind, dropped)))
 
 
-def test_mapped_and_decoded_files_may_be_mixed(tmp_path, of_pairs):
+def test_mapped_and_decoded_files_may_be_mixed(tmp_path):
     columns, folder = paired_columns(), tmp_path / "folder"
     folder.mkdir()
     for name, kind, here in (
@@ -195,7 +189,7 @@ def test_mapped_and_decoded_files_may_be_mixed(tmp_path, of_pairs):
 
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
 @pytest.mark.parametrize("last", ["jsonl", "parquet"])
-def test_a_wrong_document_of_a_pair_is_named(last, side, tmp_path, of_pairs):
+def test_a_wrong_document_of_a_pair_is_named(last, side, tmp_path):
     folder = tmp_path / "folder"
     for number, kind in enumerate(["jsonl", "arrow", "parquet", last]):
         columns = paired_columns(20)
@@ -213,7 +207,7 @@ def test_a_wrong_document_of_a_pair_is_named(last, side, tmp_path, of_pairs):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_labels_of_only_one_side_are_refused(kind, tmp_path, of_pairs):
+def test_labels_of_only_one_side_are_refused(kind, tmp_path):
     columns = paired_columns(5)
     del columns["rejected_labels"]
     with pytest.raises(PackerError, match="is a column chosen_labels and no rejected_labels; give labels to both"):
