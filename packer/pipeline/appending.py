@@ -14,7 +14,7 @@ from xxhash import xxh3_128_hexdigest
 
 from packer.engine import Engine
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.facts import SourceIdentity, TextIdentity
+from packer.facts import SourceIdentity
 from packer.options import PackOptions
 from packer.output.claim import claim_append
 from packer.output.join_generation import Joining, changed_by_another, finish_joining
@@ -156,14 +156,9 @@ class AppendTarget:
         if options.index_only:
             refuse_decoding(opened)
         texts = {name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized}
-        self._check_text(texts.get(""))
-        return opened
-
-    def _check_text(self, found: TextIdentity | None) -> None:
-        """Raise a PackerError if text is not tokenized like that of the dataset; library versions may differ."""
-        recorded = self.manifest.source.text
-        one = {} if recorded is None else recorded.without_versions()
-        other = {} if found is None else found.without_versions()
+        one, other = (
+            {} if text is None else text.without_versions() for text in (self.manifest.source.text, texts.get(""))
+        )
         for name in dict.fromkeys([*one, *other]):
             if name not in _MAY_DIFFER and one.get(name) != other.get(name):
                 raise PackerError(
@@ -171,6 +166,7 @@ class AppendTarget:
                     f"{other.get(name)}: append documents that are tokenized in the same way, "
                     "or pack them to another dataset"
                 )
+        return opened
 
     def check(self, identity: SourceIdentity, row_format: RowFormat) -> None:
         """Raise a SourceError if only one of dataset and documents says which tokens are trained, or types differ."""

@@ -20,7 +20,6 @@ from packer.facts import ShardEntry
 from packer.facts.rejection import REMEDY
 from packer.gather import Spans, held_spans
 from packer.inputs.documents import reading, value_message, wrong_values
-from packer.inputs.token_tables import TokenTable
 from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing
 from packer.plan.rows import LocatedRows, Plan, ShardRows
@@ -39,7 +38,7 @@ from packer.shards.writer import (
     build_batch,
     write_shard,
 )
-from packer.sources.corpus import Documents, Origins
+from packer.sources.corpus import Documents
 from packer.sources.watch_source import Watch
 from packer.stores.mirror import in_use
 
@@ -69,16 +68,6 @@ class ShardMaker:
     first_document: int = 0
     """Number that the first document has in the rows; above 0 if they are appended to others."""
 
-    @property
-    def table(self) -> TokenTable:
-        """Columns of all documents, by address."""
-        return self.documents.table
-
-    @property
-    def origins(self) -> Origins:
-        """Source, document and copy that each document comes from."""
-        return self.documents.origins
-
     def batches(self, shard: int) -> Batches:
         """Yield the record batches of a shard in order, each with its counts.
 
@@ -102,8 +91,8 @@ class ShardMaker:
     def block(self, rows: LocatedRows) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
-        sources, ids, copies = self.origins.of(documents)
-        lists = self.table.lists_of(documents)
+        sources, ids, copies = self.documents.origins.of(documents)
+        lists = self.documents.table.lists_of(documents)
         return RowBlock(
             lists=lists,
             kept_lists=lists,
@@ -127,9 +116,9 @@ class ShardMaker:
                 raise SourceError(self._explain(bad, block)) from bad
 
     def _columns(self) -> SourceColumns:
-        kept = {name: self.table.extra[name].addresses() for name in self.row_format.stored_kept_tokens}
-        labels = self.table.labels if "labels" in self.row_format.token_columns else None
-        return SourceColumns(input_ids=self.table.input_ids, labels=labels, kept_tokens=kept)
+        kept = {name: self.documents.table.extra[name].addresses() for name in self.row_format.stored_kept_tokens}
+        labels = self.documents.table.labels if "labels" in self.row_format.token_columns else None
+        return SourceColumns(input_ids=self.documents.table.input_ids, labels=labels, kept_tokens=kept)
 
     @contextmanager
     def _read(self, shard: int, rows: ShardRows) -> Iterator[SourceColumns]:
@@ -160,7 +149,7 @@ class ShardMaker:
         tokens = None if self.row_format.index_only else columns.input_ids
         read = [column for column in (tokens, columns.labels, *columns.kept_tokens.values()) if column]
         rows = LocatedRows.one_row(pieces)
-        lists = self.table.lists_of(rows.documents)
+        lists = self.documents.table.lists_of(rows.documents)
         with reading(self.documents.source.name), held_spans(read, lists, rows.starts, rows.lengths):
             yield
 
@@ -168,19 +157,19 @@ class ShardMaker:
         """Return the values that the documents of a shard have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
-        lists = self.table.lists_of(rows.part(0, len(rows)).documents)
-        return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, lists)
+        lists = self.documents.table.lists_of(rows.part(0, len(rows)).documents)
+        return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, lists)
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
         """Return a message that names the document, position and value that is not a token id."""
-        column = self.table.input_ids if bad.column == "input_ids" else self.table.labels
+        column = self.documents.table.input_ids if bad.column == "input_ids" else self.documents.table.labels
         assert column is not None
         start = int(block.starts[bad.segment])
         values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
         found = values.to_numpy(zero_copy_only=False)
         position = int(wrong_values(found, label=bad.column == "labels").argmax())
         document = int(block.documents[bad.segment]) - self.first_document
-        where = self.origins.describe(int(block.source_ids[bad.segment]), document)
+        where = self.documents.origins.describe(int(block.source_ids[bad.segment]), document)
         is_label = bad.column == "labels"
         name = self.documents.source.token_column(document, label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
