@@ -5,6 +5,8 @@ import gzip
 import json
 import shutil
 from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import datasets
@@ -89,14 +91,21 @@ BAD_LINES = {
 }
 
 
-def mixed_up(bad: list, good: list = GOOD) -> tuple[list, dict[int, object]]:
-    """Return good records with bad ones between them, and the bad ones by their number."""
+def mixed_up(bad: Collection[tuple], good: list = GOOD) -> tuple[list, dict[int, str]]:
+    """Return good records with bad ones between them, and the reasons of these, given with them, by their number."""
     records = [*good[:3]]
-    at = {}
-    for number, one in enumerate(bad):
-        at[len(records)] = one
+    reasons = {}
+    for number, (one, reason) in enumerate(bad):
+        reasons[len(records)] = reason
         records += [one, *good[3 + number : 4 + number]]
-    return [*records, *good[3 + len(bad) :]], at
+    return [*records, *good[3 + len(bad) :]], reasons
+
+
+def assert_rows_of_emptied(folder: Path, records: list, at: Collection[int]) -> None:
+    """Check that rows are those of the same source with empty documents in place of some."""
+    emptied = write_lines(folder / "emptied.jsonl", [EMPTY if n in at else one for n, one in enumerate(records)])
+    pack(emptied, folder / "expected", on_error="error")
+    assert shards(folder / "out") == shards(folder / "expected")
 
 
 @pytest.fixture
@@ -107,33 +116,26 @@ def small(monkeypatch):
 
 @pytest.mark.parametrize("name", ["rows.arrow", "rows.z.arrow", "rows.parquet", "rows.jsonl.gz", "dataset", "table"])
 def test_lists_that_cannot_be_used_are_left_out_of_every_format(tmp_path, name):
-    records, at = mixed_up([record for record, _ in BAD_LISTS.values()])
+    records, reasons = mixed_up(BAD_LISTS.values())
     columns = {column: pa.array([record[column] for record in records], kind) for column, kind in LISTS.items()}
     if name == "rows.jsonl.gz":
         source = tmp_path / name
         source.write_bytes(gzip.compress(b"".join(json.dumps(record).encode() + b"\n" for record in records)))
     else:
         source = write_as(tmp_path / name, pa.table(columns))
-    reasons = dict(zip(at, (reason for _, reason in BAD_LISTS.values()), strict=True))
     assert_left_out(source, tmp_path / "out", reasons)
     place = {"line": 4} if name == "rows.jsonl.gz" else {"row": 3}
     assert place.items() <= listed(tmp_path / "out")[0].items()
-    # The rows are those of the same source with empty documents in their place.
-    emptied = write_lines(tmp_path / "emptied.jsonl", [EMPTY if n in at else one for n, one in enumerate(records)])
-    pack(emptied, tmp_path / "expected", on_error="error")
-    assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+    assert_rows_of_emptied(tmp_path, records, reasons)
 
 
 def test_lines_that_cannot_be_used_are_left_out(tmp_path, small):
-    records, at = mixed_up([record for record, _ in BAD_LINES.values()])
+    records, reasons = mixed_up(BAD_LINES.values())
     lines = ["", *records[:5], "  ", *records[5:]]  # blank lines count as lines only
-    reasons = dict(zip(at, (reason for _, reason in BAD_LINES.values()), strict=True))
     source = write_lines(tmp_path / "rows.jsonl", lines)
     assert_left_out(source, tmp_path / "out", reasons)
-    assert [one["line"] for one in listed(tmp_path / "out")] == [n + 2 + (n >= 5) for n in at]
-    emptied = write_lines(tmp_path / "emptied.jsonl", [EMPTY if n in at else one for n, one in enumerate(records)])
-    pack(emptied, tmp_path / "expected", on_error="error")
-    assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+    assert [one["line"] for one in listed(tmp_path / "out")] == [n + 2 + (n >= 5) for n in reasons]
+    assert_rows_of_emptied(tmp_path, records, reasons)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +158,10 @@ def test_masks_that_cannot_be_used_are_left_out(tmp_path):
         {**good[0], "completion_mask": [0, 1]},
         {**good[0], "attention_mask": None},
     ]
-    records, at = mixed_up(bad, good)
+    records, reasons = mixed_up([(record, "invalid_labels") for record in bad], good)
     for name in ("rows.jsonl", "rows.parquet", "table"):
         source = write_as(tmp_path / name, records)
-        manifest = assert_left_out(source, tmp_path / f"out {name}", dict.fromkeys(at, "invalid_labels"))
+        manifest = assert_left_out(source, tmp_path / f"out {name}", reasons)
         assert manifest.totals.tokens == 2 * len(good)
 
 
@@ -197,13 +199,14 @@ def test_what_is_no_number_for_a_limit_is_left_out(tmp_path, tokenizer, name):
 
 def test_values_that_cannot_be_kept_are_left_out(tmp_path):
     bad = [{"input_ids": [1], "id": 2**80}, {"input_ids": [1], "id": [1, SECRET]}, {"input_ids": [1], "id": "\ud800"}]
-    records, at = mixed_up(bad, [{"input_ids": [1, 2], "id": n} for n in range(9)])
+    good = [{"input_ids": [1, 2], "id": n} for n in range(9)]
+    records, reasons = mixed_up([(record, "invalid_value") for record in bad], good)
     source = write_lines(tmp_path / "rows.jsonl", records)
     # a list and a string are fine as values, but not among numbers: that is an error about the column
     misfit = write_lines(tmp_path / "misfit.jsonl", [*records, {"input_ids": [1], "id": "x"}])
     with pytest.raises(SourceError, match="use one type"):
         pack(misfit, tmp_path / "no", keep=["id"])
-    assert_left_out(source, tmp_path / "out", dict.fromkeys(at, "invalid_value"), keep=["id"])
+    assert_left_out(source, tmp_path / "out", reasons, keep=["id"])
 
 
 # ---- text ----
@@ -247,8 +250,7 @@ BAD_CHAT_LINES = {
 def test_chats_that_cannot_be_used_are_left_out(tmp_path, tokenizer, name, small):
     table_of = BAD_CHAT_LINES if ".json" in name else BAD_CHATS
     good = [{"messages": [say("user", f"dogs {n}"), say("assistant", "fox " * n)]} for n in range(1, 20)]
-    records, at = mixed_up([{"messages": chat} for chat, _ in table_of.values()], good)
-    reasons = dict(zip(at, (reason for _, reason in table_of.values()), strict=True))
+    records, reasons = mixed_up([({"messages": chat}, reason) for chat, reason in table_of.values()], good)
     source = tmp_path / name
     if name == "chats.jsonl":
         records.insert(0, {"messages": CHAT})
@@ -323,8 +325,8 @@ def test_a_file_that_does_not_parse_stays_an_error(tmp_path, tokenizer):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    bad = [record for record, _ in (BAD_LINES | BAD_LISTS).values()]
-    return write_lines(tmp_path_factory.mktemp("source") / "rows.jsonl", mixed_up(bad)[0])
+    records, _ = mixed_up((BAD_LINES | BAD_LISTS).values())
+    return write_lines(tmp_path_factory.mktemp("source") / "rows.jsonl", records)
 
 
 @pytest.fixture(scope="module")
@@ -481,23 +483,17 @@ def test_records_that_a_template_refuses_are_named_if_nothing_is_trained(tmp_pat
     assert manifest.totals.documents_rejected == {"unlocated_spans": 2}
 
 
-def test_the_list_of_a_replaced_output_goes_with_it(tmp_path):
-    source = write_lines(tmp_path / "rows.jsonl", ["nonsense", *GOOD])
-    pack(source, tmp_path / "out")
-    pack(write_lines(tmp_path / "rows.jsonl", GOOD), tmp_path / "out", on_error="error", overwrite=True)
-    assert not list((tmp_path / "out").glob("rejected*"))
-    assert list(packer.verify(tmp_path / "out")) == []
-
-
-def test_the_list_of_an_unfinished_output_goes_with_it(source, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_unfinished", [False, True])
+def test_the_list_of_a_replaced_output_goes_with_it(source, tmp_path, monkeypatch, is_unfinished):
     out = tmp_path / "out"
-    with monkeypatch.context() as striking:
-        kill(striking, r"rejected\.jsonl$", after=True)
-        with pytest.raises(Killed):
-            pack(source, out)
+    with monkeypatch.context() as striking, suppress(Killed):
+        if is_unfinished:
+            kill(striking, r"rejected\.jsonl$", after=True)
+        pack(source, out)
+    assert (out / "manifest.json").exists() != is_unfinished
     assert (out / "rejected.jsonl").stat().st_size
     pack(write_lines(tmp_path / "good.jsonl", GOOD), out, on_error="error", overwrite=True)
-    assert not (out / "rejected.jsonl").exists()
+    assert not list(out.glob("rejected*"))
     assert list(packer.verify(out)) == []
 
 
