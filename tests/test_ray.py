@@ -18,6 +18,8 @@ from test_ranks import as_arrow, as_files, options_of
 import packer
 from packer.errors import PackerError, SourceError
 from packer.ray_engine import ray_engine
+from packer.text import train_byte_level
+from packer.text.fast_tokens import SWITCH, version
 
 ray = pytest.importorskip("ray")
 
@@ -77,6 +79,30 @@ def appends_and_materializes_as_one_process_does(cluster, tmp_path):
     packer.append(tmp_path / "index", more, engine="ray")
     assert packer.materialize(tmp_path / "index", [source, more], tmp_path / "out", engine="ray") == expected
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+
+
+def tokenizes_by_gigatoken_as_the_library_does(cluster, tmp_path):
+    """Workers load gigatoken by themselves, and write what the library tokenizes in one process."""
+    train_byte_level(["the quick brown fox jumps"] * 4, 300).save(str(tmp_path / "tokenizer.json"))
+    for name in ("a", "b", "c"):
+        lines = (json.dumps({"text": f"{name} the quick brown fox {at} jumps over it " * 5}) for at in range(2000))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    arguments = {"tokenizer": str(tmp_path / "tokenizer.json"), "eos": False, "max_len": 1024}
+    sources = [tmp_path / f"{name}.jsonl" for name in ("a", "b", "c")]
+    with switched_off():
+        expected = packer.pack(sources, tmp_path / "expected", **arguments)
+    found = packer.pack(sources, tmp_path / "out", engine="ray", **arguments)
+    assert [shard.xxh3_128 for shard in found.shards] == [shard.xxh3_128 for shard in expected.shards]
+    assert (expected.totals.documents_by_gigatoken, found.totals.documents_by_gigatoken) == (None, 6_000)
+
+
+@contextmanager
+def switched_off():
+    os.environ[SWITCH] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[SWITCH]
 
 
 def raises_an_error_of_a_task_in_one_line(cluster, tmp_path):
@@ -182,6 +208,7 @@ def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_
 
 SCENARIOS = {
     "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
+    **({"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if version() is not None else {}),
     "append": appends_and_materializes_as_one_process_does,
     "error": raises_an_error_of_a_task_in_one_line,
     "workers": replaces_killed_workers,
