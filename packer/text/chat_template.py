@@ -14,13 +14,7 @@ from dataclasses import replace
 
 from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, TextError
-from packer.text.message_marks import (
-    RenderedChat,
-    has_generation_tags,
-    misplaced,
-    render_with_ends,
-    split_at_marks,
-)
+from packer.text.message_marks import RenderedChat, has_generation_tags, misplaced, render_with_ends, split_at_marks
 from packer.text.rendering import Templates
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import MarkedText, Span

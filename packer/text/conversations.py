@@ -7,7 +7,6 @@ decides.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -206,15 +205,6 @@ def text_of(value: Any, where: str, row: int) -> str:
     return value
 
 
-def is_utf8(text: str) -> bool:
-    """Whether text can be written as UTF-8: it holds no lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def messages_of(value: Any, column: str, row: int) -> list[Message]:
     """Check a conversation and give every message a `role` and, unless it has none, a `content`.
 
@@ -335,12 +325,11 @@ def from_json(value: Any, where: str, row: int) -> Any:
 
 def holds_messages(text: Any) -> bool:
     """Whether a value is a string that holds messages as JSON, as some tools write nested columns."""
-    if not (isinstance(text, str) and text.lstrip()[:1] == "["):
+    try:
+        found = json.loads(text) if isinstance(text, str) and text.lstrip()[:1] == "[" else []
+    except (ValueError, RecursionError):
         return False
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        return bool(found) and all(isinstance(one, dict) and ("role" in one or "from" in one) for one in found)
-    return False
+    return bool(found) and all(isinstance(one, dict) and ("role" in one or "from" in one) for one in found)
 
 
 def tools_of(value: Any, row: int) -> list[Any] | None:

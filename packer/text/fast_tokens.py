@@ -49,11 +49,7 @@ Encode: TypeAlias = Callable[[Sequence[str]], Encoded]
 
 
 class Difference(Exception):  # noqa: N818 (it is not the caller's error)
-    """Raised where a text has other tokens than by the library; `text` is its number in the call."""
-
-    def __init__(self, text: int) -> None:
-        super().__init__(f"text {text} has other tokens")
-        self.text = text
+    """Raised with the number of a text in the call that has other tokens than by the library."""
 
 
 class FastTokens:

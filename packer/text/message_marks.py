@@ -67,9 +67,11 @@ def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, 
     Without `ends`, only what {% generation %} encloses is found.
     """
     source = templates.source_of(chat)
-    if _may_write_marks(source) or _may_hold_marks(chat):
+    held = pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings are UTF-8 there
+    if _FIRST_BYTES in held or _may_write_marks(source):
         return RenderedChat(chat, templates.render(chat, prompt=prompt))
-    is_tagged = has_generation_tags(source) and tags_stand_alone(source)
+    tags, in_place = _count_tags(source)
+    is_tagged = 0 < tags == in_place  # so that nothing in the template reads what they enclose
     copy = _with_end_marks(source, marked=is_tagged) if ends else None
     progress, marked = Progress(), None
     if copy is not None:
@@ -77,7 +79,8 @@ def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, 
         marked = templates.attempt(chat, messages, prompt=prompt, template=copy)
     places, behind, generated = None, None, None
     if isinstance(marked, str):
-        places, behind = _places(without_generation_marks(marked), progress, len(chat.messages))
+        untagged = marked.replace(BEGIN_GENERATED, "").replace(END_GENERATED, "")
+        places, behind = _places(untagged, progress, len(chat.messages))
         text = marked.replace(_START, "").replace(_END, "")
     else:  # a template that refuses watched messages may take a list
         text = templates.render(chat, prompt=prompt, marked=is_tagged)
@@ -138,28 +141,17 @@ def _may_write_marks(source: str) -> bool:
     return _FIRST_BYTES in source.encode() or "\\u000f5af" in source.lower()
 
 
-def _may_hold_marks(chat: Chat) -> bool:
-    """Whether a chat may itself hold the characters of marks."""
-    return _FIRST_BYTES in pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings are UTF-8 there
-
-
 def has_generation_tags(source: str) -> bool:
     """Whether a template has the tag; a comment, a string or raw text that names it does not count."""
     return _count_tags(source)[0] > 0
 
 
-def tags_stand_alone(source: str) -> bool:
-    """Whether a rendering with marks is the template's text plus the marks: nothing reads what the tags enclose.
-
-    This holds if tags are in conditions and loops only, not in macros, captured text or filters.
-    """
-    every, in_place = _count_tags(source)
-    return every == in_place
-
-
 @lru_cache(64)
 def _count_tags(source: str) -> tuple[int, int]:
-    """Count all tags, and those in conditions and loops only; none if the template's syntax is wrong."""
+    """Count all tags, and those in conditions and loops only, as opposed to macros, captured text and filters.
+
+    There are none if the template's syntax is wrong.
+    """
     try:
         tree = parsed(source, marked=True)
         return sum(map(_is_mark, tree.find_all(nodes.Output))), _count_in_place(tree.body)
@@ -186,11 +178,6 @@ def split_at_marks(row: int, marked: str) -> tuple[str, list[tuple[int, int]]]:
         at += len(behind)
         parts += (inside, behind)
     return "".join(parts), spans
-
-
-def without_generation_marks(marked: str) -> str:
-    """The text without the marks."""
-    return marked.replace(BEGIN_GENERATED, "").replace(END_GENERATED, "")
 
 
 def misplaced(row: int) -> TextError:

@@ -12,7 +12,7 @@ from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
-from packer.text.conversations import Chat, Message, TextError, is_utf8
+from packer.text.conversations import Chat, Message, TextError
 from packer.text.template_environment import compiled, names_in
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
@@ -176,7 +176,8 @@ def _checked(templates: Any, tokenizer: Tokenizer) -> dict[str, str]:
         raise PackerError(f"{name} has no chat template; {_choice(tokenizer)}")
     by_name = templates if isinstance(templates, dict) else {"default": templates}
     for which, template in by_name.items():
-        if not (isinstance(which, str) and isinstance(template, str) and template and is_utf8(template)):
+        is_text = isinstance(which, str) and isinstance(template, str) and bool(template)
+        if not is_text or template != template.encode(errors="ignore").decode():  # which leaves out lone surrogates
             raise PackerError(
                 f"{name} has a chat template that is not text: {str({which: template})[:60]!a} (chat_template in "
                 "tokenizer_config.json); fix it, or give another by --chat-template FILE"

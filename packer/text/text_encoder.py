@@ -132,25 +132,18 @@ class Encoder:
             from packer.text.chat_template import ChatTemplate  # imports jinja2
 
             self._template = ChatTemplate(tokenizer, options.chat_template)
-        self.identity = _identity(
-            tokenizer,
-            self._tokens,
-            self._template,
-            columns=records.needed,
-            train_on=self.train_on,
-            eos=options.eos,
-        )
-        end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self.pad_id = end if end is not None else 0
+        self.identity = self._identify(tokenizer, eos=options.eos)
+        ends = [tokenizer.id_of(name) for name in ("pad_token", "eos_token")]
+        self.pad_id = next((end for end in ends if end is not None), 0)
         """The padding token, or the end of a sequence, or 0."""
         self._ending = self._tokens.suffix
         if options.eos and not self._ending and not records.conversational:
-            if tokenizer.eos_token_id is None:
+            if ends[1] is None:
                 raise PackerError(
                     f"{options.tokenizer} names no end-of-sequence token to end documents with: add tokenizer_config."
                     "json with an eos_token, or choose --no-eos"
                 )
-            self._ending = [tokenizer.eos_token_id]
+            self._ending = [ends[1]]
 
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
         """Encode a batch of fewer than 2**31 tokens, of Arrow or Python objects; `first_row` is for errors.
@@ -161,6 +154,41 @@ class Encoder:
             [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch, first_row))],
             has_labels=self.has_labels,
             has_turns=self.has_turns,
+        )
+
+    def _identify(self, tokenizer: Tokenizer, *, eos: bool) -> TextIdentity:
+        """Identify the tokens of text, or of chats by their template.
+
+        A tokenizer has the same hash with transformers and without, whatever the class of transformers is called.
+        """
+        from importlib.metadata import version
+
+        import tokenizers
+
+        tokens = self._tokens
+        if tokens.content is not None:
+            settings, vocabulary = tokens.content
+            content = [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary]
+        else:
+            assert tokenizer.pretrained is not None, "a tokenizer without transformers is one in Rust"
+            content = [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab()]
+        identity = TextIdentity(
+            columns=tuple(self.records.needed),
+            train_on=self.train_on,
+            eos=eos,
+            tokenizer=_hash([*content, [tokens.prefix, tokens.suffix], dict(tokenizer.special_tokens)]),
+            tokenizers=tokenizers.__version__,
+            transformers=version("transformers") if tokenizer.pretrained is not None else None,
+        )
+        if self._template is None:
+            return identity
+        # empty if templates end answers by themselves, so that a generation_config.json makes no difference
+        templates, ends = self._template.templates, self._template.ends_by_next_role
+        return replace(
+            identity,
+            chat_template=_hash([templates.sources, *ends] if ends else templates.sources),
+            jinja2=version("jinja2"),
+            today=datetime.date.today().isoformat() if templates.write_date else None,
         )
 
     @property
@@ -344,53 +372,6 @@ def join_encoded(parts: Sequence[Encoded], *, has_labels: bool, has_turns: bool)
         differing_row=next((part.differing_row for part in parts if part.differing_row is not None), None),
         **{name: sum(getattr(part, name) for part in parts) for name in COUNTED},
     )
-
-
-def _identity(
-    tokenizer: Tokenizer,
-    tokens: TextTokens,
-    template: ChatTemplate | None,
-    *,
-    columns: Sequence[str],
-    train_on: str,
-    eos: bool,
-) -> TextIdentity:
-    """Identify the tokens of text, or of chats by their template; the other arguments are fields of `TextIdentity`.
-
-    A tokenizer has the same hash with transformers and without, whatever the class of transformers is called.
-    """
-    from importlib.metadata import version
-
-    import tokenizers
-
-    identity = TextIdentity(
-        columns=tuple(columns),
-        train_on=train_on,
-        eos=eos,
-        tokenizer=_hash([*_content(tokenizer, tokens), dict(tokenizer.special_tokens)]),
-        tokenizers=tokenizers.__version__,
-        transformers=version("transformers") if tokenizer.pretrained is not None else None,
-    )
-    if template is None:
-        return identity
-    # empty if templates end answers by themselves, so that a generation_config.json makes no difference
-    sources, ends = template.templates.sources, template.ends_by_next_role
-    return replace(
-        identity,
-        chat_template=_hash([sources, *ends] if ends else sources),
-        jinja2=version("jinja2"),
-        today=datetime.date.today().isoformat() if template.templates.write_date else None,
-    )
-
-
-def _content(tokenizer: Tokenizer, tokens: TextTokens) -> list[Any]:
-    """What turns text into tokens."""
-    ends = [tokens.prefix, tokens.suffix]
-    if tokens.content is None:
-        assert tokenizer.pretrained is not None, "a tokenizer without transformers is one in Rust"
-        return [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab(), ends]
-    settings, vocabulary = tokens.content
-    return [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary, ends]
 
 
 def _hash(value: Any) -> str:

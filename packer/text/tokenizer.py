@@ -66,16 +66,6 @@ class Tokenizer:
         added = (token.content for token in self._added.values() if token.special)
         return tuple({*self.special_tokens.values(), *added})
 
-    @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a sequence; None if there is none."""
-        return self._id_of_special("eos_token")
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """The token for padding; None if there is none."""
-        return self._id_of_special("pad_token")
-
     def has_token(self, token: str) -> bool:
         """Whether a text is a token of the vocabulary."""
         if self.pretrained is None:
@@ -108,7 +98,8 @@ class Tokenizer:
         assert self.backend is not None, "a tokenizer without transformers is one in Rust"
         return self.backend
 
-    def _id_of_special(self, name: str) -> int | None:
+    def id_of(self, name: str) -> int | None:
+        """Return the token of a special token's name, such as "eos_token"; None if there is none."""
         if self.pretrained is not None:
             number = getattr(self.pretrained, f"{name}_id")
             return None if number is None else int(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -141,7 +142,7 @@ class TextTokens:
         try:
             found = self.fast.encode(texts) if self.fast is not None else None
         except Difference as difference:
-            differing = difference.text
+            (differing,) = difference.args
         ids, ends = found or by_library(self.backend, texts)
         places = _NO_PLACES if cuts is None else self._places(texts, ids, ends, cuts)
         return Tokens(ids, ends, places, found is not None, differing)
@@ -233,17 +234,6 @@ def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return list(prefix), list(suffix)
 
 
-class _BytesOfLetters(dict[int, int]):
-    """Bytes by the letters that stand for them."""
-
-    def __init__(self) -> None:
-        others = (byte for byte in range(256) if byte not in _PRINTED)
-        super().__init__({byte: byte for byte in _PRINTED} | {256 + at: byte for at, byte in enumerate(others)})
-
-    def __missing__(self, letter: int) -> int:
-        return _NO_BYTE
-
-
 def is_byte_level(settings: Mapping[str, Any]) -> bool:
     """Whether the tokens of most texts are the bytes of these, in order; `TokenBytes` checks it for every text."""
     words = settings["pre_tokenizer"] or {}
@@ -255,7 +245,9 @@ class TokenBytes:
     """The bytes of each token of a byte-level tokenizer."""
 
     def __init__(self, backend: RustTokenizer) -> None:
-        bytes_of_letters = _BytesOfLetters()
+        others = (byte for byte in range(256) if byte not in _PRINTED)
+        bytes_of_letters = defaultdict(lambda: _NO_BYTE, {byte: byte for byte in _PRINTED})
+        bytes_of_letters |= {256 + at: byte for at, byte in enumerate(others)}
         letters = {byte: chr(letter) for letter, byte in bytes_of_letters.items()}
         tokens = {number: token for token, number in backend.get_vocab().items()}
         for number, token in backend.get_added_tokens_decoder().items():
