@@ -246,28 +246,21 @@ def best_fit(
     return used, out_links
 
 
-def unroll(
-    links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[np.int32]
-) -> None:
-    """Write every chain out: the chain ending in link `chains[i]` fills out[offsets[i]:offsets[i + 1]]."""
-    # One link of every chain at a time. The last link holds the shortest extent, so chains are written from their ends.
-    ends = offsets[1:]
-    while len(chains):
-        is_left = chains != NONE
-        chains, ends = chains[is_left], ends[is_left]
-        repeats = links[chains, REPEAT]
-        ends = ends - repeats
-        out[joined_ranges(ends, repeats)] = np.repeat(links[chains, EXTENT], repeats)
-        chains = links[chains, PARENT]
-
-
 def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns:
     """Return every group except the untouched packs as a pattern, in the order in which groups were made."""
     used = groups[1:]
     offsets = np.zeros(len(used) + 1, np.int64)
     np.cumsum(used[:, SEGMENTS], out=offsets[1:])
     extents = np.empty(offsets[-1], np.int32)
-    unroll(links, used[:, CHAIN], offsets, extents)
+    # One link of every chain at a time. The last link holds the shortest extent, so chains are written from their ends.
+    chains, ends = used[:, CHAIN], offsets[1:]
+    while len(chains):
+        is_left = chains != NONE
+        chains, ends = chains[is_left], ends[is_left]
+        repeats = links[chains, REPEAT]
+        ends = ends - repeats
+        extents[joined_ranges(ends, repeats)] = np.repeat(links[chains, EXTENT], repeats)
+        chains = links[chains, PARENT]
     return Patterns(offsets=offsets, extents=extents, counts=used[:, COUNT].copy())
 
 
