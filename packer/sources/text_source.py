@@ -149,7 +149,12 @@ def _records_of(fields: Fields | None, reader: Reader, text_column: str | None, 
     if pairs:
         found = recognize_pairs(fields, file, text_column)
     else:
-        _refuse_tokens(fields, file, text_column)
+        columns = fields.names if isinstance(fields, pa.Schema) else fields
+        if text_column is None and COLUMNS.input_ids in columns:
+            raise OtherSourceError(
+                f"{file}: has the column '{COLUMNS.input_ids}', so it is already tokenized",
+                "pack it without --tokenizer, or name the column of text with --text-column",
+            )
         found = recognize(fields, file, text_column)
     if isinstance(fields, pa.Schema):
         for column in found.needed:
@@ -171,15 +176,6 @@ def _usable_records(reader: Reader, tell: Callable[[Fields], Records | None]) ->
     if first is not None:
         raise first
     return None
-
-
-def _refuse_tokens(fields: Fields, name: str, text_column: str | None) -> None:
-    columns = fields.names if isinstance(fields, pa.Schema) else fields
-    if text_column is None and COLUMNS.input_ids in columns:
-        raise OtherSourceError(
-            f"{name}: has the column '{COLUMNS.input_ids}', so it is already tokenized",
-            "pack it without --tokenizer, or name the column of text with --text-column",
-        )
 
 
 def _shown(records: Records) -> str:
