@@ -175,8 +175,7 @@ def _solutions(
     tokens = int(histogram @ np.arange(capacity + 1))
     deepest = min(limit, 2 * -(-capacity * int(histogram.sum()) // tokens) + 2)
     tolerance = _tolerance(histogram, 1e-9)
-    # of each entry of the table, whose size the 200 bounds: work is at most MOST_WORK
-    search_work = capacity * deepest * (int(usable.sum()) + 200)
+    search_work = capacity * capacity * (2 * deepest.bit_length() + 1)
 
     padded = np.flatnonzero(usable & (padding > 0)).astype(np.int32)
     columns = Columns(np.arange(len(padded) + 1), padded, padding[padded])

@@ -73,58 +73,82 @@ def best_strategies(
     strategy may occur more than once.
     """
     capacity = len(values) - 1
-    lengths = np.flatnonzero(values > NEVER)
-    table = _best_fills(lengths, values, limit - 1)
-    worth = values[lengths] + table[-1, capacity - lengths]
-    order = np.argsort(-worth, kind="stable")
-    offsets, segments = _written_out(table, lengths, values, lengths[order[worth[order] > least]])
+    levels = _levels(limit - 1)
+    tables = np.full((len(levels), capacity + 1), NEVER)
+    halves = np.zeros((len(levels), 2), np.int64)
+    for place, level in enumerate(levels):
+        if level == 0:
+            tables[place, 0] = 0.0
+        elif level == 1:
+            tables[place] = values
+            tables[place, 0] = 0.0
+        else:
+            halves[place] = levels.index(level - level // 2), levels.index(level // 2)
+            _combine(tables[halves[place, 0]], tables[halves[place, 1]], tables[place])
+    worth = values[1:] + tables[-1, capacity - 1 :: -1]
+    order = np.argsort(-worth, kind="stable") + 1
+    offsets, lengths = _written_out(tables, halves, np.array(levels), order[worth[order - 1] > least])
     owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return offsets, segments[np.lexsort((segments, owners))]
+    return offsets, lengths[np.lexsort((lengths, owners))]
+
+
+def _levels(level: int) -> list[int]:
+    """The numbers of segments met when `level` is halved again and again, ascending: 7 -> [1, 2, 3, 4, 7]."""
+    levels = {level}
+    last = {level}
+    while max(last) > 1:
+        last = {half for number in last if number > 1 for half in (number - number // 2, number // 2)}
+        levels |= last
+    return sorted(levels)
 
 
 @jit
-def _best_fills(lengths: NDArray[np.int64], values: NDArray[np.float64], limit: int) -> NDArray[np.float64]:
-    """The best value (limit + 1, max_len + 1) of exactly so many tokens by at most so many segments."""
-    best = np.full((limit + 1, len(values)), NEVER)
-    best[0, 0] = 0.0
-    for segments in range(1, limit + 1):
-        before, after = best[segments - 1], best[segments]
-        for tokens in range(len(values)):
-            after[tokens] = before[tokens]
-        for length in lengths:
-            value = values[length]
-            # two windows that begin at index 0, as in `column_generation`
-            shorter, filled = before[: len(before) - length], after[length:]
-            for tokens in range(len(shorter)):
-                total = shorter[tokens] + value
-                filled[tokens] = total if total > filled[tokens] else filled[tokens]
-    return best
+def _combine(first: NDArray[np.float64], second: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """The best value of every fill that is one of `first` and one of `second`."""
+    for fill in range(len(first)):
+        value = first[fill]
+        if value > NEVER:
+            for tokens in range(fill, len(out)):
+                total = value + second[tokens - fill]
+                out[tokens] = total if total > out[tokens] else out[tokens]
 
 
 @jit
 def _written_out(
-    best: NDArray[np.float64], lengths: NDArray[np.int64], values: NDArray[np.float64], firsts: NDArray[np.int64]
+    tables: NDArray[np.float64], halves: NDArray[np.int64], levels: NDArray[np.int64], firsts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return, for each length of `firsts`, that length and the best fill of what it leaves."""
+    """Return, for each length of `firsts`, that length and the best fill of what is left, by descending the halves."""
+    capacity = tables.shape[1] - 1
     offsets = np.zeros(len(firsts) + 1, np.int64)
-    segments = np.empty(len(firsts) * len(best), np.int32)
+    lengths = np.empty(len(firsts) * (levels[-1] + 1), np.int32)
+    # what is still to be taken apart: level and tokens
+    stack = np.empty((2 * len(levels) + 2, 2), np.int64)
     entries = 0
     for strategy in range(len(firsts)):
-        segments[entries] = firsts[strategy]
+        lengths[entries] = firsts[strategy]
         entries += 1
-        left = best.shape[1] - 1 - firsts[strategy]
-        row = len(best) - 1
-        while left > 0:
-            while best[row - 1, left] == best[row, left]:
-                row -= 1
-            place = 0
-            length = lengths[0]
-            while length > left or best[row - 1, left - length] + values[length] != best[row, left]:
-                place += 1
-                length = lengths[place]
-            segments[entries] = length
-            entries += 1
-            left -= length
-            row -= 1
+        stack[0, 0] = len(levels) - 1
+        stack[0, 1] = capacity - firsts[strategy]
+        depth = 1
+        while depth > 0:
+            depth -= 1
+            place = stack[depth, 0]
+            tokens = stack[depth, 1]
+            if tokens == 0:
+                continue
+            if levels[place] == 1:
+                lengths[entries] = tokens
+                entries += 1
+                continue
+            large = halves[place, 0]
+            small = halves[place, 1]
+            fill = 0
+            while tables[large, fill] + tables[small, tokens - fill] != tables[place, tokens]:
+                fill += 1
+            stack[depth, 0] = large
+            stack[depth, 1] = fill
+            stack[depth + 1, 0] = small
+            stack[depth + 1, 1] = tokens - fill
+            depth += 2
         offsets[strategy + 1] = entries
-    return offsets, segments[:entries]
+    return offsets, lengths[:entries]
