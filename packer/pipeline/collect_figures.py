@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.algorithms.jit import prepare_for
 from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.facts import MixturePart
@@ -98,6 +99,7 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     warn_of_linked_files(opened)
     survey = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
     warn_of_rejected(opened)
+    prepare_for(documents=survey.identity.documents)
     measured = Measured(lengths=survey.lengths(), mixture=survey.identity.mixture, survey=survey)
     warn_of_unused_sources(measured.mixture)
     if not options.is_planned_whole:
