@@ -361,6 +361,8 @@ class GenerationTokens:
 
     def fill(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with their tokens; see `IndexTokens.fill`."""
+        if rows and len(self.parts) == 1:
+            return self.parts[0].fill(rows)
         firsts = [part.first_document for part in self.parts]
         generations = [bisect_right(firsts, row["doc_ids"][0]) - 1 for row in rows]
         filled = list(rows)
