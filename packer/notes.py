@@ -101,7 +101,8 @@ class Notes:
     def read_all(self, names: Sequence[str]) -> Iterator[Note]:
         """Yield the notes of tasks that have run, in order."""
         for name, note in zip(names, self.load_all(names), strict=True):
-            assert note is not None, name
+            if note is None:  # another process has just completed the output, and removed its notes
+                raise FileNotFoundError(name)
             yield note
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
@@ -203,10 +204,7 @@ def make_note(notes: Notes, name: str, make: Callable[[], Note], engine: Engine,
         return note is not None
 
     run_once(engine, lambda: notes.save(name, make(), lasting=lasting), is_made)
-    note = note or notes.load(name)
-    if note is None:  # another process has just completed the output, and removed its notes
-        raise FileNotFoundError(name)
-    return note
+    return note or notes.read(name)
 
 
 def run_stage(

@@ -403,3 +403,21 @@ def test_two_processes_of_one_rank_do_no_harm(tmp_path, out):
     expected = packer.pack(source, tmp_path / "expected", **options)
     assert in_threads(*3 * [partial(packer.pack, source, out, **options)]) == [expected] * 3
     assert hashes(out) == hashes(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("algorithm", ["mixed", "bfd", "sequential"])
+def test_what_another_process_of_a_rank_completes_at_any_moment_is_returned(tmp_path, algorithm):
+    """It removes the notes that this process goes on to read."""
+    source, options = as_files(tmp_path), options_of({"rank": 0, "ranks": 1, "workers": 2, "algorithm": algorithm})
+    told = []
+    expected = packer.pack(source, tmp_path / "expected", progress=lambda *step: told.append(step), **options)
+    for moment in range(0, len(told), max(1, len(told) // 12)):
+        out, steps = tmp_path / f"out{moment}", []
+
+        def complete(*step, out=out, steps=steps, moment=moment):
+            steps.append(step)
+            if len(steps) == moment + 1:
+                assert packer.pack(source, out, **options) == expected
+
+        assert packer.pack(source, out, progress=complete, **options) == expected
+        assert hashes(out) == hashes(tmp_path / "expected")
