@@ -53,7 +53,7 @@ class Strike:
     """The number of the instant at which it does."""
 
     operation: str | None = None
-    """The operation at whose first instant it does, where threads may change the numbers."""
+    """How the operation begins at whose first instant it does, where threads may change the numbers."""
 
     seconds: float | None = None
     """How long after the start a signal comes from outside, where no instant is given."""
@@ -146,7 +146,7 @@ class Instants:
             return
         if strike.kind == "ENOSPC" and self._full and needs_room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if strike.operation == operation:
+        if strike.operation is not None and operation.startswith(strike.operation):
             strike = replace(strike, instant=number)
         if strike.instant is None or number not in range(strike.instant, strike.instant + 1 + strike.repeats):
             return
