@@ -416,6 +416,12 @@ def test_verify_against_another_source_fails_and_names_a_document(source, packed
     assert len(content["faults"]) == len(lines)
 
 
+def test_verify_with_a_source_that_is_not_there(packed):
+    result = run("verify", packed, "--source", "nowhere.arrow")
+    assert result.exit_code == 1
+    assert "nowhere.arrow: no such file or folder" in result.stderr
+
+
 def test_show_lists_the_segments_of_a_row(packed):
     dataset = packer.load(packed)
     row = next(number for number, found in enumerate(dataset) if found["doc_ids"][-1] < 0)

@@ -143,6 +143,13 @@ def test_what_is_no_length_is_named(tmp_path, name, lengths, message):
     assert not (tmp_path / "packed").exists()
 
 
+def test_an_archive_of_arrays_is_refused(tmp_path):
+    np.savez(tmp_path / "l.npz", LENGTHS)
+    done = CliRunner().invoke(cli, ["pack", "--lengths", f"{tmp_path / 'l.npz'}:arr_0", "--max-len", "64"])
+    assert done.exit_code == 1, done.output
+    assert "l.npz: unknown format" in done.stderr
+
+
 def npy(header: str, content=bytes(80), version=b"\x01\x00") -> bytes:
     text = header.encode("latin-1") + b"\n"
     size = len(text).to_bytes(2 if version == b"\x01\x00" else 4, "little")

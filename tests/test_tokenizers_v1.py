@@ -110,3 +110,12 @@ def test_version_1_packs_the_same_rows(kind, is_chat, version_1, tmp_path):
         assert texts[0].pop("tokenizer") != texts[1].pop("tokenizer")
     assert manifests[0].pop("checksum") != manifests[1].pop("checksum")  # the version is part of the manifest
     assert manifests[0] == manifests[1]
+
+
+@pytest.mark.nightly
+def test_demo_says_that_version_1_trains_no_tokenizer(version_1, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(version_1)}
+    command = [sys.executable, "-m", "packer", "demo"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "packer: demo trains a tokenizer, which tokenizers 1 cannot: install 'tokenizers<1'\n"

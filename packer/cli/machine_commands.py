@@ -194,7 +194,10 @@ def write_corpus(folder: Path) -> Path:
     from packer.text import END_OF_TEXT, train_byte_level
 
     names, texts = zip(*standard_library_texts(), strict=True)
-    tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINING_FILES)], _VOCAB_SIZE)
+    try:
+        tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINING_FILES)], _VOCAB_SIZE)
+    except ImportError as error:
+        raise PackerError("demo trains a tokenizer, which tokenizers 1 cannot: install 'tokenizers<1'") from error
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids = [[*encoded.ids, end] for encoded in tokenizer.encode_batch(list(texts))]
     folder.mkdir(parents=True, exist_ok=True)
