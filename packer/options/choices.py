@@ -28,7 +28,7 @@ GroupMode = Literal["together", "apart"]
 MixUnit = Literal["tokens", "epochs"]
 """What the weights of a mixture count."""
 
-TrainOn = Literal["all", "completion", "assistant"]
+TrainOn = Literal["all", "completion", "assistant", "each-answer"]
 """Which part of a document is trained."""
 
 TokenColumn = Literal["position_ids"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -69,6 +69,16 @@ class Chat:
     """Further arguments of the template (`chat_template_kwargs`)."""
     masked: frozenset[int] = frozenset()
     """Numbers of messages that are context only."""
+
+    def each_answer(self) -> list[Chat]:
+        """Return a chat for each trained answer, which ends with it: the messages before are its prompt.
+
+        Without trained answers, this is one chat without messages.
+        """
+        messages = enumerate(self.messages)
+        turns = [at for at, message in messages if message["role"] == "assistant" and at not in self.masked]
+        ending = [replace(self, messages=self.messages[: turn + 1], first=turn) for turn in turns if turn >= self.first]
+        return [replace(chat, masked=frozenset()) for chat in ending] or [replace(self, messages=[], first=0)]
 
     def name_of(self, turn: int) -> str:
         """The name of a message in errors: "message 1 (assistant)"."""
@@ -171,7 +181,7 @@ def _check(message: Message, where: str, row: int, trained: bool | None, train_o
             f"{where} has {said}, and --train-on all trains every message: leave --train-on out, or remove that",
             "invalid_chat",
         )
-    untrained = in_prompt or (train_on == "assistant" and message["role"] != "assistant")
+    untrained = in_prompt or (train_on in ("assistant", "each-answer") and message["role"] != "assistant")
     if trained and untrained and train_on != "all":
         which = "a message of the prompt" if in_prompt else f"a message of the role {message['role']}"
         raise TextError(

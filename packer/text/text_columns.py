@@ -16,8 +16,8 @@ Kind = Literal["text", "prompt+completion", "chat", "pair"]
 
 TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
     "text": ("all",),
-    "prompt+completion": ("completion", "assistant", "all"),
-    "chat": ("assistant", "all"),
+    "prompt+completion": ("completion", "assistant", "each-answer", "all"),
+    "chat": ("assistant", "each-answer", "all"),
     "pair": ("completion", "assistant", "all"),
 }
 """Values of `train_on` for each kind of document; the first is the default."""

@@ -108,7 +108,7 @@ class Encoder:
     def __init__(self, options: TextOptions, records: Records, *, turns: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
-            fitting = tuple(choice for choice in fitting if choice != "assistant")
+            fitting = tuple(choice for choice in fitting if choice not in ("assistant", "each-answer"))
         self.train_on: TrainOn = options.train_on or fitting[0]
         if self.train_on not in fitting and options.mixed:
             self.train_on = fitting[0]
@@ -251,9 +251,11 @@ class Encoder:
         if self.records.kind == "pair":
             chats = chats_of_pair(record, self.records, row, train_on=self.train_on, has_labels=self.has_labels)
         else:
-            chats = [chat_of(record, self.records.columns, self.train_on, row)]
+            chat = chat_of(record, self.records.columns, self.train_on, row)
+            chats = chat.each_answer() if self.train_on == "each-answer" else [chat]
+        train_on: TrainOn = "completion" if self.train_on == "each-answer" else self.train_on
         for chat in chats:
-            located = self._template.locate(chat, self.train_on, turns=self.has_turns)
+            located = self._template.locate(chat, train_on, turns=self.has_turns)
             text_of(located.text, "the rendered conversation", row)
             yield located
 

@@ -1,0 +1,275 @@
+"""Documents that share their beginnings, joined to trees in which each shared run of tokens is stored once.
+
+A tree is laid out as *nodes*, one after the other, each before the nodes that continue it (depth first). A node is a run
+of tokens with a parent: the node that the run continues. A token sees the tokens before it in its node, and those of
+all nodes on the way to the root.
+
+The next token after a shared run differs between its continuations, so the last token of the run is not stored with
+it, but at the beginning of each continuation. The loss of every token is therefore that of the token stored before it,
+as in any row. A token that several documents train is not shared, so that each of them counts.
+
+Example: [1, 2, 3, 4] and [1, 2, 3, 7, 8] are the nodes [1, 2] without a parent, [3, 4] and [3, 7, 8], both of which
+continue the first one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit_if_large
+from packer.column_names import NO_LOSS
+
+
+class Trees(NamedTuple):
+    """Trees of the documents of some records, in the order of the records."""
+
+    input_ids: NDArray[np.int32]
+    """Shape (tokens,): tokens of all trees."""
+
+    labels: NDArray[np.int32]
+    """Shape (tokens,): labels, not shifted; -100 at the first token of each node that does not follow its parent."""
+
+    ends: NDArray[np.int64]
+    """Shape (trees,): number of tokens up to the end of each tree."""
+
+    nodes: NDArray[np.int32]
+    """Shape (nodes, 3): number of tokens; index of the parent in its tree, or -1; and the document, counted within its
+    record, that trains tokens of the node (or is the first that begins with it, if none does)."""
+
+    node_ends: NDArray[np.int64]
+    """Shape (trees,): number of nodes up to the end of each tree."""
+
+    documents: NDArray[np.int64]
+    """Shape (trees,): first document of each tree."""
+
+    repeated: int
+    """Number of tokens with which documents repeat the beginning of an earlier document of their tree."""
+
+
+def build_trees(
+    input_ids: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    bounds: NDArray[np.int64],
+    first_documents: NDArray[np.int64],
+    max_len: int,
+) -> Trees:
+    """Join the documents of each record to a tree, or to several where one would have more than `max_len` tokens.
+
+    Args:
+        input_ids: tokens of all documents, shape (tokens,).
+        labels: their labels, not shifted, -100 at tokens that are not trained.
+        bounds: document d has the tokens bounds[d] to bounds[d + 1] - 1.
+        first_documents: shape (records + 1,): record r has the documents first_documents[r] to
+            first_documents[r + 1] - 1, at least one.
+        max_len: most tokens of a tree of several documents.
+    """
+    tokens, documents = len(input_ids), len(bounds) - 1
+    out_ids, out_labels = np.empty(tokens, np.int32), np.empty(tokens, np.int32)
+    nodes, owners = np.empty((tokens, 3), np.int32), np.empty(tokens, np.int64)
+    per_tree = np.empty((documents, 3), np.int64)
+    counts = np.zeros(4, np.int64)
+    runs = np.empty((2 * max(_most(first_documents), 1), 8), np.int64)
+    _build(input_ids, labels, bounds, first_documents, max_len, runs, owners, out_ids, out_labels, nodes, per_tree, counts)
+    used, trees, used_nodes, repeated = counts.tolist()
+    return Trees(
+        input_ids=out_ids[:used],
+        labels=out_labels[:used],
+        ends=per_tree[:trees, 0],
+        nodes=nodes[:used_nodes],
+        node_ends=per_tree[:trees, 1],
+        documents=per_tree[:trees, 2],
+        repeated=repeated,
+    )
+
+
+def _most(bounds: NDArray[np.int64]) -> int:
+    return int(np.diff(bounds).max(initial=0))
+
+
+# Columns of `runs`, the nodes of a prefix tree: tokens BEGIN to END - 1 of a document, the first, last and next node of
+# its family (-1 for none), the parent, and the index of the last node that it was written as.
+_DOCUMENT, _BEGIN, _END, _CHILD, _LAST, _NEXT, _PARENT, _WRITTEN = range(8)
+
+
+@jit_if_large
+def _build(
+    ids: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    bounds: NDArray[np.int64],
+    first_documents: NDArray[np.int64],
+    max_len: int,
+    runs: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    out_ids: NDArray[np.int32],
+    out_labels: NDArray[np.int32],
+    nodes: NDArray[np.int32],
+    per_tree: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Build the trees of all records; `counts` gets the numbers of tokens, trees, nodes and repeated tokens."""
+    for record in range(len(first_documents) - 1):
+        first, last = first_documents[record], first_documents[record + 1]
+        used, size, roots, begun = np.int64(0), np.int64(0), np.int64(-1), first
+        for document in range(first, last):
+            length = bounds[document + 1] - bounds[document]
+            run, matched = _matched(ids, labels, bounds, owners, runs, roots, document)
+            is_branch = matched > 0 and matched < length and (matched < runs[run, _END] or runs[run, _CHILD] >= 0)
+            grown = size + length - matched + is_branch
+            if document > begun and grown > max_len:
+                _write(ids, labels, bounds, first, runs, owners, roots, out_ids, out_labels, nodes, counts)
+                _end_tree(per_tree, counts, begun)
+                used, roots, begun, matched, run, grown = np.int64(0), np.int64(-1), document, np.int64(0), -1, length
+            counts[3] += matched
+            used, roots = _insert(labels, bounds, owners, runs, used, roots, run, document, matched)
+            size = grown
+        _write(ids, labels, bounds, first, runs, owners, roots, out_ids, out_labels, nodes, counts)
+        _end_tree(per_tree, counts, begun)
+
+
+@jit_if_large
+def _end_tree(per_tree: NDArray[np.int64], counts: NDArray[np.int64], document: int) -> None:
+    tree = counts[1]
+    per_tree[tree, 0], per_tree[tree, 1], per_tree[tree, 2] = counts[0], counts[2], document
+    counts[1] += 1
+
+
+@jit_if_large
+def _matched(
+    ids: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    bounds: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    runs: NDArray[np.int64],
+    roots: int,
+    document: int,
+) -> tuple[int, int]:
+    """Return the last run that a document shares with earlier ones (-1 for none), and how many tokens it shares."""
+    start = bounds[document]
+    length = bounds[document + 1] - start
+    place, found, child = np.int64(0), np.int64(-1), np.int64(roots)
+    while child >= 0 and place < length:
+        other = bounds[runs[child, _DOCUMENT]]
+        end = min(length, runs[child, _END])
+        at = place
+        while at < end and ids[other + at] == ids[start + at]:
+            if owners[other + at] >= 0 and labels[start + at] != NO_LOSS:
+                break
+            at += 1
+        if at == place:
+            child = runs[child, _NEXT]
+            continue
+        place, found = at, child
+        if at < runs[child, _END]:
+            break
+        child = runs[child, _CHILD]
+    return found, place
+
+
+@jit_if_large
+def _insert(
+    labels: NDArray[np.int32],
+    bounds: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    runs: NDArray[np.int64],
+    used: int,
+    roots: int,
+    run: int,
+    document: int,
+    matched: int,
+) -> tuple[int, int]:
+    """Add a document that shares `matched` tokens, up to one of `run`; return the number of runs and the first root."""
+    start = bounds[document]
+    length = bounds[document + 1] - start
+    if matched < length and run >= 0 and matched < runs[run, _END]:  # cut the run: its end becomes a run of its own
+        runs[used] = runs[run]
+        runs[used, _BEGIN], runs[used, _NEXT], runs[used, _PARENT] = matched, -1, run
+        child = runs[used, _CHILD]
+        while child >= 0:
+            runs[child, _PARENT] = used
+            child = runs[child, _NEXT]
+        runs[run, _END], runs[run, _CHILD], runs[run, _LAST] = matched, used, used
+        used += 1
+    above = run
+    while above >= 0:
+        other = bounds[runs[above, _DOCUMENT]]
+        for at in range(runs[above, _BEGIN], min(runs[above, _END], matched)):
+            if labels[start + at] != NO_LOSS:
+                owners[other + at] = document
+        above = runs[above, _PARENT]
+    if matched == length and (length > 0 or roots >= 0):
+        return used, roots
+    for at in range(matched, length):
+        owners[start + at] = document if labels[start + at] != NO_LOSS else -1
+    runs[used, _DOCUMENT], runs[used, _BEGIN], runs[used, _END] = document, matched, length
+    runs[used, _CHILD], runs[used, _LAST], runs[used, _NEXT], runs[used, _PARENT] = -1, -1, -1, run
+    if run >= 0:
+        if runs[run, _CHILD] < 0:
+            runs[run, _CHILD] = used
+        else:
+            runs[runs[run, _LAST], _NEXT] = used
+        runs[run, _LAST] = used
+        return used + 1, roots
+    if roots < 0:
+        return used + 1, used
+    sibling = roots
+    while runs[sibling, _NEXT] >= 0:
+        sibling = runs[sibling, _NEXT]
+    runs[sibling, _NEXT] = used
+    return used + 1, roots
+
+
+@jit_if_large
+def _write(
+    ids: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    bounds: NDArray[np.int64],
+    first: int,
+    runs: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    roots: int,
+    out_ids: NDArray[np.int32],
+    out_labels: NDArray[np.int32],
+    nodes: NDArray[np.int32],
+    counts: NDArray[np.int64],
+) -> None:
+    """Write the runs of a tree, parents before children, as nodes each of which one document trains."""
+    run, first_node = np.int64(roots), counts[2]
+    while run >= 0:
+        document, parent = runs[run, _DOCUMENT], runs[run, _PARENT]
+        begin, end, node = runs[run, _BEGIN], runs[run, _END], np.int64(-1)
+        is_copied = False  # whether it begins with a token of its parent that an earlier node has, too
+        if parent >= 0:
+            node = runs[parent, _WRITTEN]
+            if runs[parent, _CHILD] != runs[parent, _LAST]:
+                begin -= 1
+                is_copied = runs[parent, _CHILD] != run
+        if runs[run, _CHILD] != runs[run, _LAST]:
+            end -= 1
+        trains, opened = np.int64(-1), False
+        for at in range(begin, end):
+            holder = runs[parent, _DOCUMENT] if at < runs[run, _BEGIN] else document
+            owner = owners[bounds[holder] + at]
+            if at == begin and (is_copied or node < 0):
+                owner = -1
+            if not opened or (owner >= 0 and trains >= 0 and owner != trains):
+                nodes[counts[2], 0], nodes[counts[2], 1], nodes[counts[2], 2] = 0, node, document - first
+                node, trains, opened = counts[2] - first_node, np.int64(-1), True
+                counts[2] += 1
+            if owner >= 0:
+                trains = owner
+                nodes[counts[2] - 1, 2] = owner - first
+            nodes[counts[2] - 1, 0] += 1
+            out_ids[counts[0]] = ids[bounds[holder] + at]
+            out_labels[counts[0]] = labels[bounds[owner] + at] if owner >= 0 else NO_LOSS
+            counts[0] += 1
+        runs[run, _WRITTEN] = node
+        if runs[run, _CHILD] >= 0:
+            run = runs[run, _CHILD]
+            continue
+        while run >= 0 and runs[run, _NEXT] < 0:
+            run = runs[run, _PARENT]
+        if run >= 0:
+            run = runs[run, _NEXT]
