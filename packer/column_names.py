@@ -21,5 +21,11 @@ ROLE = "role"
 ROLES = ("chosen", "rejected")
 """Answers of a preference pair: of documents 2i and 2i + 1."""
 
+RECORD_IDS, ANSWER = "record_ids", "answer"
+"""Columns with the number of a document's record in the source, and with the number of the document in its record."""
+
+TREE = "tree"
+"""Column with the nodes of each segment that is a tree, see `packer.gather.trees`: three numbers for each node."""
+
 NO_LOSS = -100
 """The label of a token without loss, as every trainer reads it (the `ignore_index` of cross-entropy)."""

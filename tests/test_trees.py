@@ -1,7 +1,6 @@
-"""Documents of a record as a tree: every document is a path of it, and trained once; no shared token is stored twice."""
+"""Documents of a record as a tree: each is a path of it and trained once, and no shared token is stored twice."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +10,7 @@ NO_LOSS = -100
 
 
 def built(records, max_len=1 << 20):
-    """Trees of records, each a list of (tokens, trained): [(record, first document, [(tokens, labels, parent, document)])]."""
+    """Trees of records of (tokens, trained): [(record, first document, [(tokens, labels, parent, document)])]."""
     documents = [document for record in records for document in record]
     ids = np.array([token for tokens, _ in documents for token in tokens], np.int32)
     trained = np.array([flag for _, flags in documents for flag in flags], np.bool_)
@@ -41,7 +40,7 @@ def paths_of(nodes):
 
 
 def least_tokens(documents):
-    """Tokens of the smallest tree: those of a prefix tree, and one more for each further branch after a shared token."""
+    """Tokens of the smallest tree: those of a prefix tree, and one more for each further branch after a token."""
     beginnings = {tuple(tokens[:count]) for tokens, _ in documents for count in range(1, len(tokens) + 1)}
     branches = [prefix[:-1] for prefix in beginnings if len(prefix) > 1]
     return len(beginnings) + len(branches) - len(set(branches))
@@ -85,7 +84,7 @@ def test_every_document_is_a_path_and_trained_once(made, max_len):
 def check_training(nodes, paths, documents, first):
     """Each trained token of each document, and nothing else, is the target of the token stored before it."""
     found, before = [], None
-    for (tokens, labels, parent, document), path in zip(nodes, paths, strict=True):
+    for (tokens, labels, _, document), path in zip(nodes, paths, strict=True):
         for at, (token, label) in enumerate(zip(tokens, labels, strict=True)):
             context = path[: len(path) - len(tokens) + at]
             if label != NO_LOSS:
@@ -106,7 +105,8 @@ def check_order(nodes):
     """A parent comes before its nodes, and what continues a node follows it without a gap."""
     above = []
     for number, (tokens, _, parent, _) in enumerate(nodes):
-        assert tokens and -1 <= parent < number
+        assert tokens
+        assert -1 <= parent < number
         while above and above[-1] != parent:
             above.pop()
         assert parent == -1 or above

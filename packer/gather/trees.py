@@ -1,8 +1,8 @@
 """Documents that share their beginnings, joined to trees in which each shared run of tokens is stored once.
 
-A tree is laid out as *nodes*, one after the other, each before the nodes that continue it (depth first). A node is a run
-of tokens with a parent: the node that the run continues. A token sees the tokens before it in its node, and those of
-all nodes on the way to the root.
+A tree is laid out as *nodes*, one after the other, each before the nodes that continue it (depth first). A node is a
+run of tokens with a parent: the node that the run continues. A token sees the tokens before it in its node, and those
+of all nodes on the way to the root.
 
 The next token after a shared run differs between its continuations, so the last token of the run is not stored with
 it, but at the beginning of each continuation. The loss of every token is therefore that of the token stored before it,
@@ -14,7 +14,7 @@ continue the first one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,18 +69,20 @@ def build_trees(
     tokens, documents = len(input_ids), len(bounds) - 1
     out_ids, out_labels = np.empty(tokens, np.int32), np.empty(tokens, np.int32)
     nodes, owners = np.empty((tokens, 3), np.int32), np.empty(tokens, np.int64)
-    per_tree = np.empty((documents, 3), np.int64)
+    per_tree = np.empty((3, documents), np.int64)
     counts = np.zeros(4, np.int64)
     runs = np.empty((2 * max(_most(first_documents), 1), 8), np.int64)
-    _build(input_ids, labels, bounds, first_documents, max_len, runs, owners, out_ids, out_labels, nodes, per_tree, counts)
+    _build(
+        input_ids, labels, bounds, first_documents, max_len, runs, owners, out_ids, out_labels, nodes, per_tree, counts
+    )
     used, trees, used_nodes, repeated = counts.tolist()
     return Trees(
         input_ids=out_ids[:used],
         labels=out_labels[:used],
-        ends=per_tree[:trees, 0],
+        ends=per_tree[0, :trees],
         nodes=nodes[:used_nodes],
-        node_ends=per_tree[:trees, 1],
-        documents=per_tree[:trees, 2],
+        node_ends=per_tree[1, :trees],
+        documents=per_tree[2, :trees],
         repeated=repeated,
     )
 
@@ -132,7 +134,7 @@ def _build(
 @jit_if_large
 def _end_tree(per_tree: NDArray[np.int64], counts: NDArray[np.int64], document: int) -> None:
     tree = counts[1]
-    per_tree[tree, 0], per_tree[tree, 1], per_tree[tree, 2] = counts[0], counts[2], document
+    per_tree[0, tree], per_tree[1, tree], per_tree[2, tree] = counts[0], counts[2], document
     counts[1] += 1
 
 

@@ -40,10 +40,18 @@ class DocumentError(Exception):
         place: location of the document, such as "rows.jsonl line 18".
         reason: why the record cannot be used; None if the fault is not in this record alone.
         listed: the message in the list of rejected records, if the one for the user quotes the record.
+        of_record: whether `row` is that of a record that makes any number of documents.
     """
 
     def __init__(
-        self, row: int, message: str, place: str | None = None, *, reason: Reason | None = None, listed: str = ""
+        self,
+        row: int,
+        message: str,
+        place: str | None = None,
+        *,
+        reason: Reason | None = None,
+        listed: str = "",
+        of_record: bool = False,
     ) -> None:
         super().__init__(message)
         self.row = row
@@ -51,14 +59,17 @@ class DocumentError(Exception):
         self.place = place
         self.reason = reason
         self.listed = listed or message
+        self.of_record = of_record
 
     def at(self, row: int) -> DocumentError:
         """Return the same error for the document with another index."""
-        return DocumentError(row, self.message, self.place, reason=self.reason, listed=self.listed)
+        return DocumentError(
+            row, self.message, self.place, reason=self.reason, listed=self.listed, of_record=self.of_record
+        )
 
     def in_source(self, document: int | None) -> SourceError:
         """Return the error for users, with the index of the document in the source if it is known, and its `place`."""
-        where = self.place if document is None else f"document {document} ({self.place})"
+        where = self.place if document is None or self.of_record else f"document {document} ({self.place})"
         remedy = "" if self.reason is None else f"; {REMEDY}"
         return SourceError(f"{where}: {self.message}{remedy}")
 
@@ -226,7 +237,15 @@ class Batch(NamedTuple):
     counts: Mapping[str, int] = {}  # of text: see `Encoded.counts`
     rejected: tuple[Rejection, ...] = ()  # ascending; always empty unless unusable records are left out
     differing: int | None = None  # of text: see `Encoded.differing_row`
+    records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a record of its own
     lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
+
+    @property
+    def record_count(self) -> int:
+        """Number of records, each of which makes at least one document."""
+        if self.records is None:
+            return sum(map(len, self.input_ids))
+        return int(self.records[-1]) + 1 if len(self.records) else 0
 
     def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
         """Return the extra columns that hold one value per token."""

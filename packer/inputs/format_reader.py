@@ -236,8 +236,8 @@ class DecodedInput(Input):
     steps: tuple[Step, ...] = ()
     """What each batch passes through, in order."""
 
-    documents_per_record: int = 1
-    """Number of documents that a record makes: 2 for preference pairs, otherwise 1."""
+    documents_per_record: int | None = 1
+    """Number of documents that a record makes: 2 for preference pairs, None if records differ, otherwise 1."""
 
     @property
     def file(self) -> SourceFile:
@@ -252,7 +252,8 @@ class DecodedInput(Input):
     @property
     def rows(self) -> int | None:
         """Number of documents; None if it is known only after reading."""
-        return None if self.reader.rows is None else self.documents_per_record * self.reader.rows
+        each, rows = self.documents_per_record, self.reader.rows
+        return None if rows is None or each is None else each * rows
 
     @property
     def decoded(self) -> DecodedSize | None:
@@ -270,9 +271,9 @@ class DecodedInput(Input):
 
     @property
     def places(self) -> Places:
-        """Locations of the documents, for messages."""
-        places = self.reader.places
-        return places if self.documents_per_record == 1 else RecordPlaces(places, self.documents_per_record)
+        """Locations of the documents, for messages, or of the records if these differ in their documents."""
+        places, each = self.reader.places, self.documents_per_record
+        return places if each in (1, None) else RecordPlaces(places, each)
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut into the pieces of the reader."""
@@ -302,18 +303,25 @@ class DecodedInput(Input):
 
     def _numbered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield batches; errors, which have the index of a document in its batch, get that in the input."""
-        row = 0
+        row = records = 0
         try:
             for batch in batches:
                 if batch.differing is not None:
                     log.warning(
                         "gigatoken gives other tokens than tokenizers for %s: tokenizers makes all tokens",
-                        self.place(row + batch.differing),
+                        self.reader.places.place(records + batch.differing),
                     )
                 yield batch
                 row += sum(map(len, batch.input_ids))
+                records += batch.record_count
         except DocumentError as fault:
+            if fault.of_record:
+                fault.place = self.reader.places.place(records + fault.row)
             raise fault.at(row + fault.row) from None
+
+    def place(self, row: int) -> str:
+        """Return the location of a document; if records differ in their documents, only the file."""
+        return self.file.name if self.documents_per_record is None else self.places.place(row)
 
 
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:

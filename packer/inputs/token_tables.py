@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
+from packer.arrow import as_arrow, as_numpy
 from packer.engine import DecodePool
 from packer.gather import TokenColumn
 from packer.inputs.column_types import as_plain, plain_type
@@ -171,6 +171,49 @@ class ValueColumn:
         return TokenColumn.from_arrow(self.chunks, tuple(store.owner for store in self.stores))
 
 
+@dataclass(frozen=True, slots=True)
+class RecordColumn(ValueColumn):
+    """The record of each list, numbered from 0, by a column that numbers the lists of each record from 0."""
+
+    before: NDArray[np.int64]
+    """Shape (batches,): number of records of the source that begin before each record batch of the stores."""
+
+    counts: tuple[int, ...]
+    """Number of records of each source."""
+
+    @classmethod
+    def of(cls, name: str, *sources: Sequence[BatchStore]) -> RecordColumn:
+        """Read the column once, to count the records; numbers begin at 0 in the stores of each source."""
+        before, counts = [np.zeros(0, np.int64)], []
+        for stores in sources:
+            numbers = ValueColumn(name, pa.int32(), tuple(stores)).chunks
+            ends = np.cumsum([np.count_nonzero(as_numpy(chunk) == 0) for chunk in numbers], dtype=np.int64)
+            before.append(np.concatenate([[0], ends])[: len(ends)])
+            counts.append(int(ends[-1]) if len(ends) else 0)
+        return cls(name, pa.int64(), tuple(chain(*sources)), np.concatenate(before), tuple(counts))
+
+    @property
+    def chunks(self) -> Iterator[pa.Array]:
+        """All records, as arrays of int64 that are made one at a time."""
+        numbers = ValueColumn(self.name, self.type, self.stores).chunks
+        for chunk, before in zip(numbers, self.before.tolist(), strict=True):
+            yield as_arrow(before + np.cumsum(as_numpy(chunk) == 0) - 1)
+
+    def at(self, lists: NDArray[np.int64]) -> pa.Array:
+        """Return the records of lists, given their numbers in ascending order."""
+        batches = [(store, number) for store in self.stores for number in range(len(store.ends))]
+        sizes = [np.diff(store.ends, prepend=0) for store in self.stores]
+        ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *sizes]))
+        found, firsts = np.unique(np.searchsorted(ends, lists, side="right"), return_index=True)
+        parts = [np.zeros(0, np.int64)]
+        for batch, some in zip(found.tolist(), np.split(lists, firsts[1:]), strict=True):
+            store, number = batches[batch]
+            ((chunk,),) = store.read([number], [self.name])
+            records = self.before[batch] + np.cumsum(as_numpy(chunk) == 0) - 1
+            parts.append(records[some - ends[batch] + len(chunk)])
+        return as_arrow(np.concatenate(parts))
+
+
 def _taken(store: BatchStore, name: str, lists: NDArray[np.int64]) -> list[pa.Array]:
     """Return the values of lists of a store, ascending, as one array per record batch."""
     numbers = np.searchsorted(store.ends, lists, side="right")
@@ -257,6 +300,9 @@ class MappedLists(Input):
     origin: Places | None = None
     """Locations in the original file; None unless this is a decoded copy."""
 
+    numbers: str | None = None
+    """Column that numbers the documents of each record from 0, if `origin` has the locations of records."""
+
     @property
     def rows(self) -> int:
         """Number of documents."""
@@ -312,6 +358,12 @@ class MappedLists(Input):
         input_ids, *others = parts
         labels = others.pop(0) if self.labels is not None else None
         return Batch(input_ids, labels, done, dict(zip(self.extra, others, strict=True)))
+
+    def place(self, row: int) -> str:
+        """Return the location of a document, such as "rows.jsonl line 18"."""
+        if self.numbers is not None:
+            row = RecordColumn.of(self.numbers, self.stores).at(np.array([row]))[0].as_py()
+        return self.places.place(row)
 
     def reading(self) -> AbstractContextManager[None]:
         """Convert errors of reading the file, or the decoded copy of it."""

@@ -389,6 +389,16 @@ class PackFields(JsonRecord):
         ),
     ] = False
 
+    share_prefixes: Annotated[
+        bool,
+        Option(
+            "Store each beginning that several documents of a record share once: of the answers of a chat with "
+            "--train-on each-answer, of both answers with --pairs, or of lists of token lists.",
+            MIXTURES,
+            commands=PREDICTED,
+        ),
+    ] = False
+
     add_column: Annotated[
         tuple[TokenColumn, ...],
         Option(

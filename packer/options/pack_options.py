@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
-from packer.column_names import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.column_names import ANSWER, RECORD_IDS, ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
 from packer.errors import OptionError, PackerError
 from packer.facts.json_record import read_fields
 from packer.options.declarations import INT32, PackFields
@@ -28,9 +28,31 @@ class PackOptions(PackFields):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """All kept columns of one value per segment; with pairs also `role`, which is not in the source."""
+        """All kept columns of one value per segment, and those that are not in the source, such as `role` of pairs."""
         kept = tuple(dict.fromkeys((*self.keep, *self.limits)))
-        return (*kept, ROLE) if self.pairs else kept
+        return (*kept, *self.made_columns)
+
+    @property
+    def made_columns(self) -> tuple[str, ...]:
+        """The columns with a value per segment that are made when the source is read."""
+        each = self.train_on == "each-answer"
+        made = {
+            ROLE: self.in_pairs,
+            RECORD_IDS: self.numbers_records,
+            ANSWER: each and not self.share_prefixes,
+            TREE: self.share_prefixes,
+        }
+        return tuple(name for name, is_made in made.items() if is_made)
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether two documents of a preference pair, chosen and rejected, are placed together."""
+        return self.pairs and not self.share_prefixes
+
+    @property
+    def numbers_records(self) -> bool:
+        """Whether a record makes any number of documents, so that segments name the record that they come from."""
+        return self.train_on == "each-answer" or (self.share_prefixes and not self.pairs)
 
     @property
     def limits(self) -> dict[str, int]:
@@ -54,7 +76,7 @@ class PackOptions(PackFields):
     @property
     def max_items(self) -> int | None:
         """Maximum number of items in a row; an item is a document, or a pair of two."""
-        return self.max_segments // 2 if self.pairs and self.max_segments is not None else self.max_segments
+        return self.max_segments // 2 if self.in_pairs and self.max_segments is not None else self.max_segments
 
     @property
     def piece_overlap(self) -> int:
@@ -75,7 +97,7 @@ class PackOptions(PackFields):
     @property
     def documents_each(self) -> int:
         """Number of documents in an item, which is 2 for preference pairs and 1 otherwise."""
-        return 2 if self.pairs else 1
+        return 2 if self.in_pairs else 1
 
     @property
     def is_planned_whole(self) -> bool:
@@ -141,7 +163,7 @@ def conflicts(options: PackOptions) -> Iterator[str]:
                 is_free = option.type is str and not option.is_choice
                 yield f"{option.shown} is {repr(text[:40]) if is_free else text}{reason}"
     names = [*options.keep, *options.keep_tokens]
-    taken = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column, *[ROLE] * options.pairs)
+    taken = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column, *options.made_columns)
     for name in names:
         of = "--keep" if name in options.keep else "--keep-tokens"
         if name in taken:
@@ -194,7 +216,8 @@ def _rules_of_documents(options: PackOptions) -> tuple[_Rule, ...]:
 
 def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
     """Rules for algorithms, mixtures, groups, limits and pairs."""
-    algorithm, pairs, least = get_algorithm(options.algorithm), options.pairs, 2 * options.align
+    algorithm, pairs, least = get_algorithm(options.algorithm), options.in_pairs, 2 * options.align
+    shares = options.share_prefixes
     solves = isinstance(algorithm, Algorithm) and algorithm.limited
     of_tokens = {*options.keep_tokens, options.input_column, options.labels_column}
     other = f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
@@ -225,9 +248,9 @@ def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
             ["pairs"],
             f"; pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm",
         ),
-        (pairs, ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"),
+        (options.pairs, ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"),
         (
-            pairs,
+            options.pairs,
             ["input_column", "labels_column"],
             "; pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out",
         ),
@@ -235,6 +258,26 @@ def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
             pairs and options.untrained == "drop",
             ["untrained"],
             ", which may leave out one side of a pair: choose keep or error",
+        ),
+        (
+            shares,
+            ["split_at", "overlap", "keep_tokens", "labels", "add_column", "index_only"],
+            ", which does not go with --share-prefixes: leave one out",
+        ),
+        (
+            not options.keeps_whole,
+            ["share_prefixes"],
+            f", and {algorithm.name} cuts documents: choose another --algorithm",
+        ),
+        (
+            shares and options.train_on == "all",
+            ["share_prefixes"],
+            ": with --train-on all, every document trains its beginning, so none is shared: leave one out",
+        ),
+        (
+            shares and options.pairs and options.long == "truncate",
+            ["share_prefixes"],
+            ", and the tree of a pair cannot be truncated: choose --long drop",
         ),
         (pairs and options.max_segments == 1, ["max_segments"], ": a pair is two segments, so allow at least 2"),
         (pairs and options.max_len < least, ["max_len"], f": a pair takes at least {least}, twice the alignment"),

@@ -256,7 +256,7 @@ def cut_lengths_of(
     SourceError with the number of the first one.
     """
     _refuse_long(options, lengths, ranges)
-    cut = cut_pairs if options.pairs else partial(cut_documents, overlap=options.overlap)
+    cut = cut_pairs if options.in_pairs else partial(cut_documents, overlap=options.overlap)
     segments = cut(lengths, options.max_len, options.long, truncate_side=options.truncate_side, align=options.align)
     untrained = {"untrained": (0, 0)} if options.untrained == "drop" else {}
     return replace(segments, ranges=ranges, dropped={**segments.dropped, **untrained})
@@ -268,7 +268,7 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArr
     if options.long not in ("split", "error") or (options.long == "split" and may_split):
         return
     taken: NDArray[np.int64] = lengths.astype(np.int64)
-    if options.pairs:
+    if options.in_pairs:
         sides = extents_of(taken.reshape(-1, 2), options.align)
         taken = np.where(sides.min(axis=1) > 0, sides.sum(axis=1), 0)
     is_long = taken > options.max_len
@@ -280,9 +280,10 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArr
         document = int(documents_of(ranges, np.array([document]))[0])
     limit = f"and max_len is {options.max_len:,}"
     if options.pairs:
+        remedy = "drop" if options.share_prefixes else "truncate or drop"
         raise SourceError(
-            f"pair {document // 2} takes {taken[first]:,} tokens {limit} ({count:,} pairs are longer), and pairs are "
-            "never split: choose --long truncate or drop"
+            f"pair {document // options.documents_each} takes {taken[first]:,} tokens {limit} ({count:,} pairs are "
+            f"longer), and pairs are never split: choose --long {remedy}"
         )
     remedy = "choose --long split, truncate or drop"
     if options.limit:

@@ -95,7 +95,7 @@ class DocumentValues:
 
 def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
     """Whether the rows depend on more than the histogram: on source order, random draws, pairs or groups."""
-    return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.pairs or options.group_by is not None
+    return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.in_pairs or options.group_by is not None
 
 
 def plan_documents(

@@ -156,7 +156,7 @@ def _rows_faults(
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
                 extents = segments.extents
-                np.add.at(out.items, extents[::2] + extents[1::2] if manifest.options.pairs else extents, 1)
+                np.add.at(out.items, extents[::2] + extents[1::2] if manifest.options.in_pairs else extents, 1)
                 out.first += np.count_nonzero(segments.starts == 0)
         row += batch.num_rows
     if not is_counted:

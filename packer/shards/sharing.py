@@ -80,7 +80,7 @@ def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOpt
         if sums.max() > most:
             row = int(np.argmax(sums > most))
             return row, f"holds {column} {int(sums[row]):,}, packed with limit {column}:{most}"
-    if options.pairs:
+    if options.in_pairs:
         roles = batch[ROLE].values.take(as_arrow(real)) if ROLE in batch.schema.names else None
         fault = _pair_fault(rows, documents, roles)
         if fault is not None:

@@ -179,7 +179,7 @@ def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
             or batch[name].null_count
         ):
             return f"{name} does not have a value for each token"
-    if options.pairs and not pa.types.is_string(batch[ROLE].type.value_type):
+    if options.in_pairs and not pa.types.is_string(batch[ROLE].type.value_type):
         return f"{ROLE} holds {batch[ROLE].type.value_type}, not strings"
     return None
 

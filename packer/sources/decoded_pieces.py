@@ -14,6 +14,7 @@ from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import TypedDict, cast
 
+import numpy as np
 import pyarrow as pa
 
 from packer.engine import DecodePool
@@ -254,9 +255,7 @@ class RejectedFile(HashingFile):
 
     def __init__(self, path: Path, places: Places) -> None:
         super().__init__(path)
-        self._documents_each = 1
-        if isinstance(places, RecordPlaces):
-            self._documents_each, places = places.documents_each, places.records
+        places = places.records if isinstance(places, RecordPlaces) else places
         self._number: Callable[[int], int] = places.number if isinstance(places, RowPlaces) else int
         self._lines: int | None = None
 
@@ -267,10 +266,11 @@ class RejectedFile(HashingFile):
 
     def pass_on(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches of a piece, and list the rejected documents of each."""
-        first_row = 0
+        first_row = first_record = 0
         for batch in batches:
-            records = [one.row // self._documents_each for one in batch.rejected]
-            places = [self._number(first_row // self._documents_each + record) for record in records]
+            rows = np.array([one.row for one in batch.rejected], np.int64)
+            records = (rows if batch.records is None else batch.records[rows]).tolist()
+            places = [self._number(first_record + record) for record in records]
             if batch.lines is not None:
                 self._lines = self._lines or 0
                 if batch.rejected:
@@ -280,6 +280,7 @@ class RejectedFile(HashingFile):
             for one, place in zip(batch.rejected, places, strict=True):
                 self.write(json.dumps([first_row + one.row, place, one.reason, one.message]).encode() + b"\n")
             first_row += sum(map(len, batch.input_ids))
+            first_record += batch.record_count
             yield batch
 
 
@@ -329,6 +330,8 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
         }
         if source.tokenized is not None:
             made_from["text"] = source.tokenized.identity.to_dict()
+        if source.tree_len is not None:
+            made_from["tree_len"] = source.tree_len
         if source.skips:
             made_from["skips"] = True
         for part, piece in enumerate(input_.cut(size)):

@@ -144,6 +144,11 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
         )
     from packer.text.text_columns import names_in
 
+    if options.numbers_records and len(texts) < len(parts):
+        raise PackerError(
+            f"{len(parts) - len(texts)} of {len(parts)} sources are tokenized already, so they have no answers for "
+            "--train-on each-answer: pack them separately"
+        )
     columns = names_in(options.text_column)
     if columns and not any(set(columns) <= set(text.columns) for text in texts):
         raise PackerError(f"--text-column is '{options.text_column}', which none of the {len(parts)} sources has")

@@ -277,7 +277,7 @@ class PackedDocuments(Input):
             limit = joined.ends[first] - joined.lengths[first] + _VALUES
             last = int(np.searchsorted(joined.ends, limit, side="right"))
             last = min(max(last, first + 1), first + _DOCUMENTS, len(documents))
-            last += (last - first) % 2 if self.rows_of.manifest.options.pairs else 0
+            last += (last - first) % 2 if self.rows_of.manifest.options.in_pairs else 0
             yield self._batch(joined, segments, slice(first, last))
             first = last
 

@@ -77,6 +77,7 @@ def _joined(chosen: Batch, rejected: Batch) -> Batch:
         input_ids=[_in_turn(chosen.input_ids[0], rejected.input_ids[0])],
         labels=labels,
         extra={name: [each_twice(values)] for name, (values,) in chosen.extra.items()},
+        records=np.arange(len(ROLES) * len(chosen.input_ids[0])) // len(ROLES),
         rejected=tuple(sorted(one._replace(row=2 * one.row + side) for side, batch in both for one in batch.rejected)),
     )
 

@@ -13,13 +13,15 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.column_names import ROLE
+from packer.arrow import as_arrow, as_numpy
+from packer.column_names import ANSWER, RECORD_IDS, ROLE
 from packer.errors import SourceError
 from packer.facts import REASONS, RejectedRecord
 from packer.facts.rejection import REMEDY
@@ -27,7 +29,7 @@ from packer.gather import TokenColumn
 from packer.inputs.column_types import check_indices, join_by_name, one_type
 from packer.inputs.documents import Batch, Columns, DocumentError, Input, Rejection, SourceFile, Tokenized, reading
 from packer.inputs.list_checks import checked, document_error, document_lengths
-from packer.inputs.token_tables import MappedLists, TokenTable, ValueColumn, table_of
+from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn, table_of
 from packer.progress import Progress, documents_of, silent
 from packer.sources.pairs import REJECTED, roles_in_turn, roles_of_lists
 from packer.stores import AnyPath
@@ -186,6 +188,13 @@ class Source:
     pairs: bool = False
     """Whether documents 2i and 2i + 1 are the chosen and the rejected answer of a preference pair."""
 
+    record_starts: tuple[int, ...] = ()
+    """Inputs at which the numbers of records begin at 0, if a record makes any number of documents, which the column
+    `answer` numbers; empty if not."""
+
+    tree_len: int | None = None
+    """Most tokens of a tree of several documents, if beginnings that documents share are stored once."""
+
     holds_chats: bool = False
     """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
 
@@ -231,15 +240,17 @@ class Source:
             return
         stage = "lengths" if self.mapped else "tokenize" if self.tokenized else "decode"
         total = sum(input_.file.bytes for input_ in self.inputs)
-        first_document = finished = 0
+        first_document = finished = records = 0
         counts: Counter[str] = Counter()
         rejected = RejectionCollector()
         for number, input_ in enumerate(self.inputs):
             row = 0
+            records = 0 if number in self.record_starts else records
             try:
                 for batch, lengths in checked(input_, self.columns):
                     rejected.add(first_document + row, batch.rejected)
-                    yield self._table_of(batch, lengths, first_document + row)
+                    yield self._table_of(batch, lengths, first_document + row, records)
+                    records += sum(np.count_nonzero(as_numpy(chunk) == 0) for chunk in batch.extra.get(ANSWER, ()))
                     row += len(lengths)
                     progress(stage, *documents_of(first_document + row, finished + batch.done, total))
                     counts.update(batch.counts)
@@ -259,11 +270,15 @@ class Source:
         if self.tokenized is not None:
             self.tokenized = replace(self.tokenized, counts=counts)
 
-    def _table_of(self, batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
-        table = table_of(batch, lengths, first_document)
-        if not self.pairs:
-            return table
-        return replace(table, extra={**table.extra, ROLE: roles_in_turn(first_document, len(lengths))})
+    def _table_of(self, batch: Batch, lengths: NDArray[np.int32], first_document: int, first_record: int) -> TokenTable:
+        table, made = table_of(batch, lengths, first_document), {}
+        if self.pairs:
+            made[ROLE] = roles_in_turn(first_document, len(lengths))
+        if self.record_starts:
+            numbers = np.concatenate([np.zeros(0, np.int32), *map(as_numpy, batch.extra[ANSWER])])
+            records = first_record + np.cumsum(numbers == 0) - 1
+            made[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records)])
+        return replace(table, extra={**table.extra, **made})
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """Return all documents of a mapped, checked source by address, given the length of each."""
@@ -313,9 +328,24 @@ class Source:
             )
             for name in self.columns.extra
         }
+        if self.record_starts:
+            columns[RECORD_IDS] = self._record_column()
         if self.pairs:
             columns[ROLE] = roles_of_lists(sum(count or 0 for count in self.rows) // 2)
         return columns
+
+    def _record_column(self) -> RecordColumn:
+        """Return the numbers of the records of a mapped source, one for each list."""
+        mapped = self._mapped_inputs()
+        sources = [mapped[first:last] for first, last in pairwise([*self.record_starts, len(mapped)])]
+        return RecordColumn.of(
+            ANSWER, *([store for input_ in inputs for store in input_.stores if len(store.ends)] for inputs in sources)
+        )
+
+    @property
+    def record_count(self) -> int | None:
+        """Number of records of a mapped source that is not mixed; None if each makes one document, or two of a pair."""
+        return self._record_column().counts[0] if self.mapped and self.record_starts else None
 
     def extra_types(self) -> dict[str, pa.DataType]:
         """Return the types of the extra columns of a mapped source; files without documents do not count."""

@@ -29,10 +29,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from packer.column_names import ANSWER
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.inputs.column_types import join_by_name, join_with
 from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input, RecordPlaces
+from packer.inputs.format_reader import DecodedInput
 from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
 from packer.processes import Processes
@@ -229,6 +231,7 @@ def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
         labels=labels,
         extra=parts[0].extra,
         origin=origin.places.records if isinstance(origin.places, RecordPlaces) else origin.places,
+        numbers=ANSWER if isinstance(origin, DecodedInput) and origin.documents_per_record is None else None,
     )
 
 

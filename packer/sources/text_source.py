@@ -9,21 +9,25 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
+from packer.arrow import as_arrow
+from packer.column_names import ANSWER, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
 from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, DocumentError, Tokenized
-from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, values_of_column
+from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step, values_of_column
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import Faults, rejection
 from packer.options import PackOptions
 from packer.sources.find_source import for_each_file, refuse_packed
-from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, each_twice
+from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
+from packer.sources.trees import numbers_within, share_prefixes
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, join_encoded, recognize, recognize_pairs
 from packer.text.conversations import holds_messages
 from packer.text.text_columns import JSON, OF_CHATS, column_values
@@ -50,7 +54,8 @@ def open_text(
     """
     keep, pairs, skips = options.value_columns, options.pairs, options.on_error == "skip"
     refuse_masks(keep)
-    written = next((name for name in keep if name == TURN_STARTS or (pairs and name in COLUMNS_OF_PAIRS)), None)
+    tokens_of_pairs = COLUMNS_OF_PAIRS if options.in_pairs else ()
+    written = next((name for name in keep if name in (TURN_STARTS, *tokens_of_pairs)), None)
     if written is not None:
         raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
     refuse_packed(found)
@@ -76,16 +81,30 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint, encoder=encoder)
     for reader in readers:
         reader.require(keep)
-    inputs = tuple(_decoded_text(reader, encoder, keep, skips=skips) for reader in readers)
+    if options.share_prefixes and not (mixed or pairs or encoder.train_on == "each-answer"):
+        raise PackerError(
+            f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
+            "each-answer if these are chats, or --pairs"
+        )
+    inputs = tuple(_decoded_text(reader, encoder, keep, options) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    made = {
+        TURN_STARTS: turns,
+        ANSWER: options.numbers_records,
+        TREE: options.share_prefixes,
+    }
     return Source(
         name=found.name,
         inputs=inputs,
-        columns=(CHOSEN if pairs else COLUMNS)._replace(extra=(*keep, TURN_STARTS) if turns else keep),
+        columns=(CHOSEN if options.in_pairs else COLUMNS)._replace(
+            extra=(*keep, *(name for name, is_made in made.items() if is_made))
+        ),
         tokenized=tokenized,
         pad_id=encoder.pad_id,
         skips=skips,
-        pairs=pairs,
+        pairs=options.in_pairs,
+        record_starts=(0,) if options.numbers_records else (),
+        tree_len=options.max_len if options.share_prefixes else None,
         holds_chats=identity.chat_template is not None,
     )
 
@@ -184,16 +203,24 @@ def _shown(records: Records) -> str:
     return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"
 
 
-def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, skips: bool) -> DecodedInput:
+def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], options: PackOptions) -> DecodedInput:
     """Return the texts of a reader as an input, which tokenizes them each time it is read."""
+    shares, pairs = options.share_prefixes, options.pairs
+    each = encoder.documents_per_record
+    if shares:
+        each = 1 if pairs else None
+    steps: tuple[Step, ...] = ()
+    if encoder.has_labels and (shares or encoder.documents_per_record != 1):
+        steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
     return DecodedInput(
         reader=reader,
         needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
         kept=kept,
-        start=partial(TextDecoder, encoder, kept, skips),
+        start=partial(TextDecoder, encoder, kept, options.on_error == "skip", options.numbers_records),
         is_slow=True,
         has_labels=encoder.has_labels,
-        documents_per_record=encoder.documents_per_record,
+        documents_per_record=each,
+        steps=steps,
     )
 
 
@@ -201,12 +228,14 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], *, sk
 class TextDecoder:
     """Tokenizes the blocks of a reader.
 
-    With `skips`, records that cannot be used are rejected, with an empty document in the place of each.
+    With `skips`, records that cannot be used are rejected, with an empty document in the place of each. With
+    `numbers_records`, the column `answer` numbers the documents of each record.
     """
 
     encoder: Encoder
     kept: tuple[str, ...]
     skips: bool
+    numbers_records: bool
     reader: Reader
 
     def __call__(self, block: tuple[object, int]) -> Batch:
@@ -214,10 +243,10 @@ class TextDecoder:
         try:
             return self._decoded(*block)
         except DocumentError as fault:  # with the number of its record
-            raise fault.at(self.encoder.documents_per_record * fault.row) from None
+            fault.of_record = True
+            raise
 
     def _decoded(self, content: object, done: int) -> Batch:
-        each = self.encoder.documents_per_record
         records, faults = self.reader.records(content, (*self.encoder.records.needed, *self.kept))
         try:
             if faults:
@@ -228,18 +257,23 @@ class TextDecoder:
             if not self.skips:
                 raise document_error(error) from None
             encoded, extra = self._encode_usable(records, faults)
-        if each > 1:
-            extra = {name: each_twice(values) for name, values in extra.items()}
+        if len(encoded.records) > len(records):
+            extra = {name: values.take(as_arrow(encoded.records)) for name, values in extra.items()}
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
+        if self.numbers_records:
+            extra[ANSWER] = numbers_within(encoded.records)
         return Batch(
             [encoded.input_ids],
             [encoded.labels] if encoded.labels is not None else None,
             done,
             {name: [values] for name, values in extra.items()},
             counts=encoded.counts,
-            differing=None if encoded.differing_row is None else each * encoded.differing_row,
-            rejected=tuple(rejection(each * row + side, faults[row]) for row in sorted(faults) for side in range(each)),
+            differing=encoded.differing_row,
+            records=encoded.records,
+            rejected=tuple(
+                rejection(at, faults[row]) for at, row in enumerate(encoded.records.tolist()) if row in faults
+            ),
             lines=self.reader.lines_of(content) if self.skips else None,
         )
 
@@ -250,16 +284,19 @@ class TextDecoder:
         raised if no type holds all values of a kept column.
         """
         encoder = self.encoder
-        empty = pa.array([[]] * encoder.documents_per_record, pa.list_(pa.int32()))
+        each = encoder.documents_per_record or 1
+        empty = pa.array([[]] * each, pa.list_(pa.int32()))
         parts = [
             Encoded(
+                records=np.full(each, row),
                 input_ids=empty,
                 labels=empty if encoder.has_labels else None,
                 turn_starts=empty if encoder.has_turns else None,
                 straddling=0,
                 untrained=0,
             )
-        ] * len(records)
+            for row in range(len(records))
+        ]
         for row in range(len(records)):
             if row in faults:
                 continue

@@ -56,8 +56,12 @@ class TextOptions:
 class Encoded:
     """Documents as tokens, in the order of their records; an empty record has no tokens.
 
-    The answers of preference pairs are documents in turn: chosen, rejected, chosen, ...
+    The answers of preference pairs are documents in turn: chosen, rejected, chosen, ... So are those of a chat, if each
+    is a document.
     """
+
+    records: NDArray[np.int64]
+    """Number of the record of each document, ascending; every record has at least one."""
 
     input_ids: pa.ListArray
     """list<int32>"""
@@ -77,7 +81,7 @@ class Encoded:
     differing: int = 0
     """1 if it gave other tokens than the library, in these documents or before: nothing of it is to be kept."""
     differing_row: int | None = None
-    """The document for which it did so first; None if it is not among these."""
+    """The record of the document for which it did so first; None if it is not among these."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -119,8 +123,9 @@ class Encoder:
             )
         assert records.conversational or not turns, "only chats have turns"
         self.records = records
-        self.documents_per_record = 2 if records.kind == "pair" else 1
-        """Number of documents that a record makes: 2 for preference pairs, otherwise 1."""
+        each = 2 if records.kind == "pair" else 1
+        self.documents_per_record = None if self.train_on == "each-answer" else each
+        """Number of documents that a record makes: 2 for preference pairs, None if each answer is one, otherwise 1."""
         self.has_labels = self.train_on != "all"
         """Whether `encode` returns labels, because some tokens are not trained."""
         self.has_turns = turns
@@ -221,6 +226,7 @@ class Encoder:
         if self.has_turns:
             turn_starts = _turn_starts(tokens.places.tokens[~is_of_span], turns)
         return Encoded(
+            records=np.array([text.row for text in texts], np.int64),
             input_ids=_list_array(bounds, ids),
             labels=labels,
             straddling=straddling,
@@ -278,7 +284,7 @@ class Encoder:
         for text in texts:
             chunk.append(text)
             size += len(text.text)
-            is_whole = len(chunk) % self.documents_per_record == 0
+            is_whole = len(chunk) % (self.documents_per_record or 1) == 0
             if is_whole and (size >= _CHARACTERS or len(chunk) >= _DOCUMENTS):
                 yield chunk
                 chunk, size = [], 0
@@ -368,6 +374,7 @@ def join_encoded(parts: Sequence[Encoded], *, has_labels: bool, has_turns: bool)
         return found[0] if len(found) == 1 else pa.concat_arrays([*found, pa.array([], pa.list_(pa.int32()))])
 
     return Encoded(
+        records=np.concatenate([np.zeros(0, np.int64), *(part.records for part in parts)]),
         input_ids=lists("input_ids"),
         labels=lists("labels") if has_labels else None,
         turn_starts=lists("turn_starts") if has_turns else None,
