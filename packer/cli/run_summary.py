@@ -197,6 +197,8 @@ def _token_facts(totals: Totals, *, labels: bool, verbose: bool) -> list[Fact]:
     facts += [["  truncated", f"{totals.tokens_truncated:,}", ""], *_dropped_facts(totals.tokens_dropped)]
     if totals.tokens_repeated:
         facts.append(["  repeated", f"{totals.tokens_repeated:,}", ""])
+    if totals.tokens_shared:
+        facts.append(["  shared", f"{totals.tokens_shared:,}", "left out: beginnings of documents are stored once"])
     if labels:
         note = f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
         if totals.segments_untrained:

@@ -302,6 +302,9 @@ class Totals(PlanTotals):
     documents_by_gigatoken: Count | None = None
     """Documents that gigatoken tokenized; None if there are none. All other facts are the same without it."""
 
+    tokens_shared: Count | None = None
+    """Tokens that are in no row, because trees store beginnings of documents once; None if they do not."""
+
     documents_rejected: Mapping[str, Count] | None = None
     """Documents that could not be used, by reason; None if one would have been an error."""
 

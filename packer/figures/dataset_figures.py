@@ -96,6 +96,12 @@ class Figures:
     name: str = ""
     """Name of the dataset in a report, without its path."""
 
+    repeated_tokens: int | None = None
+    """Tokens with which documents repeat the beginning of another one of their record; None if none can."""
+
+    saved_tokens: int | None = None
+    """Tokens that storing these beginnings once saves, or has saved with `--share-prefixes`."""
+
     row_lengths: RowLengths | None = None
     """Rows of several lengths, for a report; None if they cannot be derived from the rows that exist."""
 
@@ -255,6 +261,11 @@ class Figures:
             "epoch": asdict(self.epoch),
             "limits": [asdict(use) for use in self.limits],
         }
+        if self.repeated_tokens is not None:
+            content["shared_beginnings"] = {
+                **_named(self, "repeated_tokens", "saved_tokens"),
+                "stored_once": self.options.share_prefixes,
+            }
         if self.mixture:
             content["mixture"] = [part.to_dict() for part in self.mixture]
         if not self.is_packed:

@@ -28,6 +28,7 @@ def _render_planned(figures: Figures) -> str:
     if figures.mixture:
         lines.append(render_mixture(figures.mixture, unit=figures.options.mix_unit))
     lines += ["", _render_distribution(figures.lengths, "Tokens per document")]
+    lines += shared_beginnings(figures)
     longer, lost = figures.documents_over_max_len, figures.tokens - figures.totals.tokens_packed
     lines.append(
         f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / figures.documents)}"
@@ -35,6 +36,20 @@ def _render_planned(figures: Figures) -> str:
     )
     padding = _render_padding(figures.padding, max_len=figures.max_len, packed=f"packed ({figures.algorithm})")
     return "\n".join([*lines, "", padding, "", _render_epoch(figures.epoch)])
+
+
+def shared_beginnings(figures: Figures) -> list[str]:
+    """Say how many tokens repeat beginnings of documents, and what storing them once saves; nothing if none does."""
+    repeated, saved = figures.repeated_tokens, figures.saved_tokens
+    if not repeated or not saved:
+        return []
+    shared = figures.options.share_prefixes
+    whole = figures.tokens + saved * shared
+    does = "storing them once saves" if shared else "--share-prefixes stores them once and saves"
+    return [
+        f"Shared beginnings: {count_of(repeated, 'token')} ({percent(repeated / whole)}) are also in another document "
+        f"of the record; {does} {percent(saved / whole)}"
+    ]
 
 
 def _render_packed(figures: Figures) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -202,9 +201,6 @@ class Tokenized:
 
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    """Sums of `Batch.counts`, made when the source is spilled or read."""
 
 
 class DecodedSize(NamedTuple):

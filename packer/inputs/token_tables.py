@@ -178,19 +178,15 @@ class RecordColumn(ValueColumn):
     before: NDArray[np.int64]
     """Shape (batches,): number of records of the source that begin before each record batch of the stores."""
 
-    counts: tuple[int, ...]
-    """Number of records of each source."""
-
     @classmethod
     def of(cls, name: str, *sources: Sequence[BatchStore]) -> RecordColumn:
         """Read the column once, to count the records; numbers begin at 0 in the stores of each source."""
-        before, counts = [np.zeros(0, np.int64)], []
+        before = [np.zeros(0, np.int64)]
         for stores in sources:
             numbers = ValueColumn(name, pa.int32(), tuple(stores)).chunks
             ends = np.cumsum([np.count_nonzero(as_numpy(chunk) == 0) for chunk in numbers], dtype=np.int64)
             before.append(np.concatenate([[0], ends])[: len(ends)])
-            counts.append(int(ends[-1]) if len(ends) else 0)
-        return cls(name, pa.int64(), tuple(chain(*sources)), np.concatenate(before), tuple(counts))
+        return cls(name, pa.int64(), tuple(chain(*sources)), np.concatenate(before))
 
     @property
     def chunks(self) -> Iterator[pa.Array]:

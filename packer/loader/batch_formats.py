@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, TREE
 from packer.errors import PackerError
 from packer.loader.draws import check_range
 from packer.loader.row_segments import (
@@ -31,6 +31,7 @@ from packer.loader.row_segments import (
     token_loss_weights,
 )
 from packer.loader.token_masking import MaskedLM, mask_tokens
+from packer.loader.trees import Nodes
 from packer.shards.row_format import PADDING
 
 TOKEN_TYPES = "token_type_ids"
@@ -60,6 +61,11 @@ def make_batch(rows: Rows, *, format: str, epoch: int = 0, **options: Any) -> An
     if (format == "encoder" or "mlm" in given) and "seq_tokens" in rows[0]:
         raise PackerError(
             "the rows are aligned, and an encoder would attend to the padding inside segments: pack without --align"
+        )
+    if TREE in rows[0] and format != "tree":
+        raise PackerError(
+            f"the rows hold trees (--share-prefixes), whose branches would see each other in format {format}: choose "
+            "format tree"
         )
     if "epoch" in supported:
         given["epoch"] = epoch
@@ -286,6 +292,51 @@ def segment_ids_batch(rows: Rows) -> dict[str, Any]:
     }
 
 
+def tree_batch(
+    rows: Rows,
+    *,
+    static: StaticShape | None = None,
+    loss_weights: LossWeights | None = None,
+    keep: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return one sequence of the real tokens of rows packed with `--share-prefixes`, for `packer.attention.use`.
+
+        input_ids, labels, position_ids   int64, shape (1, T); labels are -100 at the first token of every branch
+        tree                              int32, shape (2, T): for each token k, the place u so that the tokens from k
+                                          to u - 1 see it; and its position, which continues that of its beginning
+        use_cache                         False
+
+    For other attention, `packer.attention.block_mask(batch["tree"])` is a mask for FlexAttention, and `dense_mask` one
+    for sdpa. Weights of the loss are those of the separate documents. Unless `keep` is None, `segments` is a key as in
+    `encoder_batch`, without `segment_ids`, and has the number of each token's segment, from 0, and of its document in
+    the record (0 is the chosen answer of a pair): `segment_of_token` and `answer_of_token`, int64, shape (T,); the
+    latter is -1 for padding. With `static`, the batch is padded to T tokens.
+
+    Raises:
+        PackerError: the rows were packed without `--share-prefixes`.
+    """
+    tokens = RowTokens.real(rows).padded(static)
+    if TREE not in rows[0]:
+        raise PackerError("the rows hold no trees: choose format hf, or pack with --share-prefixes")
+    input_ids = tokens.column("input_ids", np.int64, padding=0 if static is None else static.pad_id)
+    labels, nodes = tokens.labels(input_ids), Nodes.of(tokens)
+    positions = nodes.positions()
+    batch: dict[str, Any] = {
+        "input_ids": input_ids[None],
+        "labels": labels[None],
+        "position_ids": positions[None],
+        "tree": np.stack([nodes.visible_until(), positions]).astype(np.int32),
+        "use_cache": False,
+    }
+    if loss_weights is not None:
+        batch["loss_weights"] = nodes.loss_weights(labels, tokens.doc_ids, per=loss_weights)[None]
+    if keep is not None:
+        of_tokens = {"segment_of_token": nodes.segments, "answer_of_token": nodes.answers}
+        of_tokens = {name: values.repeat(nodes.lengths) for name, values in of_tokens.items()}
+        batch["segments"] = {**_kept_segments(tokens, keep), **of_tokens}
+    return batch
+
+
 FORMATS: dict[str, Callable[..., Any]] = {
     "hf": hf_batch,
     "hf_rows": hf_rows_batch,
@@ -295,6 +346,7 @@ FORMATS: dict[str, Callable[..., Any]] = {
     "torchtune": torchtune_batch,
     "megatron": megatron_batch,
     "segment_ids": segment_ids_batch,
+    "tree": tree_batch,
 }
 
 

@@ -38,7 +38,7 @@ def collate(
 
     The formats are functions of `packer.loader.batch_formats`, which document their keys: `hf` and `hf_rows` for
     Hugging Face models, `encoder` for BERT and similar models, `trl`, `torchtitan`, `torchtune`, `megatron`, and
-    `segment_ids` for MaxText and JAX.
+    `segment_ids` for MaxText and JAX; and `tree` for rows packed with `--share-prefixes`.
 
     Args:
         rows: rows of a PackedDataset, at least one; or the same columns as mappings of lists or CPU tensors.
@@ -77,7 +77,7 @@ def collate(
         position_offset=position_offset or None,
         additive_mask=additive_mask or None,
     )
-    if format in ("hf", "hf_rows"):
+    if format in ("hf", "hf_rows", "tree"):
         _warn_if_nothing_is_trained(batch["labels"])
     return batch if format == "trl" else _as_tensors(tensors, batch)
 

@@ -202,6 +202,12 @@ def shift_left(values: NDArray[Any], fill: float) -> NDArray[Any]:
     return out
 
 
+def check_loss_weights(per: str) -> None:
+    """Raise a PackerError if the mean of a loss is over something unknown."""
+    if per not in ("sequence", "document"):
+        raise PackerError(f"loss_weights is {per!r}: choose sequence or document, or None for the mean over tokens")
+
+
 def token_loss_weights(
     labels: NDArray[Any], lengths: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
 ) -> NDArray[np.float64]:
@@ -218,8 +224,7 @@ def token_loss_weights(
 
     Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
     """
-    if per not in ("sequence", "document"):
-        raise PackerError(f"loss_weights is {per!r}: choose sequence or document, or None for the mean over tokens")
+    check_loss_weights(per)
     trained = labels != NO_LOSS
     starts = np.cumsum(lengths) - lengths
     counts = np.add.reduceat(trained, starts, dtype=np.int64)

@@ -35,6 +35,7 @@ from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.corpus import Documents, Origins
 from packer.sources.open_sources import SourceLike, open_sources
 from packer.sources.survey import CorpusSurvey, survey_corpus
+from packer.sources.trees import REPEATED, SAVED
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -172,12 +173,21 @@ def dataset_figures(
         mixture=measured.mixture,
         document_lengths=tally(measured.lengths),
         measured_rows=rows,
+        repeated_tokens=_counted(measured, REPEATED),
+        saved_tokens=_counted(measured, SAVED),
     )
     if rows is None or rows.profile is None:
         return figures
     origins = measured.origins_for(options)
     shown = planned_rows(rows_of_plan(plan), chosen_rows(rows.profile), options.align, origins)
     return replace(figures, name=_name(source), row_lengths=compared, shown_rows=shown)
+
+
+def _counted(measured: Measured, name: str) -> int | None:
+    """Return a sum of `Batch.counts` over all sources; None if no source has it."""
+    parts = () if measured.survey is None else measured.survey.corpus.parts
+    counts = [part.counts[name] for part in parts if name in part.counts]
+    return sum(counts) if counts else None
 
 
 def row_lengths(

@@ -22,8 +22,8 @@ from packer.pipeline.output_place import check_decoding, check_mixture, name_aft
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,
     refuse_untrained,
+    with_counts,
     with_rejected,
-    with_texts,
     write_rejected_list,
 )
 from packer.pipeline.source_warnings import (
@@ -223,7 +223,7 @@ def _totals(
     if documents.identity.labels and options.labels and not (trained or options.allow_nothing_trained):
         refuse_untrained(mapped.sources, planned.tokens_packed)
     untrained = sum(entry.untrained_segments for entry in entries)
-    totals = with_texts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), mapped)
+    totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), mapped)
     return with_rejected(totals, mapped.sources, documents.origins.takes) if options.on_error == "skip" else totals
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import read_rejected
 from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.source import Source
+from packer.sources.trees import SAVED
 from packer.stores import AnyPath
 
 
@@ -47,16 +49,18 @@ def with_rejected(totals: Totals, sources: Mapping[str, Source], takes: Sequence
     return Totals(**{**values, "documents_rejected": counts})
 
 
-def with_texts(totals: Totals, opened: Corpus) -> Totals:
-    """Add the counts made while text was tokenized, if any source is text."""
-    texts = [source.tokenized for source in opened.sources.values() if source.tokenized is not None]
-    if not texts:
+def with_counts(totals: Totals, opened: Corpus) -> Totals:
+    """Add the counts made while documents were decoded: of text, and of trees."""
+    counts = sum((source.counts for source in opened.parts), Counter[str]())
+    if any(source.tree_len is not None for source in opened.parts):
+        totals = replace(totals, tokens_shared=counts[SAVED])
+    if all(source.tokenized is None for source in opened.parts):
         return totals
     return replace(
         totals,
-        documents_straddling=sum(text.counts["straddling"] for text in texts),
-        documents_untrained=sum(text.counts["untrained"] for text in texts),
-        documents_by_gigatoken=sum(text.counts["fast"] for text in texts) or None,
+        documents_straddling=counts["straddling"],
+        documents_untrained=counts["untrained"],
+        documents_by_gigatoken=counts["fast"] or None,
     )
 
 

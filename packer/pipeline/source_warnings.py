@@ -68,7 +68,7 @@ def warn_of_split_chats(opened: Corpus, totals: PlanTotals) -> None:
 def warn_of_unstopped(mapped: Corpus) -> None:
     """Log a warning for each tokenized source of chats with answers that end without a trained stop token."""
     for name, source in mapped.sources.items():
-        count = source.tokenized.counts["unstopped"] if source.tokenized is not None else 0
+        count = source.counts["unstopped"]
         if count:
             of_source = f" of {name}" if name else ""
             log.warning(

@@ -216,9 +216,9 @@ def _write(
         text=request.texts[""],
         files=request.files,
         source=identity,
-        documents_straddling=spilled.tokenized.counts["straddling"],
-        documents_untrained=spilled.tokenized.counts["untrained"],
-        documents_by_gigatoken=spilled.tokenized.counts["fast"] or None,
+        documents_straddling=spilled.counts["straddling"],
+        documents_untrained=spilled.counts["untrained"],
+        documents_by_gigatoken=spilled.counts["fast"] or None,
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(

@@ -19,7 +19,7 @@ from packer.inputs.token_tables import TokenTable
 from packer.paths import PathList, expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
 from packer.pipeline.job import Job
-from packer.pipeline.rejected_list import list_faults, with_texts
+from packer.pipeline.rejected_list import list_faults, with_counts
 from packer.plan.segments import Segments
 from packer.planning.packable_segments import cut_table
 from packer.progress import Progress
@@ -100,7 +100,7 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress
     is_same = yield from compare_with_source(folder, manifest, order, progress)
     if is_same:
         yield from identity_faults(packed, order.identity())
-        yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
+        yield from differences(manifest.totals, with_counts(manifest.totals, opened).to_dict(), "the source")
         if manifest.options.on_error == "skip":
             yield from list_faults(folder, manifest, opened.sources)
 

@@ -22,7 +22,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 
-FORMAT_VERSION = 5
+FORMAT_VERSION, TREES_VERSION = 5, 6
 """Version of the format on disk. Versions 1 to 4 were never released."""
 
 MOST_IN_MANIFEST = 4096
@@ -90,7 +90,7 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """Version of the format on disk."""
-        return FORMAT_VERSION
+        return TREES_VERSION if self.options.share_prefixes else FORMAT_VERSION
 
     @property
     def shard_ends(self) -> tuple[int, ...]:

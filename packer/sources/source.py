@@ -198,6 +198,9 @@ class Source:
     holds_chats: bool = False
     """Whether documents are text with a chat template, or tokens with the column "turn_starts"."""
 
+    counts: Counter[str] = field(default_factory=Counter)
+    """Sums of `Batch.counts`, known once the source has been decoded or read."""
+
     rejections: Rejections = field(default_factory=Rejections)
     """Rejected documents, known once the source has been decoded or read."""
 
@@ -232,7 +235,7 @@ class Source:
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order, checked, in tables of bounded memory; a SourceError if one is invalid.
 
-        A pass over a source that must be decoded updates `rejections`, and one over text the counts in `tokenized`.
+        A pass over a source that must be decoded updates `rejections` and `counts`.
         Progress is reported in documents, as "lengths", "decode" or "tokenize".
         """
         if self.indices is not None:
@@ -266,9 +269,7 @@ class Source:
             finished += input_.file.bytes
         if self.mapped:  # `spill_source` has counted for decoded copies
             return
-        self.rejections = rejected.finish()
-        if self.tokenized is not None:
-            self.tokenized = replace(self.tokenized, counts=counts)
+        self.rejections, self.counts = rejected.finish(), counts
 
     def _table_of(self, batch: Batch, lengths: NDArray[np.int32], first_document: int, first_record: int) -> TokenTable:
         table, made = table_of(batch, lengths, first_document), {}
@@ -341,11 +342,6 @@ class Source:
         return RecordColumn.of(
             ANSWER, *([store for input_ in inputs for store in input_.stores if len(store.ends)] for inputs in sources)
         )
-
-    @property
-    def record_count(self) -> int | None:
-        """Number of records of a mapped source that is not mixed; None if each makes one document, or two of a pair."""
-        return self._record_column().counts[0] if self.mapped and self.record_starts else None
 
     def extra_types(self) -> dict[str, pa.DataType]:
         """Return the types of the extra columns of a mapped source; files without documents do not count."""

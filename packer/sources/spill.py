@@ -115,13 +115,12 @@ def spill_source(
     if pairs:
         order = sides_in_turn(rows // 2)
         indices = order if indices is None else order[indices]
-    tokenized = source.tokenized and replace(source.tokenized, counts=_sum_counts(pieces))
     return replace(
         source,
         inputs=inputs,
         columns=columns[0]._replace(extra=extra),
         indices=indices,
-        tokenized=tokenized,
+        counts=_sum_counts(pieces),
         rejections=_rejections_of(inputs, pieces, rows // 2 if pairs else None) if source.skips else Rejections(),
     )
 

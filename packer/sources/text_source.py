@@ -206,9 +206,7 @@ def _shown(records: Records) -> str:
 def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], options: PackOptions) -> DecodedInput:
     """Return the texts of a reader as an input, which tokenizes them each time it is read."""
     shares, pairs = options.share_prefixes, options.pairs
-    each = encoder.documents_per_record
-    if shares:
-        each = 1 if pairs else None
+    each = None if options.numbers_records else 1 if shares else encoder.documents_per_record
     steps: tuple[Step, ...] = ()
     if encoder.has_labels and (shares or encoder.documents_per_record != 1):
         steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
@@ -216,7 +214,7 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
         reader=reader,
         needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
         kept=kept,
-        start=partial(TextDecoder, encoder, kept, options.on_error == "skip", options.numbers_records),
+        start=partial(TextDecoder, encoder, kept, options.on_error == "skip", each),
         is_slow=True,
         has_labels=encoder.has_labels,
         documents_per_record=each,
@@ -228,14 +226,14 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
 class TextDecoder:
     """Tokenizes the blocks of a reader.
 
-    With `skips`, records that cannot be used are rejected, with an empty document in the place of each. With
-    `numbers_records`, the column `answer` numbers the documents of each record.
+    With `skips`, records that cannot be used are rejected, with an empty document in the place of each. If
+    records differ in their documents, the column `answer` numbers those of each.
     """
 
     encoder: Encoder
     kept: tuple[str, ...]
     skips: bool
-    numbers_records: bool
+    documents_per_record: int | None
     reader: Reader
 
     def __call__(self, block: tuple[object, int]) -> Batch:
@@ -243,6 +241,8 @@ class TextDecoder:
         try:
             return self._decoded(*block)
         except DocumentError as fault:  # with the number of its record
+            if self.documents_per_record is not None:
+                raise fault.at(self.documents_per_record * fault.row) from None
             fault.of_record = True
             raise
 
@@ -261,7 +261,7 @@ class TextDecoder:
             extra = {name: values.take(as_arrow(encoded.records)) for name, values in extra.items()}
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
-        if self.numbers_records:
+        if self.documents_per_record is None:
             extra[ANSWER] = numbers_within(encoded.records)
         return Batch(
             [encoded.input_ids],

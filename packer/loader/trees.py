@@ -1,0 +1,86 @@
+"""Rows of trees, in which beginnings that documents share are stored once: their nodes, and what each token sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.column_names import NO_LOSS, TREE
+from packer.loader.row_segments import LossWeights, RowTokens, check_loss_weights, cu_seqlens_of
+from packer.shards.row_format import PADDING
+
+NODE = 3
+"""Numbers of a node in the column `tree`: tokens, parent in its tree (-1 for none), document in its record."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nodes:
+    """Nodes of the trees of a batch, in the order of its tokens; an ordinary document, or padding, is one node.
+
+    All arrays are int64 and have the shape (nodes,).
+    """
+
+    lengths: NDArray[np.int64]
+    """Tokens of each node."""
+
+    parents: NDArray[np.int64]
+    """Node of the batch that each node continues; -1 for none."""
+
+    segments: NDArray[np.int64]
+    """Segment of the batch that each node is in."""
+
+    answers: NDArray[np.int64]
+    """Document of its record that trains tokens of each node: 0 for ordinary documents, -1 for padding."""
+
+    @classmethod
+    def of(cls, tokens: RowTokens) -> Nodes:
+        """Return the nodes of a batch whose rows have the column `tree`."""
+        found: list[list[int]] = []
+        trees = iter(tokens.segment_column(TREE))
+        for segment, (length, key) in enumerate(zip(tokens.lengths.tolist(), tokens.doc_ids.tolist(), strict=True)):
+            first, nodes = len(found), [] if key == PADDING else next(trees)
+            for size, parent, answer in np.reshape(np.array(nodes, np.int64), (-1, NODE)).tolist():
+                found.append([size, first + parent if parent >= 0 else -1, segment, answer])
+            left = length - sum(node[0] for node in found[first:])
+            if left:  # an ordinary document, padding, or the alignment after a tree
+                found.append([left, -1, segment, -1 if key == PADDING or left < length else 0])
+        lengths, parents, segments, answers = np.array(found, np.int64).reshape(-1, 4).T
+        return cls(lengths=lengths, parents=parents, segments=segments, answers=answers)
+
+    def positions(self) -> NDArray[np.int64]:
+        """Return the position of each token in its document, shape (tokens,); a node continues that of its parent."""
+        lengths, firsts = self.lengths.tolist(), [0] * len(self.lengths)
+        for node, parent in enumerate(self.parents.tolist()):
+            firsts[node] = firsts[parent] + lengths[parent] if parent >= 0 else 0
+        offsets = np.array(firsts, np.int64) - cu_seqlens_of(self.lengths)[:-1]
+        places: NDArray[np.int64] = np.arange(self.lengths.sum())
+        return places + offsets.repeat(self.lengths)
+
+    def visible_until(self) -> NDArray[np.int64]:
+        """Return the place after the last token that sees each token, shape (tokens,).
+
+        What continues a node follows it without a gap, so token k is seen by all tokens from k to this place.
+        """
+        ends, parents = cu_seqlens_of(self.lengths)[1:].tolist(), self.parents.tolist()
+        for node in reversed(range(len(ends))):
+            if parents[node] >= 0:
+                ends[parents[node]] = max(ends[parents[node]], ends[node])
+        return np.array(ends, np.int64).repeat(self.lengths)
+
+    def loss_weights(
+        self, labels: NDArray[np.integer[Any]], doc_ids: NDArray[np.int64], *, per: LossWeights
+    ) -> NDArray[np.float64]:
+        """Return the weight of each token, as `token_loss_weights` does, of the separate documents of trees.
+
+        `doc_ids` has the key of the document of each segment. Per "document", all pieces of a split one are averaged
+        together.
+        """
+        check_loss_weights(per)
+        owners = doc_ids[self.segments] if per == "document" else self.segments
+        _, documents = np.unique(np.stack([owners, self.answers]), axis=1, return_inverse=True)
+        of_tokens, trained = documents.reshape(-1).repeat(self.lengths), labels != NO_LOSS
+        counts = np.bincount(of_tokens, weights=trained)
+        return np.where(trained, 1 / np.maximum(counts, 1)[of_tokens], 0.0)
