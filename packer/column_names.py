@@ -25,7 +25,7 @@ RECORD_IDS, ANSWER = "record_ids", "answer"
 """Columns with the number of a document's record in the source, and with the number of the document in its record."""
 
 TREE = "tree"
-"""Column with the nodes of each segment that is a tree, see `packer.gather.trees`: three numbers for each node."""
+"""Column with three numbers for each node of a segment that is a tree, see `packer.gather.prefix_trees`."""
 
 NO_LOSS = -100
 """The label of a token without loss, as every trainer reads it (the `ignore_index` of cross-entropy)."""

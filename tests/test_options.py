@@ -32,7 +32,8 @@ SAMPLES = {
     "gap": 0.25, "time_limit": 2.5, "limit": ("images:16",), "align": 4, "untrained": "drop",
     "allow_nothing_trained": True, "seed": 7, "pad_id": 9, "long": "truncate", "overlap": 5, "split_at": "turns",
     "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
-    "group_by": "topic", "group_mode": "apart", "pairs": True, "add_column": ("position_ids",), "labels": False,
+    "group_by": "topic", "group_mode": "apart", "pairs": True, "share_prefixes": True,
+    "add_column": ("position_ids",), "labels": False,
     "index_only": True, "shard_size": 2 * 10**6,
 }  # fmt: skip
 """A value for every option of the command line that is not its default."""

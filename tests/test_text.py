@@ -165,7 +165,11 @@ def test_a_wrong_text_is_named(opened, record, words):
     [
         (TEXT, "assistant", "--train-on assistant does not fit documents of text: choose all"),
         (PAIR, "assistant", "documents of prompt.completion: choose completion or all"),
-        (recognize({"messages": []}, "x"), "completion", "documents of messages: choose assistant or each-answer or all"),
+        (
+            recognize({"messages": []}, "x"),
+            "completion",
+            "of messages: choose assistant or each-answer or all",
+        ),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(path, records, train_on, words):

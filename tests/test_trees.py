@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.gather.trees import build_trees
+from packer.gather.prefix_trees import build_trees
 
 NO_LOSS = -100
 

@@ -31,7 +31,7 @@ from packer.loader.row_segments import (
     token_loss_weights,
 )
 from packer.loader.token_masking import MaskedLM, mask_tokens
-from packer.loader.trees import Nodes
+from packer.loader.tree_nodes import Nodes
 from packer.shards.row_format import PADDING
 
 TOKEN_TYPES = "token_type_ids"

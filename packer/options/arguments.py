@@ -66,6 +66,7 @@ class PackArguments(RunArguments, total=False):
     group_by: str | None
     group_mode: choices.GroupMode
     pairs: bool
+    share_prefixes: bool
     add_column: str | Sequence[str]
     labels: bool
     index_only: bool

@@ -155,7 +155,7 @@ _Rule = tuple[bool, Sequence[str], str]
 def conflicts(options: PackOptions) -> Iterator[str]:
     """Yield a sentence for every conflict of options, each of which has a valid value."""
     declared = options_of(PackOptions)
-    for applies, names, reason in (*_rules_of_documents(options), *_rules_of_rows(options)):
+    for applies, names, reason in (*_rules_of_documents(options), *_rules_of_rows(options), *_rules_of_trees(options)):
         for option in (declared[name] for name in names if applies):
             value = getattr(options, option.name)
             if value != option.default:
@@ -217,7 +217,6 @@ def _rules_of_documents(options: PackOptions) -> tuple[_Rule, ...]:
 def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
     """Rules for algorithms, mixtures, groups, limits and pairs."""
     algorithm, pairs, least = get_algorithm(options.algorithm), options.in_pairs, 2 * options.align
-    shares = options.share_prefixes
     solves = isinstance(algorithm, Algorithm) and algorithm.limited
     of_tokens = {*options.keep_tokens, options.input_column, options.labels_column}
     other = f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
@@ -259,6 +258,15 @@ def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
             ["untrained"],
             ", which may leave out one side of a pair: choose keep or error",
         ),
+        (pairs and options.max_segments == 1, ["max_segments"], ": a pair is two segments, so allow at least 2"),
+        (pairs and options.max_len < least, ["max_len"], f": a pair takes at least {least}, twice the alignment"),
+    )
+
+
+def _rules_of_trees(options: PackOptions) -> tuple[_Rule, ...]:
+    """Rules for beginnings that are stored once."""
+    shares = options.share_prefixes
+    return (
         (
             shares,
             ["split_at", "overlap", "keep_tokens", "labels", "add_column", "index_only"],
@@ -267,7 +275,7 @@ def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
         (
             not options.keeps_whole,
             ["share_prefixes"],
-            f", and {algorithm.name} cuts documents: choose another --algorithm",
+            f", and {options.algorithm} cuts documents: choose another --algorithm",
         ),
         (
             shares and options.train_on == "all",
@@ -279,6 +287,4 @@ def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
             ["share_prefixes"],
             ", and the tree of a pair cannot be truncated: choose --long drop",
         ),
-        (pairs and options.max_segments == 1, ["max_segments"], ": a pair is two segments, so allow at least 2"),
-        (pairs and options.max_len < least, ["max_len"], f": a pair takes at least {least}, twice the alignment"),
     )

@@ -34,8 +34,8 @@ from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.corpus import Documents, Origins
 from packer.sources.open_sources import SourceLike, open_sources
+from packer.sources.shared_prefixes import REPEATED, SAVED
 from packer.sources.survey import CorpusSurvey, survey_corpus
-from packer.sources.trees import REPEATED, SAVED
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

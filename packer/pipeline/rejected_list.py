@@ -18,8 +18,8 @@ from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_rejected
 from packer.sources.corpus import Corpus, count_rejected
+from packer.sources.shared_prefixes import SAVED
 from packer.sources.source import Source
-from packer.sources.trees import SAVED
 from packer.stores import AnyPath
 
 

@@ -1,4 +1,4 @@
-"""Check which segments share a row: at most max_segments, within limits, pairs adjacent, groups together or apart."""
+"""Check what a row may hold: at most max_segments, within limits, pairs adjacent, groups together or apart, trees."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy, as_scalar, format_value, strings
 from packer.arrow import compute as pc
-from packer.column_names import ROLE, ROLES
+from packer.column_names import ROLE, ROLES, TREE
 from packer.errors import SourceError
+from packer.gather import list_lengths
+from packer.gather.prefix_trees import first_wrong_tree
 from packer.options import PackOptions
 from packer.plan.groups import NO_GROUP
 from packer.shards.structure import RowSegments
@@ -80,6 +82,10 @@ def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOpt
         if sums.max() > most:
             row = int(np.argmax(sums > most))
             return row, f"holds {column} {int(sums[row]):,}, packed with limit {column}:{most}"
+    if options.share_prefixes:
+        fault = _tree_fault(batch, segments)
+        if fault is not None:
+            return fault
     if options.in_pairs:
         roles = batch[ROLE].values.take(as_arrow(real)) if ROLE in batch.schema.names else None
         fault = _pair_fault(rows, documents, roles)
@@ -139,6 +145,23 @@ def clash(rows: NDArray[np.int64], groups: NDArray[np.int32], mode: str) -> tupl
     held = held[np.lexsort((groups[held], rows[held]))]  # stable: equal rows and groups keep their order
     twice = np.flatnonzero((np.diff(rows[held]) == 0) & (np.diff(groups[held]) == 0))
     return (int(held[twice[0]]), int(held[twice[0] + 1])) if len(twice) else None
+
+
+def _tree_fault(batch: pa.RecordBatch, segments: RowSegments) -> tuple[int, str] | None:
+    """Find the first segment whose nodes are not those of a tree."""
+    trees = batch[TREE].values.take(as_arrow(segments.values))
+    counts = list_lengths(trees)
+    nodes, labels = as_numpy(trees.flatten()), as_numpy(batch["labels"].flatten())
+    wrong = int(np.argmax(counts % 3 > 0)) if (counts % 3).any() else -1
+    if wrong < 0:
+        wrong = first_wrong_tree(
+            nodes.reshape(-1, 3), np.cumsum(counts // 3, dtype=np.int64), segments.lengths, segments.places, labels
+        )
+    if wrong < 0:
+        return None
+    return int(
+        segments.rows[wrong]
+    ), f"holds document {segments.documents[wrong]}, whose {TREE} does not fit its tokens"
 
 
 def _pair_fault(

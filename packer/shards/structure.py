@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
-from packer.column_names import ROLE
+from packer.column_names import ROLE, TREE
 from packer.errors import first_line
 from packer.options import PackOptions
 from packer.plan.segments import extents_of
@@ -181,6 +181,8 @@ def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
             return f"{name} does not have a value for each token"
     if options.in_pairs and not pa.types.is_string(batch[ROLE].type.value_type):
         return f"{ROLE} holds {batch[ROLE].type.value_type}, not strings"
+    if options.share_prefixes and not batch[TREE].type.value_type.equals(pa.list_(pa.int32())):
+        return f"{TREE} holds {batch[TREE].type.value_type}, not lists of int32"
     return None
 
 

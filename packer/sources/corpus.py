@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,12 @@ class Corpus:
     def pad_id(self) -> int | None:
         """Padding token of the first source that has one; None if no source has."""
         return next((part.pad_id for part in self.parts if part.pad_id is not None), None)
+
+    @property
+    def record_starts(self) -> tuple[int, ...]:
+        """Inputs at which the numbers of records begin at 0, see `Source.record_starts`."""
+        firsts = accumulate((len(part.inputs) for part in self.parts), initial=0)
+        return tuple(first for first, part in zip(firsts, self.parts, strict=False) if part.record_starts)
 
     @property
     def mapped(self) -> bool:

@@ -211,13 +211,8 @@ class CorpusSurvey:
             else input_
             for input_ in self.corpus.inputs
         )
-        firsts = np.cumsum([0, *(len(part.inputs) for part in parts)])[:-1].tolist()
-        return Source(
-            name=", ".join(self.corpus.names),
-            inputs=inputs,
-            columns=parts[0].columns,
-            record_starts=tuple(firsts) if parts[0].record_starts else (),
-        )
+        name, starts = ", ".join(self.corpus.names), self.corpus.record_starts
+        return Source(name=name, inputs=inputs, columns=parts[0].columns, record_starts=starts)
 
     def origins(self, order: Order | None = None) -> Origins:
         """Return the source, document and copy behind each document, in their own order or that of `order`."""

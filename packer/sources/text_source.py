@@ -18,16 +18,16 @@ from packer.column_names import ANSWER, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, DocumentError, Tokenized
+from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Columns, DocumentError, Tokenized
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step, values_of_column
 from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import Faults, rejection
 from packer.options import PackOptions
 from packer.sources.find_source import for_each_file, refuse_packed
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
+from packer.sources.shared_prefixes import numbers_within, share_prefixes
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
-from packer.sources.trees import numbers_within, share_prefixes
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, join_encoded, recognize, recognize_pairs
 from packer.text.conversations import holds_messages
 from packer.text.text_columns import JSON, OF_CHATS, column_values
@@ -74,6 +74,11 @@ def open_text(
         mixed=mixed,
     )
     encoder = Encoder(text, records, turns=turns)
+    if options.share_prefixes and encoder.documents_per_record == 1 and not mixed:
+        raise PackerError(
+            f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
+            "each-answer if these are chats, or --pairs"
+        )
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
@@ -81,24 +86,12 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint, encoder=encoder)
     for reader in readers:
         reader.require(keep)
-    if options.share_prefixes and not (mixed or pairs or encoder.train_on == "each-answer"):
-        raise PackerError(
-            f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
-            "each-answer if these are chats, or --pairs"
-        )
     inputs = tuple(_decoded_text(reader, encoder, keep, options) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    made = {
-        TURN_STARTS: turns,
-        ANSWER: options.numbers_records,
-        TREE: options.share_prefixes,
-    }
     return Source(
         name=found.name,
         inputs=inputs,
-        columns=(CHOSEN if options.in_pairs else COLUMNS)._replace(
-            extra=(*keep, *(name for name, is_made in made.items() if is_made))
-        ),
+        columns=_stored_columns(options, turns=turns),
         tokenized=tokenized,
         pad_id=encoder.pad_id,
         skips=skips,
@@ -107,6 +100,13 @@ def open_text(
         tree_len=options.max_len if options.share_prefixes else None,
         holds_chats=identity.chat_template is not None,
     )
+
+
+def _stored_columns(options: PackOptions, *, turns: bool) -> Columns:
+    """Return the columns of the documents: tokens, those that are kept, and those that are made."""
+    made = {TURN_STARTS: turns, ANSWER: options.numbers_records, TREE: options.share_prefixes}
+    columns = CHOSEN if options.in_pairs else COLUMNS
+    return columns._replace(extra=(*options.value_columns, *(name for name, is_made in made.items() if is_made)))
 
 
 def _readers(found: Found) -> list[Reader]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, TREE
-from packer.gather.trees import build_trees
+from packer.gather.prefix_trees import build_trees
 from packer.inputs.documents import LONGEST, Batch
 from packer.inputs.list_checks import int32_lists
 

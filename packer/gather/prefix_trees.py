@@ -275,3 +275,55 @@ def _write(
             run = runs[run, _PARENT]
         if run >= 0:
             run = runs[run, _NEXT]
+
+
+def first_wrong_tree(
+    nodes: NDArray[np.int32],
+    ends: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    places: NDArray[np.int64],
+    labels: NDArray[np.int32],
+) -> int:
+    """Return the first segment that is no tree, or -1.
+
+    The nodes of a tree, if there are any, have tokens that add up to its length; each continues an earlier node, with
+    only nodes that continue it in between; and the first token of one that does not follow its parent has no loss.
+
+    Args:
+        nodes: int32, shape (nodes, 3), as in `Trees`.
+        ends: shape (segments,): number of nodes up to the end of each segment.
+        lengths: shape (segments,): tokens of each segment.
+        places: shape (segments,): place of the first token of each segment in `labels`.
+        labels: labels of all rows, one row after the other.
+    """
+    return int(_first_wrong(nodes, ends, lengths, places, labels))
+
+
+@jit_if_large
+def _first_wrong(
+    nodes: NDArray[np.int32],
+    ends: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    places: NDArray[np.int64],
+    labels: NDArray[np.int32],
+) -> int:
+    first = np.int64(0)
+    for segment in range(len(ends)):
+        place, last = places[segment], ends[segment]
+        end = place + lengths[segment]
+        for node in range(first, last):
+            length, parent = nodes[node, 0], nodes[node, 1]
+            above = np.int64(node - first - 1)
+            if length < 1 or nodes[node, 2] < 0 or parent < -1 or parent > above or place + length > end:
+                return segment
+            if parent != above and labels[place] != NO_LOSS:
+                return segment
+            while above > parent:
+                above = np.int64(nodes[first + above, 1])
+            if above != parent:
+                return segment
+            place += length
+        if last > first and place != end:
+            return segment
+        first = last
+    return -1
