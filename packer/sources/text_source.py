@@ -65,20 +65,7 @@ def open_text(
     turns = (at_turns or turns_of_chats) and records.conversational and not pairs
     if at_turns and not turns:
         raise PackerError(f"--split-at is turns, and {found.name} holds texts, not chats: leave it out")
-    assert options.tokenizer is not None
-    text = TextOptions(
-        tokenizer=options.tokenizer,
-        train_on=options.train_on,
-        chat_template=options.chat_template,
-        eos=options.eos,
-        mixed=mixed,
-    )
-    encoder = Encoder(text, records, turns=turns)
-    if options.share_prefixes and encoder.documents_per_record == 1 and not mixed:
-        raise PackerError(
-            f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
-            "each-answer if these are chats, or --pairs"
-        )
+    encoder = _encoder(found.name, records, options, turns=turns, mixed=mixed)
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
@@ -100,6 +87,25 @@ def open_text(
         tree_len=options.max_len if options.share_prefixes else None,
         holds_chats=identity.chat_template is not None,
     )
+
+
+def _encoder(name: str, records: Records, options: PackOptions, *, turns: bool, mixed: bool) -> Encoder:
+    """Return what tokenizes the records of a source."""
+    assert options.tokenizer is not None
+    text = TextOptions(
+        tokenizer=options.tokenizer,
+        train_on=options.train_on,
+        chat_template=options.chat_template,
+        eos=options.eos,
+        mixed=mixed,
+    )
+    encoder = Encoder(text, records, turns=turns)
+    if options.share_prefixes and encoder.documents_per_record == 1 and not mixed:
+        raise PackerError(
+            f"--share-prefixes needs records of several documents, and a record of {name} is one: set --train-on "
+            "each-answer if these are chats, or --pairs"
+        )
+    return encoder
 
 
 def _stored_columns(options: PackOptions, *, turns: bool) -> Columns:
