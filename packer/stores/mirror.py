@@ -118,12 +118,8 @@ class _Mirrors:
         with self._changed:
             self._objects.remove(removed)
             self._find_bounds()
-            if len(self._present) < last - first:
-                gone = [chunk for chunk in self._present if first <= chunk < last]
-            else:
-                gone = [chunk for chunk in range(first, last) if chunk in self._present]
-            self._present.difference_update(gone)
-            for chunk in gone:
+            for chunk in self._present.intersection(range(first, last)):
+                self._present.remove(chunk)
                 self._pins.pop(chunk, None)
             removed.region.punch(first * CHUNK, (last - first) * CHUNK)
 
@@ -133,24 +129,20 @@ class _Mirrors:
 
     def chunks(self, starts: ArrayLike, lengths: ArrayLike) -> list[int]:
         """Return the numbers of the chunks that hold these ranges of addresses, ascending, without ordinary memory."""
-        if not len(self._bounds):
-            return []
-        begin = np.asarray(starts, np.int64).reshape(-1)
-        end = begin + np.asarray(lengths, np.int64).reshape(-1)
-        inside = np.zeros(len(begin), bool)
+        begin, size = (np.asarray(each, np.int64).reshape(-1) for each in (starts, lengths))
+        inside = self.contains(begin) & (size > 0)
+        first, end = begin[inside] // CHUNK, -(-(begin + size)[inside] // CHUNK)
+        counts = end - first
+        before = np.cumsum(counts) - counts
+        chunks: list[int] = np.unique(np.repeat(first - before, counts) + np.arange(counts.sum())).tolist()
+        return chunks
+
+    def contains(self, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which addresses lie in a mirror."""
+        inside = np.zeros(len(addresses), bool)
         for low, high in self._bounds:
-            inside |= (begin >= low) & (begin < high)
-        inside &= end > begin
-        if not inside.any():
-            return []
-        begin, end = begin[inside] // CHUNK, -(-end[inside] // CHUNK)
-        order = np.argsort(begin, kind="stable")
-        begin, end = begin[order], np.maximum.accumulate(end[order])
-        is_first = np.ones(len(begin), bool)
-        is_first[1:] = begin[1:] > end[:-1]
-        firsts = np.flatnonzero(is_first)
-        runs = zip(begin[firsts].tolist(), end[np.append(firsts[1:], len(end)) - 1].tolist(), strict=True)
-        return [chunk for first, last in runs for chunk in range(first, last)]
+            inside |= (addresses >= low) & (addresses < high)
+        return inside
 
     def parts(self, address: int, size: int) -> NDArray[np.int64]:
         """Return which parts of an object are in memory; see `fetched_parts`."""
@@ -182,13 +174,12 @@ class _Mirrors:
     def release(self, chunks: Sequence[int]) -> None:
         """Undo `bring`; what nobody has pinned is removed from memory."""
         with self._changed:
-            chunks = [chunk for chunk in chunks if chunk in self._pins]  # others left memory with their object
+            gone = []
             for chunk in chunks:
-                self._pins[chunk] -= 1
-            gone = [chunk for chunk in chunks if not self._pins[chunk]]
-            for chunk in gone:
-                del self._pins[chunk]
-            gone = [chunk for chunk in gone if chunk in self._present]
+                self._pins[chunk] = self._pins.get(chunk, 1) - 1  # without a pin, it left memory with its object
+                if not self._pins[chunk]:
+                    del self._pins[chunk]
+                    gone += [chunk] if chunk in self._present else []
             self._present.difference_update(gone)
             for each, first, last in self._runs(gone):
                 each.region.punch(first * CHUNK, (last - first) * CHUNK)
@@ -299,8 +290,7 @@ def in_use() -> bool:
 
 def is_mirrored(addresses: ArrayLike) -> bool:
     """Whether any of these addresses lies in a mirror."""
-    found = np.asarray(addresses).astype(np.int64)
-    return any(bool(((found >= low) & (found < high)).any()) for low, high in _mirrors._bounds)
+    return bool(_mirrors.contains(np.asarray(addresses).astype(np.int64)).any())
 
 
 def resident_bytes() -> int:
