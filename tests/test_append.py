@@ -406,7 +406,7 @@ def test_a_set_that_is_replaced_takes_no_part_of_an_append_along(packed, files, 
 
 
 def test_one_process_appends_at_a_time(packed, files):
-    with claim_append(packed, prepare=lambda: None):
+    with claim_append(packed, sync=False):
         with pytest.raises(PackerError, match="in use by another packer: wait for it, and repeat the command"):
             packer.append(packed, files[1])
         with pytest.raises(PackerError, match="in use by another packer"):

@@ -17,10 +17,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from packer.errors import PackerError, SourceError
 from packer.output import replace_folder
+from packer.output.join_generation import finish_joining
 from packer.output.replace_folder import in_use
 from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output, Request, resumes
 from packer.ranks import Heartbeats
@@ -183,13 +185,15 @@ def _try_lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> 
 
 
 @contextlib.contextmanager
-def claim_append(out: AnyPath, *, prepare: Callable[[], None], shared: bool = False) -> Iterator[None]:
+def claim_append(out: AnyPath, *, sync: bool, shared: bool = False) -> Iterator[None]:
     """Claim a complete dataset for this process, or together with others, to append to it.
 
-    `prepare` is called first, while no other process has the dataset; in object storage, where others cannot be kept
-    out, each process calls it. Raises a PackerError if another process appends to the dataset, or replaces it; or its
-    work folder has links or files of other users, as a dataset from elsewhere may have.
+    What an interrupted append had finished is put in place first, while no other process has the dataset; in object
+    storage, where others cannot be kept out, each process does so. Raises a PackerError if another process appends to
+    the dataset, or replaces it; or its work folder has links or files of other users, as a dataset from elsewhere may
+    have.
     """
+    prepare = partial(finish_joining, out, sync=sync)
     if isinstance(out, RemotePath):
         prepare()
         yield

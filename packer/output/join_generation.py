@@ -9,7 +9,6 @@ between leaves `OUT/.packer/append-N`, from which the next append continues.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from packer.errors import PackerError
 from packer.output.unfinished_output import PACKED
@@ -19,7 +18,7 @@ from packer.shards.manifest import Manifest, first_generations
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath
 from packer.stores.buckets import ChangedError
-from packer.stores.store import Store, store_at
+from packer.stores.store import store_at
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +26,10 @@ log = logging.getLogger(__name__)
 def finish_joining(out: AnyPath, *, sync: bool) -> None:
     """Move a generation into the dataset that an interrupted command had finished, and remove leftovers of others."""
     generations = len(read_manifest(out).generations)
-    last = Joining(out=out, generation=generations - 1, sync=sync)
+    last = Joining(out, generations - 1, sync=sync)
     if last.building.is_dir():  # interrupted when the manifest was in place
         last.replace_small_files()
-    joining = Joining(out=out, generation=generations, sync=sync)
+    joining = Joining(out, generations, sync=sync)
     if PACKED.is_complete(joining.building):
         log.warning("the documents of an interrupted append are moved into the dataset first")
         try:
@@ -47,33 +46,13 @@ def changed_by_another(out: AnyPath) -> PackerError:
     return PackerError(f"{out} was changed by another packer just now: repeat the command")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Joining:
-    """A finished generation that is moved into its dataset."""
+    """A finished generation, built in the folder `building`, that is moved into its claimed dataset."""
 
-    out: AnyPath
-    """The dataset, which is claimed."""
-
-    generation: int
-    """Number of the generation."""
-
-    sync: bool
-    """Whether files and folders are fsynced."""
-
-    @property
-    def building(self) -> AnyPath:
-        """Folder in which the generation was built."""
-        return appending_folder(self.out, self.generation)
-
-    @property
-    def folder(self) -> str:
-        """Name of this folder in the dataset."""
-        return f"{WORK}/{self.building.name}"
-
-    @property
-    def store(self) -> Store:
-        """Store of the dataset."""
-        return store_at(self.out, sync=self.sync, temporaries=self.folder)
+    def __init__(self, out: AnyPath, generation: int, *, sync: bool) -> None:
+        self.out, self.building = out, appending_folder(out, generation)
+        self.folder = f"{WORK}/{self.building.name}"  # its name in the dataset
+        self.store = store_at(out, sync=sync, temporaries=self.folder)
 
     def join(self) -> None:
         """Move the generation, which is finished in its own folder, into the dataset.
@@ -83,7 +62,13 @@ class Joining:
         before = bytes(self.store.get(MANIFEST))  # subtle: before it is parsed
         grown, present = read_manifest(self.building, intact=True), read_manifest(self.out)
         if present != grown:
-            _refuse_other(self.out, self.building, grown, present)
+            before_it = first_generations(grown, max(len(grown.generations) - 1, 1))
+            one, other = ((each.options, each.source, each.shards) for each in (before_it, present))
+            if len(grown.generations) < 2 or one != other:
+                raise PackerError(
+                    f"{self.building} holds documents that were to be appended to another state of {self.out}: remove "
+                    "it, and append them again"
+                )
             self._bring(grown, present)
             try:
                 self.store.replace_if(MANIFEST, bytes(self.store.get(f"{self.folder}/{MANIFEST}")), before)
@@ -118,14 +103,3 @@ class Joining:
             if path.is_file() and hash_file(path) == digest:
                 self._copy(name)
         self.store.delete_all(self.folder)
-
-
-def _refuse_other(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest) -> None:
-    """Raise a PackerError if a generation was not made for the dataset as it is."""
-    before = first_generations(grown, max(len(grown.generations) - 1, 1))
-    one, other = ((each.options, each.source, each.shards) for each in (before, present))
-    if len(grown.generations) < 2 or one != other:
-        raise PackerError(
-            f"{building} holds documents that were to be appended to another state of {out}: remove it, and append "
-            "them again"
-        )

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from xxhash import xxh3_128_hexdigest
@@ -17,7 +16,7 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import SourceIdentity
 from packer.options import PackOptions
 from packer.output.claim import claim_append
-from packer.output.join_generation import Joining, changed_by_another, finish_joining
+from packer.output.join_generation import Joining, changed_by_another
 from packer.output.unfinished_output import Output
 from packer.paths import expanded
 from packer.pipeline.complete_output import request_of
@@ -69,13 +68,19 @@ def append(
     """
     # Choose the engine, and refuse what is wrong before anything is written.
     job = job.for_output(source, packed, remedy="discard what was begun with a single process")
-    folder, source = any_path(expanded(packed)), _as_one(expanded(source))
+    folder, source = any_path(expanded(packed)), expanded(source)
+    if isinstance(source, (list, tuple)):
+        if not source or not all(isinstance(each, str | AnyPath) for each in source):
+            raise PackerError("a list of sources to append holds paths, which are one source: append others one by one")
+        source = one_source(source)
     options_with(folder, read_manifest(folder), tokenizer)
-    _refuse_itself(folder, source)
+    refuse_inside(source, folder, remedy="append the files or folders in it that hold documents")
+    if isinstance(folder, Path) and (same := packed_folder(source)) and same.resolve() == folder.resolve():
+        raise PackerError(f"{folder} cannot be appended to itself: append other documents")
 
     # Put in place what an interrupted command had finished.
-    prepare = partial(finish_joining, folder, sync=job.sync)
-    with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=job.as_rank is not None):
+    shared = job.as_rank is not None
+    with system_errors(folder, resumes=True), claim_append(folder, sync=job.sync, shared=shared):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
         target = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
         target.refuse_kind()
@@ -91,31 +96,12 @@ def append(
         return Written(record=grown, output=folder, finished_elsewhere=not is_mine)
 
 
-def _refuse_itself(folder: AnyPath, source: SourceLike) -> None:
-    """Raise a PackerError if a dataset is to be appended to itself, or to a source that it lies in."""
-    refuse_inside(source, folder, remedy="append the files or folders in it that hold documents")
-    if isinstance(folder, Path) and (same := packed_folder(source)) and same.resolve() == folder.resolve():
-        raise PackerError(f"{folder} cannot be appended to itself: append other documents")
-
-
-def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
-    """Return several paths as one source; raise a PackerError for several of anything else."""
-    if not isinstance(source, (list, tuple)):
-        return source
-    if not source or not all(isinstance(each, str | AnyPath) for each in source):
-        raise PackerError("a list of sources to append holds paths, which are one source: append others one by one")
-    return one_source(source)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppendTarget:
     """A complete packed dataset to which a generation is appended."""
 
     folder: AnyPath
-    """Its folder."""
-
     manifest: Manifest
-    """Its manifest."""
 
     @property
     def generations(self) -> int:
@@ -283,7 +269,7 @@ def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> b
         time.sleep(_LOOK_AGAIN)
     try:
         if is_mine:
-            Joining(out=target.folder, generation=target.generations, sync=job.sync).join()
+            Joining(target.folder, target.generations, sync=job.sync).join()
     except (OSError, PackerError):  # of files that another rank is just moving
         if job.as_rank is None or not _is_last_of(read_manifest(target.folder), target, opened):
             raise
