@@ -63,10 +63,7 @@ def materialize(
     manifest = read_manifest(folder, intact=True)
     _refuse_kind(folder, manifest)
     check_sizes(folder, manifest)
-    parts = []
-    for part, one in with_sources(folder, manifest, source):
-        opened, watch = open_index_source(folder, part, one)
-        parts.append(_Part(folder=folder, manifest=part, opened=opened, watch=watch))
+    parts = [(part, *open_index_source(folder, part, one)) for part, one in with_sources(folder, manifest, source)]
 
     # Name the output and write it. An unfinished output is resumed only if it is of this index.
     out = output_path(output)
@@ -74,8 +71,8 @@ def materialize(
     options = replace(manifest.options, index_only=False)
     return write_dataset(
         out,
-        [(part.opened, request_of(part.opened, options.to_dict())) for part in parts],
-        partial(_write, parts=parts, options=options, progress=job.progress),
+        [(opened, request_of(opened, options.to_dict())) for _, opened, _ in parts],
+        partial(_write, folder=folder, parts=parts, options=options, progress=job.progress),
         job=job,
         made_of={"index": xxh3_128_hexdigest(manifest.to_bytes())},
     )
@@ -89,47 +86,38 @@ def _refuse_kind(folder: AnyPath, manifest: Manifest) -> None:
         raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to write")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """A generation of an index, and its source."""
+def _write(
+    claimed: Output,
+    engine: Engine,
+    *,
+    folder: AnyPath,
+    parts: Sequence[tuple[Manifest, Corpus, Watch]],
+    options: PackOptions,
+    progress: Progress,
+) -> Manifest:
+    """Write the rows of an index into a claimed folder, resuming an interrupted run.
 
-    folder: AnyPath
-    """Folder of the index."""
-
-    manifest: Manifest
-    """Description of the generation."""
-
-    opened: Corpus
-    """Its source."""
-
-    watch: Watch
-    """Files of the source."""
-
-    def maker(self, options: PackOptions, progress: Progress) -> ShardMaker:
-        """Return the maker of its shards, after comparing the lengths of all documents."""
-        documents = read_index_source(self.folder, self.manifest, self.opened, progress)
-        self.watch.check()
-        return ShardMaker(
+    `parts` has each generation of the index, its source, and the files of the source.
+    """
+    # Compare the lengths of all documents, and locate the rows in the sources.
+    makers = []
+    for part, opened, watch in parts:
+        documents = read_index_source(folder, part, opened, progress)
+        watch.check()
+        maker = ShardMaker(
             documents=documents,
-            plan=IndexPlan(folder=self.folder, manifest=self.manifest, documents=documents),
+            plan=IndexPlan(folder=folder, manifest=part, documents=documents),
             row_format=RowFormat.of(options, documents.table.extra),
             overlap=options.piece_overlap,
-            first_document=self.manifest.first.document,
+            first_document=part.first.document,
         )
-
-
-def _write(
-    claimed: Output, engine: Engine, *, parts: Sequence[_Part], options: PackOptions, progress: Progress
-) -> Manifest:
-    """Write the rows of an index into a claimed folder, resuming an interrupted run."""
-    # Locate the rows in the sources.
-    makers = [part.maker(options, progress) for part in parts]
+        makers.append(maker)
     _refuse_other_types(makers)
 
     # Write the shards that are missing, and the manifest, which completes the dataset.
-    watch = Watch.joined(part.watch for part in parts)
-    entries = write_shards(claimed, makers, options.shard_size, watch, engine, progress)
-    generations = [(part.manifest.generations[0], part.opened.sources) for part in parts]
+    watched = Watch.joined(watch for _, _, watch in parts)
+    entries = write_shards(claimed, makers, options.shard_size, watched, engine, progress)
+    generations = [(part.generations[0], opened.sources) for part, opened, _ in parts]
     return complete(claimed, engine, options, generations, entries)
 
 
@@ -148,16 +136,11 @@ def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexPlan:
-    """The plan that an index is: its rows, located in the source. Can be pickled."""
+    """The plan that an index, or one of its generations, is: its rows, located in the source. Can be pickled."""
 
     folder: AnyPath
-    """Folder of the index."""
-
     manifest: Manifest
-    """Its manifest, or that of one of its generations."""
-
     documents: Documents
-    """Documents of its source."""
 
     @property
     def totals(self) -> Totals:
@@ -174,13 +157,12 @@ class IndexPlan:
         """Return the rows of a shard; a PackerError if it is damaged, or the source does not have its tokens."""
         folder, manifest = self.folder, self.manifest
         entry = manifest.shards[shard]
-        path = folder / entry.file
-        parts = []
+        path, parts = str(folder / entry.file), []
         for batch in checked_batches(folder, entry, manifest):
             segments = RowSegments.of(batch)
             depths = np.bincount(segments.rows, minlength=batch.num_rows)
-            documents = self._numbers(segments.keys, str(path))
-            self._check(documents, segments.starts + segments.lengths, str(path))
+            documents = self._numbers(segments.keys, path)
+            self._check(documents, segments.starts + segments.lengths, path)
             pieces = np.empty(len(documents), PIECE)
             pieces["document"], pieces["start"], pieces["length"] = documents, segments.starts, segments.lengths
             parts.append(LocatedRows(pieces=pieces, row_starts=np.append(0, np.cumsum(depths))))
