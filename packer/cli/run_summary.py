@@ -95,7 +95,7 @@ def _rows_summary(
 def export_summary(written: Written[Export], took: str) -> str:
     """Return the summary of `packer export`."""
     export = written.record
-    rows, max_len = sum(file.rows for file in export.files), export.packed["max_len"]
+    rows, max_len = sum(file.rows or 0 for file in export.files), export.packed["max_len"]
     compression = "" if export.compression == "none" else f", {export.compression}"
     return "\n".join(
         [

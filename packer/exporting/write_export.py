@@ -29,7 +29,7 @@ from packer.output.claim import claim
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Kind
 from packer.paths import expanded, local_output
-from packer.pipeline.complete_output import check_files
+from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
 from packer.shards.files import HashingFile
 from packer.shards.reader import checked_batches, open_shard, read_manifest
@@ -51,23 +51,6 @@ EXPORT = Kind(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExportedFile(JsonRecord):
-    """A file of an export."""
-
-    file: str
-    """File name, in the folder of the export."""
-
-    rows: int
-    """Number of rows in the file."""
-
-    bytes: int
-    """Size of the file."""
-
-    xxh3_128: str
-    """Hash of the file, hexadecimal."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Export(JsonRecord):
     """Record of an export: no time, host or absolute path, so that equal exports have equal records."""
 
@@ -83,7 +66,7 @@ class Export(JsonRecord):
     columns: Mapping[str, str]
     """Arrow types of the columns, by name."""
 
-    files: tuple[ExportedFile, ...]
+    files: tuple[WrittenFile, ...]
     """Files in the order of the shards, one per shard."""
 
     @property
@@ -217,7 +200,7 @@ class _Writer:
         self._done = 0  # tokens that all threads have written
         self._counting = threading.Lock()
 
-    def write_all(self) -> tuple[ExportedFile, ...]:
+    def write_all(self) -> tuple[WrittenFile, ...]:
         """Write the files of all shards."""
         shards = self._manifest.shards
         written = {file.file: file for file in run_tasks(self.write, shards, self.job.workers or available_workers())}
@@ -231,7 +214,7 @@ class _Writer:
         """Return the schema of the file of a shard."""
         return schema_of(self.target, open_shard(self._packed, entry, self._manifest).schema)
 
-    def write(self, entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> ExportedFile:
+    def write(self, entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> WrittenFile:
         """Write the file of a shard; `raise_if_cancelled` raises when the work is to stop.
 
         Raises:
@@ -261,7 +244,7 @@ class _Writer:
             raise PackerError(f"{path} cannot be written as Parquet ({reason}): choose another --to") from error
         finally:
             sink.close()
-        return ExportedFile(file=self._name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+        return WrittenFile(file=self._name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
 
 
 def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:

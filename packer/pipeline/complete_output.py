@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from packer.errors import PackerError
+from packer.facts import JsonRecord, ShardEntry
+from packer.facts.json_record import Count
 from packer.output.claim import way_to_replace
 from packer.output.unfinished_output import Request, RequestedFile, difference, names_and_sizes
 from packer.progress import Progress
@@ -46,23 +48,22 @@ def request_of(opened: Corpus, options: Mapping[str, object]) -> Request:
     )
 
 
-class WrittenFile(Protocol):
-    """Entry of a file in a record."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenFile(JsonRecord):
+    """Entry of a file in the record of an output."""
 
-    @property
-    def file(self) -> str:
-        """File name, in the folder of the record."""
+    file: str
+    """File name, in the folder of the record."""
 
-    @property
-    def bytes(self) -> int:
-        """Size of the file."""
+    rows: Count | None = None
+    """Rows in the file; None if the record does not say it."""
 
-    @property
-    def xxh3_128(self) -> str:
-        """Hash of the file, hexadecimal."""
+    bytes: Count
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
 
 
-def check_files(record: AnyPath, shards: Iterable[WrittenFile], small_files: Mapping[str, str]) -> None:
+def check_files(record: AnyPath, shards: Iterable[WrittenFile | ShardEntry], small_files: Mapping[str, str]) -> None:
     """Check that every file listed in a record, manifest.json or tokenized.json, exists and is unchanged.
 
     Shards are compared by size, and in a local folder also by hash if they were touched after the record; small

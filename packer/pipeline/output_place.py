@@ -77,53 +77,37 @@ def check_decoding(claimed: Output, source: Corpus, options: PackOptions, worker
 
     This process writes `workers` shards at a time.
     """
-    spill = spill_size(source, claimed.spill)
+    spill, free = spill_size(source, claimed.spill), _free(claimed)
     if not spill.bytes:
         return
     rows = spill.tokens * RowFormat.of(options).row_bytes // options.max_len
-    free = _free(claimed)
-    about = "about" if spill.sampled else "up to"
+    needs = f"needs {'about' if spill.sampled else 'up to'} {byte_size(spill.bytes)}"
     if spill.bytes + rows >= _WORTH_LOGGING * free:
         log.info(
-            "decoding needs %s %s in addition to the output until it is complete, the rows about %s; %s are free",
-            about,
-            byte_size(spill.bytes),
-            byte_size(rows),
-            byte_size(free),
+            f"decoding {needs} in addition to the output until it is complete, the rows about {byte_size(rows)}; "
+            f"{byte_size(free)} are free"
         )
     # In a mixture, or if long documents are truncated or dropped, the size of the rows is not known before decoding.
     kept = claimed.disk_needed(rows, workers * options.shard_size)
     kept = kept if options.long in ("split", "error") and not options.weights else 0
-    if (spill.bytes + kept) * (_CERTAIN_SHARE if spill.sampled else 1) > free:
-        raise PackerError(
-            f"{_place(claimed)}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
-            f"{byte_size(rows)}, {byte_size(free)} are free: free some space{_or_other(claimed)}"
-        )
+    least = (spill.bytes + kept) * (_CERTAIN_SHARE if spill.sampled else 1)
+    _check_room(claimed, least, f"the decoded source {needs} and the rows about {byte_size(rows)}")
 
 
-def check_tokenizing(folder: Path, source: Corpus, out: AnyPath) -> None:
-    """Check that the tokens fit, and log the space they still need, beside pieces in `folder`, unless it is little."""
-    size = spill_size(source, folder)
-    free = shutil.disk_usage(folder).free
-    about = "about" if size.sampled else "up to"
+def check_tokenizing(claimed: Output, source: Corpus) -> None:
+    """Check that the tokens fit, and log the space they still need, beside pieces in place, unless it is little."""
+    size, free = spill_size(source, claimed.spill), _free(claimed)
+    needed = f"{'about' if size.sampled else 'up to'} {byte_size(size.bytes)}"
     if size.bytes >= _WORTH_LOGGING * free:
-        log.info("tokenizing needs %s %s for the output; %s are free", about, byte_size(size.bytes), byte_size(free))
-    if size.bytes * (_CERTAIN_SHARE if size.sampled else 1) > free:
-        raise PackerError(
-            f"{out}: the tokens need {about} {byte_size(size.bytes)}, {byte_size(free)} are free: "
-            "free some space, or choose an --output with more"
-        )
+        log.info(f"tokenizing needs {needed} for the output; {byte_size(free)} are free")
+    _check_room(claimed, size.bytes * (_CERTAIN_SHARE if size.sampled else 1), f"the tokens need {needed}")
 
 
 def check_writing(claimed: Output, rows: int, shard_size: int, workers: int) -> None:
     """Check that the rows still to be written fit; all have `rows` bytes, and `workers` shards are made at a time."""
     needed = claimed.disk_needed(rows, workers * shard_size)
-    free = _free(claimed)
-    if needed > free:
-        raise PackerError(
-            f"{_place(claimed)}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: "
-            f"free some space and repeat the same command{_or_other(claimed)}"
-        )
+    remedy = "free some space and repeat the same command"
+    _check_room(claimed, needed, f"the rows to be written need {byte_size(needed)}", remedy)
 
 
 def check_mixture(claimed: Output, identity: SourceIdentity, options: PackOptions, workers: int) -> None:
@@ -138,12 +122,12 @@ def _free(claimed: Output) -> int:
     return shutil.disk_usage(claimed.disk).free
 
 
-def _place(claimed: Output) -> AnyPath:
-    """Return what is too small: the output, or the folder of temporary files."""
-    return claimed.disk.parent if claimed.store.is_remote else claimed.out
-
-
-def _or_other(claimed: Output) -> str:
+def _check_room(claimed: Output, least: float, needs: str, remedy: str = "free some space") -> None:
+    """Raise a PackerError if fewer than `least` bytes are free where a claimed output, or temporary files, grow."""
+    free = _free(claimed)
+    if least <= free:
+        return
+    place, other = claimed.out, ", or choose an --output with more" if or_other_output(claimed.out) else ""
     if claimed.store.is_remote:
-        return ", or choose a TMPDIR with more"
-    return ", or choose an --output with more" if or_other_output(claimed.out) else ""
+        place, other = claimed.disk.parent, ", or choose a TMPDIR with more"
+    raise PackerError(f"{place}: {needs}, {byte_size(free)} are free: {remedy}{other}")

@@ -20,13 +20,13 @@ from packer.output.claim import claim
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Kind, Output, Request, RequestedFile, difference
 from packer.paths import PathList, expanded, local_output, tokenizer_name
-from packer.pipeline.complete_output import changed_since, check_files, request_of
+from packer.pipeline.complete_output import WrittenFile, changed_since, check_files, request_of
 from packer.pipeline.job import Job, Written
 from packer.pipeline.output_place import check_tokenizing, name_after, refuse_inside
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_unstopped
 from packer.progress import Progress
-from packer.shards.file_names import WORK, shard_name
+from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
 from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.decoded_pieces import Piece, cut_source
@@ -52,26 +52,10 @@ TOKENIZED = Kind(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizedShard(JsonRecord):
-    """A shard of a tokenized dataset."""
-
-    file: str
-    """Name of the file, in the folder of the record."""
-
-    bytes: Count
-    """Size of the file."""
-
-    xxh3_128: str
-    """Hash of the file, hexadecimal."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeReport(JsonRecord):
     """Record of a tokenized dataset, written last."""
 
     tokenizer: str
-    """Name of the tokenizer."""
-
     pad_id: Count
     """The tokenizer's padding token, or its end-of-sequence token, or 0."""
 
@@ -79,8 +63,6 @@ class TokenizeReport(JsonRecord):
     """Names of the columns to keep, under the key "keep", and "on_error" unless it is the default."""
 
     text: TextIdentity
-    """Everything that shapes the tokens."""
-
     files: tuple[RequestedFile, ...]
     """Name and size of each source file."""
 
@@ -102,8 +84,7 @@ class TokenizeReport(JsonRecord):
     rejected_xxh3_128: str | None = None
     """Hash of rejected.jsonl, which lists them; None if there is no such file."""
 
-    shards: tuple[TokenizedShard, ...]
-    """Shards in order."""
+    shards: tuple[WrittenFile, ...]
 
     @property
     def request(self) -> Request:
@@ -193,13 +174,12 @@ def _write(
 ) -> TokenizeReport:
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
     warn_of_linked_files(opened)
-    spill = folder.building / WORK / "spill"
     (text,) = opened.parts
-    pieces = cut_source(text, spill)
+    pieces = cut_source(text, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
-    _take_back(folder.building, spill, pieces, names)
-    check_tokenizing(spill, opened, folder.out)
-    decoded = spill_corpus(opened, spill, progress, engine=engine)
+    _take_back(folder, pieces, names)
+    check_tokenizing(folder, opened)
+    decoded = spill_corpus(opened, folder.spill, progress, engine=engine)
     (spilled,) = decoded.parts
     watch.check()
     assert spilled.tokenized is not None
@@ -222,7 +202,7 @@ def _write(
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(
-            TokenizedShard(file=name, bytes=piece.path.stat().st_size, xxh3_128=piece.note()["xxh3_128"])
+            WrittenFile(file=name, bytes=piece.path.stat().st_size, xxh3_128=piece.note()["xxh3_128"])
             for piece, name in zip(pieces, names, strict=True)
         ),
     )
@@ -236,11 +216,12 @@ def _write(
     return report
 
 
-def _take_back(building: Path, spill: Path, pieces: list[Piece], names: list[str]) -> None:
-    """Undo the last step of a killed run: move streams back to `spill`, and delete files of another source."""
+def _take_back(folder: Output, pieces: list[Piece], names: list[str]) -> None:
+    """Undo the last step of a killed run: move streams back, and delete files of another source."""
     for piece, name in zip(pieces, names, strict=True):
-        if piece.note_path.exists() and (building / name).is_file():
-            (building / name).replace(str(piece.path))
+        if piece.note_path.exists() and (folder.building / name).is_file():
+            (folder.building / name).replace(str(piece.path))
     ours = {path for piece in pieces for path in piece.files}
-    for left in {path for path in building.iterdir() if path.is_file()} | (set(spill.iterdir()) - ours):
+    files = {path for path in folder.building.iterdir() if path.is_file()}
+    for left in files | (set((folder.work / "spill").iterdir()) - ours):
         left.unlink()
