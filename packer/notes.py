@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -24,19 +24,19 @@ from packer.progress import Progress, silent
 from packer.stores.buckets import AT_ONCE
 from packer.stores.store import Store
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _ALIGNED = 64  # bytes
 _HEAD = 16 << 10  # bytes of a large note that are read for its facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """Result of a task."""
+    """Result of a task: values that JSON can represent, and one-dimensional arrays by name."""
 
     facts: Mapping[str, Any]
-    """Values that JSON can represent."""
-
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """One-dimensional arrays by name."""
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
@@ -80,19 +80,35 @@ def note_of(content: bytes | mmap.mmap) -> Note | None:
         return None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Notes:
-    """Notes by name; these are held in memory, for a plan that writes no files."""
+    """Notes by name, in the store of an unfinished dataset, or in memory for a plan that writes no files.
 
-    def __init__(self) -> None:
-        self._notes: dict[str, Note] = {}
+    In a store, the note "STAGE-NUMBER" is the file STAGE/NUMBER.
+    """
+
+    store: Store | None = None
+    folder: str = ""
+    """Name of their folder in the store."""
+
+    is_shared: bool = False
+    """Whether other processes store notes, too."""
+
+    _held: dict[str, Note] = field(default_factory=dict, compare=False, repr=False)
 
     def load(self, name: str) -> Note | None:
-        """Return a note, or None."""
-        return self._notes.get(name)
+        """Return a note, or None if it is missing or damaged, so that the task must run again."""
+        if self.store is None:
+            return self._held.get(name)
+        try:
+            return note_of(self.store.get(self._file(name)))
+        except FileNotFoundError:
+            return None
 
     def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
-        """Yield several notes in order, or None instead of a missing one."""
-        return map(self.load, names)
+        """Yield several notes in order, or None instead of a missing one; in object storage, some at the same time."""
+        for first in range(0, len(names), AT_ONCE):
+            yield from self._each(self.load, names[first : first + AT_ONCE])
 
     def read(self, name: str) -> Note:
         """Return the note of a task that has run."""
@@ -106,57 +122,15 @@ class Notes:
             yield note
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the facts of the notes "STAGE-NUMBER" that exist, by number."""
-        loaded = zip(numbers, self.load_all([f"{stage}-{number}" for number in numbers]), strict=True)
-        return {number: note.facts for number, note in loaded if note is not None}
-
-    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Store a note, completely or not at all.
-
-        One that is `lasting` survives a system crash, because it cannot be reproduced exactly.
-        """
-        self._notes[name] = note
-
-    def save_all(self, notes: Mapping[str, Note]) -> None:
-        """Store several notes by name; each completely or not at all."""
-        for name, note in notes.items():
-            self.save(name, note)
-
-
-@dataclass(frozen=True)
-class NotesInStore(Notes):
-    """Notes of an unfinished packed dataset. The note "STAGE-NUMBER" is the file STAGE/NUMBER."""
-
-    store: Store
-    """Store of the dataset."""
-
-    folder: str
-    """Name of their folder in it."""
-
-    is_shared: bool
-    """Whether other processes store notes, too."""
-
-    def load(self, name: str) -> Note | None:
-        """Return a note, or None if it is missing or damaged, so that the task must run again."""
-        try:
-            return note_of(self.store.get(self._file(name)))
-        except FileNotFoundError:
-            return None
-
-    def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
-        """Yield several notes in order; in object storage, some are read at the same time."""
-        for first in range(0, len(names), AT_ONCE):
-            yield from self.store.each(self.load, names[first : first + AT_ONCE])
-
-    def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the facts of the notes that exist, by number; their folder is listed once."""
-        sizes = self.store.sizes(f"{self.folder}/{stage}", among=[str(number) for number in numbers])
-        facts = self.store.each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
+        """Return the facts of the notes "STAGE-NUMBER" that exist, by number; a folder is listed once for them."""
+        names = {str(number): 0 for number in numbers}
+        sizes = names if self.store is None else self.store.sizes(f"{self.folder}/{stage}", among=names)
+        facts = self._each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
         return {int(name): each for name, each in zip(sizes, facts, strict=True) if each is not None}
 
     def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
         """Return the facts of a note; of a large one in object storage, which checks it, only the head is read."""
-        if self.store.is_remote and size > _HEAD:
+        if self.store is not None and self.store.is_remote and size > _HEAD:
             with contextlib.suppress(FileNotFoundError, *UNREADABLE):
                 line, _, _ = bytes(self.store.get(self._file(name), _HEAD)).partition(b"\n")
                 facts: Mapping[str, Any] = json.loads(line)["facts"]
@@ -165,10 +139,14 @@ class NotesInStore(Notes):
         return None if note is None else note.facts
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Store a note. It is synced only if `lasting`: other notes are made again if a crash damages them.
+        """Store a note, completely or not at all.
 
-        A lasting note that another process has stored meanwhile is kept, because its content may differ.
+        One that is `lasting`, because it cannot be reproduced exactly, is synced, and kept if another process has
+        stored it meanwhile. Others are made again if a crash of the system damages them.
         """
+        if self.store is None:
+            self._held[name] = note
+            return
         file, content = self._file(name), note.to_bytes()
         if lasting and self.load(name) is not None:
             return
@@ -180,7 +158,10 @@ class NotesInStore(Notes):
 
     def save_all(self, notes: Mapping[str, Note]) -> None:
         """Store several notes by name, in object storage at the same time."""
-        self.store.each(lambda each: self.save(*each), list(notes.items()))
+        self._each(lambda each: self.save(*each), list(notes.items()))
+
+    def _each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        return [task(item) for item in items] if self.store is None else self.store.each(task, items)
 
     def _file(self, name: str) -> str:
         stage, _, number = name.rpartition("-")

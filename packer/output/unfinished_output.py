@@ -34,7 +34,7 @@ import xxhash
 from packer.errors import UNREADABLE, PackerError
 from packer.facts import REJECTED, FileIdentity, JsonRecord, ShardEntry, TextIdentity
 from packer.facts.json_record import Count
-from packer.notes import Note, NotesInStore, note_of
+from packer.notes import Note, Notes, note_of
 from packer.options import PackOptions, options_of
 from packer.options.option import as_json
 from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output
@@ -191,9 +191,9 @@ class Output:
         return self.store.root / self.own / "spill"
 
     @property
-    def notes(self) -> NotesInStore:
+    def notes(self) -> Notes:
         """Notes of finished tasks."""
-        return NotesInStore(self.store, f"{self.own}/notes", self.is_shared)
+        return Notes(store=self.store, folder=f"{self.own}/notes", is_shared=self.is_shared)
 
     @property
     def entries(self) -> str:
