@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,14 +22,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.errors import PackerError
+from packer.errors import UNREADABLE, PackerError
 from packer.facts import ShardEntry
 from packer.inputs.documents import reading
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_cache import ShardCache
-from packer.shards.file_names import MANIFEST
-from packer.shards.manifest import Manifest, keys_of, parts_of, table_listed
+from packer.shards.file_names import MANIFEST, table_name
+from packer.shards.manifest import Manifest, keys_of, parts_of
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
@@ -229,11 +229,11 @@ def _fetch_manifest(source: RemotePath, folder: Path) -> str:
 
 def _table_of(manifest: bytes) -> str | None:
     """Return the name of the file with the entries of the shards; None if these are in the manifest."""
-    try:
-        listed = table_listed(json.loads(manifest))
-    except (ValueError, LookupError, TypeError, RecursionError, PackerError):
-        return None  # damaged, which is reported when it is read
-    return None if listed is None else listed[0]
+    with suppress(*UNREADABLE):  # damaged, which is reported when it is read
+        content = json.loads(manifest)
+        if type(content["shards"]) is int:
+            return table_name(len(content["generations"]) - 1)
+    return None
 
 
 def _remote_error(path: RemotePath, error: OSError) -> PackerError:

@@ -131,8 +131,7 @@ class PackOptions(PackFields):
 
         Raises:
             KeyError: `max_len` is missing.
-            TypeError: a value has another type or is outside its limits.
-            PackerError: a value cannot be combined with another.
+            TypeError: a value has another type, is outside its limits, or cannot be combined with another.
         """
         declared = options_of(cls)
         optional = frozenset(name for name, option in declared.items() if not option.is_required)
@@ -141,7 +140,7 @@ class PackOptions(PackFields):
         try:
             return cls(**values_of(cls, found))
         except PackerError as error:
-            raise PackerError(f"the options in the manifest are damaged: {error}") from error
+            raise TypeError(f"the options in the manifest are damaged: {error}") from error
 
 
 _sentences = [f"    {name}: {option.help}" for name, option in options_of(PackOptions).items()]

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -95,7 +95,7 @@ class Manifest:
     @property
     def shard_ends(self) -> tuple[int, ...]:
         """Number of shards that the dataset had after each generation."""
-        return _ends_of(self.generations)
+        return tuple(accumulate(generation.shards for generation in self.generations))
 
     @property
     def has_table(self) -> bool:
@@ -190,32 +190,38 @@ class Manifest:
         return datasets_files(self.source, all_shard_names(*self.shard_ends)) | table
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any], table: ShardTable | None = None) -> Manifest:
+    def from_dict(
+        cls, content: Mapping[str, Any], read_table: Callable[[str, str, Sequence[int]], ShardTable] | None = None
+    ) -> Manifest:
         """Create a manifest from what `to_dict` returns; unknown fields, which later versions may add, are ignored.
 
         Args:
             content: content of manifest.json.
-            table: entries of the shards, if the content has only their number.
+            read_table: function that reads the entries of the shards, if the content has only their number, given the
+                name and hash of their file, and the number of shards after each generation.
 
         Raises:
             KeyError: a field is missing.
             TypeError: a field holds a value of the wrong type or out of range, or a file has an unexpected name.
-            PackerError: options cannot be combined.
         """
-        found = _fields_of(content)
-        listed = found.pop("shards")
-        if table is None:
-            table = ShardTable.of(listed, _ends_of(found["generations"]))
+        found = read_fields(content, _TABLE if type(content.get("shards")) is int else _FIELDS)
+        listed, files = found.pop("shards"), found["files"]
+        ends = tuple(accumulate(generation.shards for generation in found["generations"]))
+        if isinstance(listed, tuple):
+            count, table = len(listed), ShardTable.of(listed, ends)
+        else:
+            assert read_table is not None
+            name = table_name(len(ends) - 1)
+            count, table = listed, read_table(name, files[name], ends)
         manifest = cls(**found, shards=table)
-        manifest._check_generations(len(listed) if isinstance(listed, tuple) else listed)
-        for name in manifest.files:
+        manifest._check_generations(count)
+        for name in files:
             if not _PLAIN_NAME.fullmatch(name):
                 raise TypeError(f"a file is named {json.dumps(name)[:60]}, which is not a plain file name")
-        if not isinstance(listed, tuple):
-            if len(table) != listed:
-                raise TypeError(f"there are {listed:,} shards, and {len(table):,} in {manifest.table_name}")
-            return manifest
-        for number, (shard, name) in enumerate(zip(listed, all_shard_names(*manifest.shard_ends), strict=True)):
+        if len(table) != count:
+            raise TypeError(f"there are {count:,} shards, and {len(table):,} in {manifest.table_name}")
+        shards = listed if isinstance(listed, tuple) else ()  # a table has no names
+        for number, (shard, name) in enumerate(zip(shards, all_shard_names(*ends), strict=False)):
             if shard.file != name:
                 raise TypeError(f"shard {number} is named {json.dumps(shard.file)[:60]}, not {name}")
         return manifest
@@ -244,28 +250,6 @@ class Manifest:
                 )
             if source.texts and self.options.tokenizer is None:
                 raise TypeError("the source is text, but there is no options.tokenizer")
-
-
-def _ends_of(generations: Sequence[Generation]) -> tuple[int, ...]:
-    return tuple(accumulate(generation.shards for generation in generations))
-
-
-def _fields_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the fields of a manifest, which has the entries of shards, or their number."""
-    return read_fields(content, _TABLE if type(content.get("shards")) is int else _FIELDS)
-
-
-def table_listed(content: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]] | None:
-    """Return the name and hash of the file with the entries of the shards; None if these are in the manifest.
-
-    The third value is the number of shards that the dataset had after each generation. Raises a KeyError, TypeError or
-    PackerError if the content has no such hash, or is damaged.
-    """
-    if type(content.get("shards")) is not int:
-        return None
-    found = _fields_of(content)
-    name = table_name(len(found["generations"]) - 1)
-    return name, found["files"][name], _ends_of(found["generations"])
 
 
 def is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from packer.errors import PackerError, first_line
 from packer.facts import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
-from packer.shards.manifest import FORMAT_VERSION, TREES_VERSION, Manifest, is_sealed, table_listed
+from packer.shards.manifest import FORMAT_VERSION, TREES_VERSION, Manifest, is_sealed
 from packer.shards.shard_table import ShardTable
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
@@ -54,11 +54,10 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
             f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION} and {TREES_VERSION}: "
             f"{'' if is_older else 'upgrade packer, or '}pack again to another folder"
         )
-    with _damage_named(path):
-        listed = table_listed(content)
-    table = None if listed is None else _read_table(folder / listed[0], listed[1], listed[2])
-    with _damage_named(path):
-        manifest = Manifest.from_dict(content, table)
+    try:
+        manifest = Manifest.from_dict(content, partial(_read_table, folder))
+    except (KeyError, TypeError) as error:
+        raise PackerError(f"{path} is damaged ({_reason(error)}): {_RESTORE}") from error
     if isinstance(folder, Path):
         _refuse_irregular(folder, (all_shard_names(*manifest.shard_ends), manifest.files))
     if intact and not is_sealed(text, content):
@@ -66,21 +65,11 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     return manifest
 
 
-@contextlib.contextmanager
-def _damage_named(path: AnyPath) -> Iterator[None]:
-    """Turn the errors of `Manifest.from_dict` into a PackerError that names the file."""
-    try:
-        yield
-    except (KeyError, TypeError) as error:
-        raise PackerError(f"{path} is damaged ({_reason(error)}): {_RESTORE}") from error
-    except PackerError as error:
-        raise PackerError(f"{path} is damaged ({error}): {_RESTORE}") from error
-
-
-def _read_table(path: AnyPath, digest: str, ends: Sequence[int]) -> ShardTable:
+def _read_table(folder: AnyPath, name: str, digest: str, ends: Sequence[int]) -> ShardTable:
     """Read the entries of very many shards from their table; raise a PackerError if it is missing or was changed."""
     import xxhash
 
+    path = folder / name
     if not _is_regular_file(path):
         raise PackerError(f"{path} is missing, but listed in the manifest: {_REMEDY}")
     try:
