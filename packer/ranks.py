@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from packer.engine import Done, Engine, without
 from packer.errors import OptionError, PackerError, SourceError
@@ -56,15 +56,11 @@ class FinishedElsewhere(Exception):  # noqa: N818 (nothing went wrong)
     """Raised in a rank when another one has completed the output."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankOf:
-    """Number of a rank, and how many there are."""
+class RankOf(NamedTuple):
+    """Number of a rank, from 0, and how many there are."""
 
     rank: int
-    """Number of this rank, from 0."""
-
     ranks: int
-    """Number of ranks."""
 
 
 def rank_of(rank: int | None, ranks: int | str | None, environ: Mapping[str, str] = os.environ) -> RankOf | None:
@@ -73,33 +69,27 @@ def rank_of(rank: int | None, ranks: int | str | None, environ: Mapping[str, str
     "env" stands for the numbers that torchrun, Slurm or SkyPilot set. A single number, or one out of range, is an
     OptionError.
     """
+    names, found = ("--rank", "--ranks"), (str(rank), str(ranks))
     if ranks == "env":
         if rank is not None:
             raise OptionError(f"--ranks env reads the rank from the environment: leave --rank {rank} out")
-        return _rank_in(environ)
-    if rank is None and ranks is None:
+        launchers = [pair for pair in _VARIABLES if environ.keys() >= {*pair}]
+        if not launchers:
+            known = ", ".join("/".join(pair) for pair in _VARIABLES)
+            raise PackerError(f"--ranks env found none of {known} in the environment: write --rank R --ranks N")
+        names = launchers[0]
+        found = environ[names[0]], environ[names[1]]
+    elif rank is None and ranks is None:
         return None
-    if rank is None or ranks is None:
+    elif rank is None or ranks is None:
         raise OptionError("--rank and --ranks belong together: --rank 0 --ranks 4, or --ranks env")
-    return _checked(str(rank), str(ranks), "--rank", "--ranks")
-
-
-def _rank_in(environ: Mapping[str, str]) -> RankOf:
-    for rank, ranks in _VARIABLES:
-        if rank in environ and ranks in environ:
-            return _checked(environ[rank], environ[ranks], rank, ranks)
-    known = ", ".join("/".join(names) for names in _VARIABLES)
-    raise PackerError(f"--ranks env found none of {known} in the environment: write --rank R --ranks N")
-
-
-def _checked(rank: str, ranks: str, rank_name: str, ranks_name: str) -> RankOf:
     try:
-        found = RankOf(rank=int(rank), ranks=int(ranks))
+        number, count = map(int, found)
     except ValueError:
-        raise OptionError(f"{rank_name} {rank} and {ranks_name} {ranks} must be whole numbers") from None
-    if not 0 <= found.rank < found.ranks:
-        raise OptionError(f"{rank_name} {rank} must be from 0 to {found.ranks - 1}, one less than {ranks_name} {ranks}")
-    return found
+        raise OptionError(f"{names[0]} {found[0]} and {names[1]} {found[1]} must be whole numbers") from None
+    if not 0 <= number < count:
+        raise OptionError(f"{names[0]} {number} must be from 0 to {count - 1}, one less than {names[1]} {count}")
+    return RankOf(number, count)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -107,8 +97,6 @@ class Heartbeats:
     """The files by which ranks know that others are alive."""
 
     store: Store
-    """Store of the output."""
-
     patience: float
     """Seconds without a heartbeat after which a rank is considered dead."""
 
@@ -127,11 +115,6 @@ class Heartbeats:
     def interval(self) -> float:
         """Seconds between heartbeats."""
         return INTERVAL * (_TIMES_IN_STORES if self.store.is_remote else 1)
-
-    @property
-    def longest_wait(self) -> float:
-        """Largest number of seconds between two checks of what others have done."""
-        return self.interval if self.store.is_remote else _LONGEST_WAIT
 
     @contextlib.contextmanager
     def shown(self, rank: int, is_complete: Callable[[], bool]) -> Iterator[None]:
@@ -234,19 +217,12 @@ def _has_left(heartbeat: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks(Engine):
-    """An engine for one of several ranks, whose heartbeat must be shown while it is used."""
+    """An engine for one of several ranks, whose heartbeat must be shown until the output is complete."""
 
     rank: int
-    """Number of this rank."""
-
     ranks: int
-    """Number of ranks."""
-
     heartbeats: Heartbeats
-    """Heartbeats of all ranks."""
-
     is_complete: Callable[[], bool]
-    """Whether the output is complete."""
 
     is_shared: ClassVar[bool] = True
 
@@ -273,7 +249,7 @@ class Ranks(Engine):
                 continue
             # Looking may be slow where files are far away: it must not keep others from their work.
             time.sleep(max(wait, 4 * (time.monotonic() - begun)))
-            wait = min(2 * wait, self.heartbeats.longest_wait)
+            wait = min(2 * wait, self.heartbeats.interval if self.heartbeats.store.is_remote else _LONGEST_WAIT)
 
     def _adopted(self, pending: Sequence[int]) -> list[int]:
         """Return this rank's share of the tasks of ranks that have died."""

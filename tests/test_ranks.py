@@ -205,9 +205,9 @@ def test_wrong_ranks_are_refused_in_one_line(tmp_path, monkeypatch, arguments, m
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, RankOf(rank=3, ranks=4)),
-        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, RankOf(rank=1, ranks=2)),
-        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "8"}, RankOf(rank=0, ranks=8)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, RankOf(3, 4)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, RankOf(1, 2)),
+        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "8"}, RankOf(0, 8)),
     ],
 )
 def test_env_reads_what_launchers_set(environ, expected):

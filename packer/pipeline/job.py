@@ -74,7 +74,7 @@ class Job(RunOptions):
             if _is_in_memory(source):
                 raise OptionError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
         elif is_remote(output):
-            rank = RankOf(rank=0, ranks=1)
+            rank = RankOf(0, 1)
         return replace(self, as_rank=rank)
 
     def alone(self) -> AbstractContextManager[Engine]:
