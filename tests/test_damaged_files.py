@@ -13,7 +13,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.facts.rejection import REMEDY
+from packer.facts import REMEDY
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
 from packer.sources.survey import survey_source

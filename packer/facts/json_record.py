@@ -17,13 +17,10 @@ _DEEPEST = 8  # levels of lists and objects in a field that this version does no
 
 
 class Kind(NamedTuple):
-    """A kind of values other than lists and objects."""
+    """A kind of values other than lists and objects: its name in messages, and whether a value is of this kind."""
 
     name: str
-    """Name of the kind in error messages."""
-
     fits: Callable[[Any], bool]
-    """Whether a value is of this kind."""
 
 
 def whole_number(least: int, most: int) -> Kind:

@@ -32,8 +32,8 @@ from typing import Any
 import xxhash
 
 from packer.errors import UNREADABLE, PackerError
-from packer.facts import REJECTED, FileIdentity, JsonRecord, ShardEntry, TextIdentity
-from packer.facts.json_record import Count
+from packer.facts import REJECTED, FileIdentity, ShardEntry, TextIdentity
+from packer.facts.json_record import Count, JsonRecord
 from packer.notes import Note, Notes, note_of
 from packer.options import PackOptions, options_of
 from packer.options.option import as_json

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from packer.engine import Engine
 from packer.errors import UNREADABLE, PackerError
-from packer.facts import REJECTED, JsonRecord, SourceIdentity, TextIdentity
-from packer.facts.json_record import Count
+from packer.facts import REJECTED, SourceIdentity, TextIdentity
+from packer.facts.json_record import Count, JsonRecord
 from packer.inputs.hugging_face import REPORT, STATE
 from packer.options import PackOptions
 from packer.output.claim import claim

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
-from packer.facts import MixturePart, SourceIdentity
-from packer.facts.rejection import REMEDY
+from packer.facts import REMEDY, MixturePart, SourceIdentity
 from packer.inputs.token_tables import TokenTable
 from packer.paths import PathList, expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from packer.engine import Engine, run_tasks, without
 from packer.errors import SourceError
-from packer.facts import ShardEntry
-from packer.facts.rejection import REMEDY
+from packer.facts import REMEDY, ShardEntry
 from packer.gather import Spans, held_spans
 from packer.inputs.documents import reading, value_message, wrong_values
 from packer.output.unfinished_output import Output

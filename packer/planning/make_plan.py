@@ -23,8 +23,7 @@ from packer.algorithms.patterns import Patterns, RowExtents
 from packer.arrow import as_numpy
 from packer.engine import Engine
 from packer.errors import SourceError
-from packer.facts import GroupTotals, PlanTotals
-from packer.facts.rejection import REMEDY
+from packer.facts import REMEDY, GroupTotals, PlanTotals
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together, keep_apart

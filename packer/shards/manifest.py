@@ -41,16 +41,11 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartOfSet:
-    """Position of a generation in its dataset."""
+    """Position of a generation in its dataset: its number, first row and first document, each from 0."""
 
     generation: int = 0
-    """Its number, from 0."""
-
     row: int = 0
-    """Number of its first row."""
-
     document: int = 0
-    """Number of its first document."""
 
 
 @dataclass(frozen=True, kw_only=True)

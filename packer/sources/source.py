@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS, ROLE
 from packer.errors import SourceError
-from packer.facts import REASONS, RejectedRecord
-from packer.facts.rejection import REMEDY
+from packer.facts import REASONS, REMEDY, RejectedRecord
 from packer.gather import TokenColumn
 from packer.inputs.column_types import check_indices, join_by_name, one_type
 from packer.inputs.documents import Batch, Columns, DocumentError, Input, Rejection, SourceFile, Tokenized, reading

@@ -16,7 +16,7 @@ import xxhash
 from packer.arrow import as_arrow
 from packer.column_names import ANSWER, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.facts.rejection import REMEDY
+from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
 from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Columns, DocumentError, Tokenized
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step, values_of_column

@@ -34,17 +34,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """Size and version of an object."""
+    """Bytes of an object, a tag that changes with its content, and the time of the last write in ns."""
 
     st_size: int
-    """Bytes."""
-
     etag: str
-    """Tag that changes with the content."""
-
     st_mtime_ns: int
-    """Time of the last write, in ns."""
-
     version: str | None = None
     """Version of the object, where the store numbers them."""
 
@@ -66,8 +60,6 @@ class RemotePath:
     """Beginning of the address: "s3", "gs" or "az"."""
 
     bucket: str
-    """Name of the bucket, or container."""
-
     key: str
     """Name of the object in the bucket, or of a folder, without a slash at either end."""
 

@@ -34,8 +34,6 @@ class Folder:
     """A store on a disk. Names are relative to the folder, such as "manifest.json" or "notes/solved"."""
 
     root: Path
-    """The folder."""
-
     sync: bool = False
     """Whether files and folders are fsynced; local files must then be, too, before they are put."""
 
@@ -184,8 +182,6 @@ class Objects:
     """A store in object storage; see `Folder` for its methods."""
 
     root: RemotePath
-    """The folder."""
-
     is_remote: ClassVar[bool] = True
     sync: ClassVar[bool] = False  # what is uploaded lasts, and temporary files need not
 
