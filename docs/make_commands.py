@@ -167,9 +167,7 @@ def _types(declaration: type) -> dict[str, str]:
     """Return the types of options by name, as wide as the functions that convert their values accept them."""
     types = {}
     for name, option in options_of(declaration).items():
-        declared = re.fullmatch(r"Annotated\[(.*), Option\(.*", declaration.__annotations__[name], re.DOTALL)
-        assert declared is not None
-        hint = declared[1]
+        hint = declaration.__annotations__[name]
         if option.convert is not None:
             hint = next(iter(option.convert.__annotations__.values()))
         hint = re.sub(r"^tuple\[(\w+), \.\.\.\]$", r"Sequence[\1]", hint)

@@ -156,7 +156,7 @@ def with_toy(tmp_path) -> Path:
     copy = tmp_path / "copy" / "packer"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     declared = copy / "options" / "declarations.py"
-    line = '    toys: Annotated[int, Option("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3\n'
+    line = '    toys: int = option(3, "Number of toys.", ROWS, least=1, most=9, metavar="N")\n'
     declared.write_text(declared.read_text() + line)
     return copy
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.errors import OptionError
@@ -31,7 +30,6 @@ from packer.options.option import (
     READING,
     ROWS,
     TEXT_AND_CHATS,
-    Option,
     as_amount,
     as_bytes,
     as_length,
@@ -39,6 +37,7 @@ from packer.options.option import (
     as_ranks,
     as_token_columns,
     check_options,
+    option,
 )
 from packer.progress import Progress, silent
 from packer.stores import RemotePath
@@ -57,87 +56,71 @@ PACKING = ("pack", "append", "materialize")
 class RunOptions:
     """Where an output is written, who does the work, and what it may replace."""
 
-    output: Annotated[
-        Path | RemotePath | str | None,
-        Option(
-            "Folder to write.",
-            OUTPUT,
-            flags=("-o", "--output"),
-            default_words="the name of the input with an ending",
-            commands=("pack", "tokenize", "materialize", "export", "demo"),
-        ),
-    ] = None
-    workers: Annotated[
-        int | None,
-        Option(
-            "Number of threads.",
-            OUTPUT,
-            least=1,
-            metavar="N",
-            default_words="the number of available cores",
-            commands=(*WRITING, "verify"),
-        ),
-    ] = None
-    sync: Annotated[
-        bool,
-        Option(
-            "Call fsync for every file and folder.",
-            OUTPUT,
-            off="Skip fsync: faster, but not safe against a power failure.",
-            commands=WRITING,
-        ),
-    ] = True
-    overwrite: Annotated[
-        bool, Option("Replace an existing output as soon as the new one is complete.", OUTPUT, commands=WRITING)
-    ] = False
-    engine: Annotated[
-        EngineName,
-        Option(
-            "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.",
-            RANKS,
-            commands=(*PACKING, "verify"),
-        ),
-    ] = "threads"
-    ray_address: Annotated[
-        str | None,
-        Option(
-            "Address of the Ray cluster; auto is the cluster that this machine belongs to.",
-            RANKS,
-            metavar="ADDRESS",
-            default_words="a cluster of this machine alone",
-            commands=(*PACKING, "verify"),
-        ),
-    ] = None
-    rank: Annotated[
-        int | None,
-        Option(
-            "Number of this process, from 0, if several pack into one folder.",
-            RANKS,
-            least=0,
-            metavar="R",
-            commands=PACKING,
-        ),
-    ] = None
-    ranks: Annotated[
-        str | None,
-        Option(
-            "Number of these processes; env reads both numbers from the variables of torchrun, Slurm or SkyPilot.",
-            RANKS,
-            metavar="N",
-            convert=as_ranks,
-            commands=PACKING,
-        ),
-    ] = None
-    rank_timeout: Annotated[
-        float,
-        Option(
-            "Seconds without a heartbeat after which other ranks take over.",
-            RANKS,
-            least=0.1,
-            metavar="SECONDS",
-            commands=PACKING,
-        ),
-    ] = 30.0
+    output: Path | RemotePath | str | None = option(
+        None,
+        "Folder to write.",
+        OUTPUT,
+        flags=("-o", "--output"),
+        default_words="the name of the input with an ending",
+        commands=("pack", "tokenize", "materialize", "export", "demo"),
+    )
+    workers: int | None = option(
+        None,
+        "Number of threads.",
+        OUTPUT,
+        least=1,
+        metavar="N",
+        default_words="the number of available cores",
+        commands=(*WRITING, "verify"),
+    )
+    sync: bool = option(
+        True,
+        "Call fsync for every file and folder.",
+        OUTPUT,
+        off="Skip fsync: faster, but not safe against a power failure.",
+        commands=WRITING,
+    )
+    overwrite: bool = option(
+        False, "Replace an existing output as soon as the new one is complete.", OUTPUT, commands=WRITING
+    )
+    engine: EngineName = option(
+        "threads",
+        "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.",
+        RANKS,
+        commands=(*PACKING, "verify"),
+    )
+    ray_address: str | None = option(
+        None,
+        "Address of the Ray cluster; auto is the cluster that this machine belongs to.",
+        RANKS,
+        metavar="ADDRESS",
+        default_words="a cluster of this machine alone",
+        commands=(*PACKING, "verify"),
+    )
+    rank: int | None = option(
+        None,
+        "Number of this process, from 0, if several pack into one folder.",
+        RANKS,
+        least=0,
+        metavar="R",
+        commands=PACKING,
+    )
+    ranks: str | None = option(
+        None,
+        "Number of these processes; env reads both numbers from the variables of torchrun, Slurm or SkyPilot.",
+        RANKS,
+        metavar="N",
+        convert=as_ranks,
+        commands=PACKING,
+    )
+    rank_timeout: float = option(
+        30.0,
+        "Seconds without a heartbeat after which other ranks take over.",
+        RANKS,
+        least=0.1,
+        metavar="SECONDS",
+        commands=PACKING,
+    )
     progress: Progress = silent
     """Callback, called as `progress(stage, done, total)` in every stage."""
 
@@ -151,289 +134,235 @@ class RunOptions:
 class PackFields(JsonRecord):
     """Every option that affects the bytes of a packed dataset, with its default; see `PackOptions`."""
 
-    max_len: Annotated[
-        int,
-        Option(
-            "Number of tokens in a row; 4k is 4,096.",
-            ROWS,
-            least=1,
-            most=LONGEST_ROW,
-            metavar="N",
-            convert=as_length,
-            commands=("pack", "stats", "compare", "demo"),
-        ),
-    ]
+    max_len: int = option(
+        ...,
+        "Number of tokens in a row; 4k is 4,096.",
+        ROWS,
+        least=1,
+        most=LONGEST_ROW,
+        metavar="N",
+        convert=as_length,
+        commands=("pack", "stats", "compare", "demo"),
+    )
 
-    split: Annotated[
-        str | None,
-        Option(
-            "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
-            READING,
-            metavar="NAME",
-            commands=OF_TEXT,
-        ),
-    ] = None
-    input_column: Annotated[str, Option("Column of token ids.", READING, metavar="NAME")] = "input_ids"
-    labels_column: Annotated[
-        str, Option("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME")
-    ] = "labels"
-    lengths_column: Annotated[
-        str | None,
-        Option("Column with the number of tokens of each document, instead of tokens.", READING, commands=()),
-    ] = None
-    on_error: Annotated[
-        OnError,
-        Option(
-            "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
-            READING,
-            commands=OF_TEXT,
-        ),
-    ] = "error"
-    keep: Annotated[
-        tuple[str, ...],
-        Option("Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")),
-    ] = ()
-    keep_tokens: Annotated[
-        tuple[str, ...],
-        Option("Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK),
-    ] = ()
+    split: str | None = option(
+        None,
+        "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
+        READING,
+        metavar="NAME",
+        commands=OF_TEXT,
+    )
+    input_column: str = option("input_ids", "Column of token ids.", READING, metavar="NAME")
+    labels_column: str = option(
+        "labels", "Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME"
+    )
+    lengths_column: str | None = option(
+        None, "Column with the number of tokens of each document, instead of tokens.", READING, commands=()
+    )
+    on_error: OnError = option(
+        "error",
+        "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
+        READING,
+        commands=OF_TEXT,
+    )
+    keep: tuple[str, ...] = option(
+        (), "Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")
+    )
+    keep_tokens: tuple[str, ...] = option(
+        (), "Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK
+    )
 
-    tokenizer: Annotated[
-        str | None,
-        Option(
-            "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
-            TEXT_AND_CHATS,
-            metavar="PATH_OR_ID",
-            convert=as_path,
-            commands=(*OF_TEXT, "append", "verify", "show"),
-        ),
-    ] = None
-    text_column: Annotated[
-        str | None,
-        Option(
-            "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
-            "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
-            "JSON.",
-            TEXT_AND_CHATS,
-            metavar="NAME",
-            default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
-            commands=OF_TEXT,
-        ),
-    ] = None
-    train_on: Annotated[
-        TrainOn | None,
-        Option(
-            "Part of each document to train on; messages with weight 0 or train false are always context only.",
-            TEXT_AND_CHATS,
-            default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
-            commands=OF_TEXT,
-        ),
-    ] = None
-    chat_template: Annotated[
-        str | None,
-        Option(
-            "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
-            TEXT_AND_CHATS,
-            choices=BUILT_IN_TEMPLATES,
-            metavar="NAME_OR_FILE",
-            is_file=True,
-            commands=OF_TEXT,
-        ),
-    ] = None
-    eos: Annotated[
-        bool,
-        Option(
-            "End texts and completions with the end-of-sequence token.",
-            TEXT_AND_CHATS,
-            off="Do not end texts and completions with the end-of-sequence token.",
-            commands=OF_TEXT,
-        ),
-    ] = True
+    tokenizer: str | None = option(
+        None,
+        "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
+        TEXT_AND_CHATS,
+        metavar="PATH_OR_ID",
+        convert=as_path,
+        commands=(*OF_TEXT, "append", "verify", "show"),
+    )
+    text_column: str | None = option(
+        None,
+        "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
+        "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
+        "JSON.",
+        TEXT_AND_CHATS,
+        metavar="NAME",
+        default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
+        commands=OF_TEXT,
+    )
+    train_on: TrainOn | None = option(
+        None,
+        "Part of each document to train on; messages with weight 0 or train false are always context only.",
+        TEXT_AND_CHATS,
+        default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
+        commands=OF_TEXT,
+    )
+    chat_template: str | None = option(
+        None,
+        "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
+        TEXT_AND_CHATS,
+        choices=BUILT_IN_TEMPLATES,
+        metavar="NAME_OR_FILE",
+        is_file=True,
+        commands=OF_TEXT,
+    )
+    eos: bool = option(
+        True,
+        "End texts and completions with the end-of-sequence token.",
+        TEXT_AND_CHATS,
+        off="Do not end texts and completions with the end-of-sequence token.",
+        commands=OF_TEXT,
+    )
 
-    algorithm: Annotated[
-        str,
-        Option(
-            "Algorithm that decides which documents share a row; `packer compare` runs them all.",
-            ROWS,
-            choices=(*ALGORITHMS, *ALIASES),
-            metavar="NAME",
-        ),
-    ] = "auto"
-    max_segments: Annotated[
-        int | None, Option("Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N")
-    ] = None
-    gap: Annotated[
-        float | None,
-        Option(
-            "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
-            ROWS,
-            most=1,
-            metavar="SHARE",
-            commands=PREDICTED,
-        ),
-    ] = None
-    time_limit: Annotated[
-        float | None,
-        Option(
-            "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
-            ROWS,
-            metavar="SECONDS",
-            commands=PREDICTED,
-        ),
-    ] = None
-    limit: Annotated[
-        tuple[str, ...],
-        Option(
-            "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
-            ROWS,
-            metavar="COLUMN:MAX",
-            commands=PREDICTED,
-        ),
-    ] = ()
-    align: Annotated[
-        int,
-        Option(
-            "Pad every segment to a multiple of N; context parallelism needs twice its size.",
-            ROWS,
-            least=1,
-            most=INT32,
-            metavar="N",
-            commands=PREDICTED,
-        ),
-    ] = 1
-    untrained: Annotated[
-        Untrained,
-        Option("What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True),
-    ] = "keep"
-    allow_nothing_trained: Annotated[bool, Option("Pack the dataset even if no token is trained.", ROWS)] = False
-    seed: Annotated[int, Option("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
-    pad_id: Annotated[
-        int | None,
-        Option(
-            "Token id of the padding.",
-            ROWS,
-            most=INT32,
-            metavar="ID",
-            default_words="the tokenizer's padding or end-of-sequence token, or 0",
-            commands=PACK,
-        ),
-    ] = None
+    algorithm: str = option(
+        "auto",
+        "Algorithm that decides which documents share a row; `packer compare` runs them all.",
+        ROWS,
+        choices=(*ALGORITHMS, *ALIASES),
+        metavar="NAME",
+    )
+    max_segments: int | None = option(
+        None, "Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N"
+    )
+    gap: float | None = option(
+        None,
+        "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
+        ROWS,
+        most=1,
+        metavar="SHARE",
+        commands=PREDICTED,
+    )
+    time_limit: float | None = option(
+        None,
+        "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
+        ROWS,
+        metavar="SECONDS",
+        commands=PREDICTED,
+    )
+    limit: tuple[str, ...] = option(
+        (),
+        "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
+        ROWS,
+        metavar="COLUMN:MAX",
+        commands=PREDICTED,
+    )
+    align: int = option(
+        1,
+        "Pad every segment to a multiple of N; context parallelism needs twice its size.",
+        ROWS,
+        least=1,
+        most=INT32,
+        metavar="N",
+        commands=PREDICTED,
+    )
+    untrained: Untrained = option(
+        "keep", "What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True
+    )
+    allow_nothing_trained: bool = option(False, "Pack the dataset even if no token is trained.", ROWS)
+    seed: int = option(0, "Seed of all permutations and samples.", ROWS, metavar="N")
+    pad_id: int | None = option(
+        None,
+        "Token id of the padding.",
+        ROWS,
+        most=INT32,
+        metavar="ID",
+        default_words="the tokenizer's padding or end-of-sequence token, or 0",
+        commands=PACK,
+    )
 
-    long: Annotated[LongPolicy, Option("What to do with documents longer than a row.", LONG)] = "split"
-    overlap: Annotated[
-        int,
-        Option(
-            "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
-            LONG,
-            most=INT32,
-            metavar="N",
-            convert=as_length,
-            commands=PREDICTED,
-        ),
-    ] = 0
-    split_at: Annotated[
-        SplitAt,
-        Option(
-            "With --long split, where to split: at any token, or only between the turns of a chat.",
-            LONG,
-            commands=PACK,
-            needs_tokens=True,
-        ),
-    ] = "tokens"
-    truncate_side: Annotated[
-        TruncateSide, Option("With --long truncate, the side to cut off.", LONG, commands=PREDICTED)
-    ] = "right"
+    long: LongPolicy = option("split", "What to do with documents longer than a row.", LONG)
+    overlap: int = option(
+        0,
+        "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
+        LONG,
+        most=INT32,
+        metavar="N",
+        convert=as_length,
+        commands=PREDICTED,
+    )
+    split_at: SplitAt = option(
+        "tokens",
+        "With --long split, where to split: at any token, or only between the turns of a chat.",
+        LONG,
+        commands=PACK,
+        needs_tokens=True,
+    )
+    truncate_side: TruncateSide = option(
+        "right", "With --long truncate, the side to cut off.", LONG, commands=PREDICTED
+    )
 
-    weights: Annotated[
-        tuple[float, ...],
-        Option(
-            "Weight of each source of a mixture.",
-            MIXTURES,
-            least=sys.float_info.min,
-            shown="the weight of a source",
-            commands=(),
-        ),
-    ] = ()
-    mix_unit: Annotated[
-        MixUnit, Option("Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES)
-    ] = "tokens"
-    mix_tokens: Annotated[
-        int | None,
-        Option(
-            "Number of tokens in a mixture; 10M is 10,000,000.",
-            MIXTURES,
-            least=1,
-            metavar="N",
-            convert=as_amount,
-            default_words="as many as there are without repeating a source",
-        ),
-    ] = None
-    group_by: Annotated[
-        str | None,
-        Option(
-            "Column by whose values documents are grouped; documents with null are in no group.",
-            MIXTURES,
-            metavar="COLUMN",
-        ),
-    ] = None
-    group_mode: Annotated[
-        GroupMode, Option("With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES)
-    ] = "together"
-    pairs: Annotated[
-        bool,
-        Option(
-            "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
-            "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
-            MIXTURES,
-            commands=OF_TEXT,
-        ),
-    ] = False
+    weights: tuple[float, ...] = option(
+        (),
+        "Weight of each source of a mixture.",
+        MIXTURES,
+        least=sys.float_info.min,
+        shown="the weight of a source",
+        commands=(),
+    )
+    mix_unit: MixUnit = option(
+        "tokens", "Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES
+    )
+    mix_tokens: int | None = option(
+        None,
+        "Number of tokens in a mixture; 10M is 10,000,000.",
+        MIXTURES,
+        least=1,
+        metavar="N",
+        convert=as_amount,
+        default_words="as many as there are without repeating a source",
+    )
+    group_by: str | None = option(
+        None,
+        "Column by whose values documents are grouped; documents with null are in no group.",
+        MIXTURES,
+        metavar="COLUMN",
+    )
+    group_mode: GroupMode = option(
+        "together", "With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES
+    )
+    pairs: bool = option(
+        False,
+        "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
+        "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
+        MIXTURES,
+        commands=OF_TEXT,
+    )
 
-    share_prefixes: Annotated[
-        bool,
-        Option(
-            "Store each beginning that several documents of a record share once: of the answers of a chat with "
-            "--train-on each-answer, of both answers with --pairs, or of lists of token lists.",
-            MIXTURES,
-            commands=PREDICTED,
-        ),
-    ] = False
+    share_prefixes: bool = option(
+        False,
+        "Store each beginning that several documents of a record share once: of the answers of a chat with "
+        "--train-on each-answer, of both answers with --pairs, or of lists of token lists.",
+        MIXTURES,
+        commands=PREDICTED,
+    )
 
-    add_column: Annotated[
-        tuple[TokenColumn, ...],
-        Option(
-            "Token columns to write in addition to input_ids and labels.",
-            OUTPUT,
-            metavar="COLUMNS",
-            convert=as_token_columns,
-            commands=PACK,
-        ),
-    ] = ()
-    labels: Annotated[
-        bool,
-        Option(
-            "Write the labels column.",
-            OUTPUT,
-            off="Do not write labels; only packer.load can then train safely.",
-            commands=PACK,
-        ),
-    ] = True
-    index_only: Annotated[
-        bool,
-        Option(
-            "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
-            OUTPUT,
-        ),
-    ] = False
-    shard_size: Annotated[
-        int,
-        Option(
-            "Maximum size of a shard.",
-            OUTPUT,
-            least=1,
-            metavar="SIZE",
-            default_words="512MB",
-            convert=as_bytes,
-            commands=PACK,
-        ),
-    ] = 512 * 10**6
+    add_column: tuple[TokenColumn, ...] = option(
+        (),
+        "Token columns to write in addition to input_ids and labels.",
+        OUTPUT,
+        metavar="COLUMNS",
+        convert=as_token_columns,
+        commands=PACK,
+    )
+    labels: bool = option(
+        True,
+        "Write the labels column.",
+        OUTPUT,
+        off="Do not write labels; only packer.load can then train safely.",
+        commands=PACK,
+    )
+    index_only: bool = option(
+        False,
+        "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
+        OUTPUT,
+    )
+    shard_size: int = option(
+        512 * 10**6,
+        "Maximum size of a shard.",
+        OUTPUT,
+        least=1,
+        metavar="SIZE",
+        default_words="512MB",
+        convert=as_bytes,
+        commands=PACK,
+    )

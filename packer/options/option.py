@@ -1,9 +1,11 @@
-"""Declaration of options: an annotation that has what help texts and checks need; and conversion of their values.
+"""Declaration of options, with what help texts and checks need; and conversion of their values.
 
-    overlap: Annotated[int, Option("Number of tokens that pieces repeat.", LONG, least=0, metavar="N")] = 0
+A field of a dataclass, such as `PackOptions`, or a parameter of a command declares an option:
 
-`options_of` reads the fields of a dataclass, such as `PackOptions`, or the parameters of a command. The command line,
-the checks of values, the manifest and the reference page all follow from its result.
+    overlap: int = option(0, "Number of tokens that pieces repeat.", LONG, metavar="N")
+    overlap: Annotated[int, Option("Number of tokens that pieces repeat.", LONG, metavar="N")] = 0
+
+The command line, the checks of values, the manifest and the reference pages all follow from `options_of`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -167,7 +169,7 @@ def check_options(options: object) -> None:
 def values_of(declaration: type, values: Mapping[str, object]) -> dict[str, Any]:
     """Return the values that belong to a dataclass of options, converted: keyword arguments for it."""
     declared = options_of(declaration)
-    names = [field.name for field in fields(declaration) if field.name in values]
+    names = [each.name for each in fields(declaration) if each.name in values]
     return {name: declared[name].converted(values[name]) if name in declared else values[name] for name in names}
 
 
@@ -176,20 +178,33 @@ def as_json(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
+def option(default: Any, help: str, heading: str, **settings: Any) -> Any:
+    """Return a dataclass field that declares an option; the settings are fields of `Option`.
+
+    An option whose default is `...` is required.
+    """
+    declared = Option(help, heading, **settings)
+    return field(default=MISSING if default is ... else default, metadata={"option": declared})
+
+
 def options_of(declaration: Callable[..., object]) -> dict[str, Option]:
-    """Return the options that a dataclass or a function declares: what it annotates with `Option`, by name."""
+    """Return the options that a dataclass declares by `option`, or a function by annotations with `Option`, by name."""
     return _read(declaration)
 
 
 @cache
 def _read(declaration: Callable[..., object]) -> dict[str, Option]:
     hints = get_type_hints(declaration, include_extras=True)
+    of_dataclass = getattr(declaration, "__dataclass_fields__", {})
     found = {}
     for name, parameter in inspect.signature(declaration).parameters.items():
-        declared = next((extra for extra in get_args(hints.get(name)) if isinstance(extra, Option)), None)
+        hint, *extras = get_args(hints[name]) if get_origin(hints[name]) is Annotated else [hints[name]]
+        if name in of_dataclass:
+            extras = [*of_dataclass[name].metadata.values()]
+        declared = next((extra for extra in extras if isinstance(extra, Option)), None)
         if declared is not None:
             default = ... if parameter.default is parameter.empty else parameter.default
-            found[name] = _completed(declared, name, get_args(hints[name])[0], default)
+            found[name] = _completed(declared, name, hint, default)
     return found
 
 
