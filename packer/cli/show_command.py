@@ -7,8 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +36,12 @@ _WIDEST = 40
 
 _COLORS = ("cyan", "yellow", "green", "magenta", "blue")
 """Colors of segments, in turn."""
+
+Segment = dict[str, Any]
+"""A segment of a row, or the padding at its end, which is document -1 without tokens, as `--json` prints it.
+
+`extent` are the tokens that it takes in the row, padding by `--align` included. Tokens and labels are arrays.
+"""
 
 Document = Annotated[
     str | None,
@@ -92,8 +97,11 @@ def show(
     else:
         raise PackerError(f"{packed} has no row {row}: there are {len(dataset):,}, from 0 to {len(dataset) - 1:,}")
     if as_json:
-        rows = [{"row": number, "segments": _to_json(segments, decode)} for number, segments in found.items()]
-        click.echo(json.dumps({"packed": str(packed), "rows": rows}, indent=1))
+        if decode is not None:
+            for segment in chain(*found.values()):
+                segment["text"] = decode(segment["input_ids"])
+        rows = [{"row": number, "segments": segments} for number, segments in found.items()]
+        click.echo(json.dumps({"packed": str(packed), "rows": rows}, indent=1, default=_json_value))
         return
     color = _wants_color()
     for number, segments in found.items():
@@ -111,7 +119,7 @@ def _wants_color() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
-def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[RowSegment]]:
+def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[Segment]]:
     """Return the segments of a document, by the rows that hold them."""
     mixture = dataset.manifest.source.mixture
     source_id, colon, doc_id = document.rpartition(":")
@@ -123,153 +131,107 @@ def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> di
     if not rows:
         raise PackerError(f"{packed} holds no document {document}: it is empty, dropped, or not in the source")
     return {
-        row: [each for each in segments_of(dataset, row) if (each.document, each.origin and each.origin[0]) == chosen]
+        row: [each for each in segments_of(dataset, row) if (each["doc_id"], each.get("source_id")) == chosen]
         for row in rows
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowSegment:
-    """One segment of a row, or the padding at its end, which is document -1 without tokens."""
-
-    number: int  # in the row, from 0
-    extent: int  # tokens that it takes in the row, padding by `--align` included
-    document: int
-    origin: tuple[int, int] | None  # (source, copy) in a mixture
-    start: int  # in its document
-    input_ids: NDArray[np.int32]
-    labels: NDArray[np.int32] | None
-    kept: dict[str, Any]  # value of the segment by column
-    kept_tokens: dict[str, NDArray[Any]]  # values of its tokens by column
-
-    @property
-    def is_padding(self) -> bool:
-        """Whether this is the padding at the end of a row."""
-        return self.document < 0
-
-    @property
-    def name(self) -> str:
-        """Name of the document; in a mixture, with its source and copy."""
-        origin = "" if self.origin is None else " of source {}, copy {}".format(*self.origin)
-        return "padding" if self.is_padding else f"{self.document:,}{origin}"
-
-    @property
-    def trained(self) -> str:
-        """Number of trained tokens, "?" if the dataset has no labels."""
-        return "?" if self.labels is None else f"{(self.labels >= 0).sum():,}"
-
-
-def segments_of(dataset: PackedDataset, number: int) -> list[RowSegment]:
+def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
     """Return the segments of a row, with its kept columns."""
-    from numpy.ma import masked
-
     row: Mapping[str, Any] = dataset[number]
-    options, found, place = dataset.manifest.options, [], 0
+    options, place = dataset.manifest.options, 0
+    origin = {"source_id": "source_ids", "copy": "copy"} if "source_ids" in row and "copy" in row else {}
+    numbers = {"extent": "seq_lengths", "doc_id": "doc_ids", "doc_start": "doc_starts", **origin}
     lengths = row.get("seq_tokens", row["seq_lengths"])
-    has_origin = "source_ids" in row and "copy" in row
-    for index, (extent, length, document) in enumerate(zip(row["seq_lengths"], lengths, row["doc_ids"], strict=True)):
+    found = []
+    for index, (length, document) in enumerate(zip(lengths, row["doc_ids"], strict=True)):
         tokens = slice(place, place + (length if document >= 0 else 0))
-        found.append(
-            RowSegment(
-                number=index,
-                extent=int(extent),
-                document=int(document),
-                origin=(int(row["source_ids"][index]), int(row["copy"][index])) if has_origin else None,
-                start=int(row["doc_starts"][index]),
-                input_ids=row["input_ids"][tokens],
-                labels=row["labels"][tokens] if "labels" in row else None,
-                kept={name: None if row[name][index] is masked else row[name][index] for name in options.kept},
-                kept_tokens={name: row[name][tokens] for name in options.keep_tokens},
-            )
-        )
-        place += extent
+        segment: Segment = {"segment": index} | {name: int(row[column][index]) for name, column in numbers.items()}
+        segment |= {name: row[name][tokens] for name in ("input_ids", "labels") if name in row}
+        segment["kept"] = {name: _json_value(row[name][index]) for name in options.kept}
+        segment["kept_tokens"] = {name: row[name][tokens] for name in options.keep_tokens}
+        found.append(segment)
+        place += segment["extent"]
     return found
 
 
+def _name(segment: Segment) -> str:
+    """Return the name of the document; in a mixture, with its source and copy."""
+    origin = " of source {source_id}, copy {copy}".format_map(segment) if "copy" in segment else ""
+    return "padding" if segment["doc_id"] < 0 else f"{segment['doc_id']:,}{origin}"
+
+
+def _trained(segment: Segment) -> str:
+    """Return the number of trained tokens, "?" if the dataset has no labels."""
+    return f"{(segment['labels'] >= 0).sum():,}" if "labels" in segment else "?"
+
+
 def render_row(
-    segments: Sequence[RowSegment], decode: Decode | None = None, *, group_by: str | None = None, color: bool = False
+    segments: Sequence[Segment], decode: Decode | None = None, *, group_by: str | None = None, color: bool = False
 ) -> str:
     """Return a table with one line per segment: its length, document, trained tokens, kept columns and first tokens.
 
     Tokens are shown as text if they can be decoded. `group_by` is the kept column by which documents were grouped.
     """
-    kept, kept_tokens = list(segments[0].kept), list(segments[0].kept_tokens)
+    kept, kept_tokens = list(segments[0]["kept"]), list(segments[0]["kept_tokens"])
     named = [f"{name} (group)" if name == group_by else name for name in kept]
     table = [["", "tokens", "document", "from", "trained", *named, "begins", *kept_tokens]]
     for segment in segments:
-        if segment.is_padding:
-            cells = [f"{segment.extent:,}", "padding", "", "0", *[""] * (len(kept) + 1 + len(kept_tokens))]
+        if segment["doc_id"] < 0:
+            cells = [f"{segment['extent']:,}", "padding", "", "0", *[""] * (len(kept) + 1 + len(kept_tokens))]
         else:
             cells = [
-                f"{len(segment.input_ids):,}",
-                segment.name,
-                f"{segment.start:,}",
-                segment.trained,
-                *map(_cell, segment.kept.values()),
-                _first_tokens(segment.input_ids, decode),
-                *(" ".join(map(_cell, values[:_SHOWN_TOKENS])) for values in segment.kept_tokens.values()),
+                f"{len(segment['input_ids']):,}",
+                _name(segment),
+                f"{segment['doc_start']:,}",
+                _trained(segment),
+                *map(_cell, segment["kept"].values()),
+                _first_tokens(segment["input_ids"], decode),
+                *(" ".join(map(_cell, values[:_SHOWN_TOKENS])) for values in segment["kept_tokens"].values()),
             ]
-        table.append([f"  {segment.number}", *cells])
+        table.append([f"  {segment['segment']}", *cells])
     head, *lines = render_table(table, align="<>>>>" + "<" * (len(kept) + 1 + len(kept_tokens))).split("\n")
     if color:
         lines = [_styled(segment, line) for segment, line in zip(segments, lines, strict=True)]
     return "\n".join([head, *lines])
 
 
-def _render_text(segments: Sequence[RowSegment], decode: Decode | None, *, color: bool) -> str:
+def _render_text(segments: Sequence[Segment], decode: Decode | None, *, color: bool) -> str:
     """Return all tokens of segments, with trained ones distinguished from their context.
 
     Trained tokens are bold and context is dim; without color, trained tokens are between [[ and ]].
     """
     parts = []
     for segment in segments:
-        if segment.is_padding:
-            head = f"segment {segment.number}: padding, {count_of(segment.extent, 'token')}"
-        else:
-            last = segment.start + len(segment.input_ids)
-            head = f"segment {segment.number}: document {segment.name}, tokens {segment.start:,} to {last - 1:,}, "
-            head += f"{segment.trained} trained"
+        first, tokens = segment["doc_start"], len(segment["input_ids"])
+        head = f"document {_name(segment)}, tokens {first:,} to {first + tokens - 1:,}, {_trained(segment)} trained"
+        if segment["doc_id"] < 0:
+            head = f"padding, {count_of(segment['extent'], 'token')}"
+        head = f"segment {segment['segment']}: {head}"
         parts.append(_styled(segment, head) if color else head)
-        if not segment.is_padding:
+        if segment["doc_id"] >= 0:
             parts.append(_marked(segment, decode, color=color))
     return "\n".join(parts)
 
 
-def _to_json(segments: Sequence[RowSegment], decode: Decode | None) -> list[dict[str, Any]]:
-    """Return the segments as JSON values: all tokens, labels and kept columns, with the text if it can be decoded."""
-    return [
-        {
-            "segment": segment.number,
-            "extent": segment.extent,
-            "doc_id": segment.document,
-            "doc_start": segment.start,
-            **({} if segment.origin is None else dict(zip(("source_id", "copy"), segment.origin, strict=True))),
-            "input_ids": segment.input_ids.tolist(),
-            **({} if segment.labels is None else {"labels": segment.labels.tolist()}),
-            **({} if decode is None else {"text": decode(segment.input_ids)}),
-            "kept": {name: _json_value(value) for name, value in segment.kept.items()},
-            "kept_tokens": {name: [*map(_json_value, values)] for name, values in segment.kept_tokens.items()},
-        }
-        for segment in segments
-    ]
-
-
-def _styled(segment: RowSegment, line: str) -> str:
+def _styled(segment: Segment, line: str) -> str:
     """Color the line of a segment; neighbors differ."""
-    return click.style(line, dim=True) if segment.is_padding else click.style(line, fg=_COLORS[segment.number % 5])
+    if segment["doc_id"] < 0:
+        return click.style(line, dim=True)
+    return click.style(line, fg=_COLORS[segment["segment"] % len(_COLORS)])
 
 
-def _marked(segment: RowSegment, decode: Decode | None, *, color: bool) -> str:
+def _marked(segment: Segment, decode: Decode | None, *, color: bool) -> str:
     """Return the tokens of a segment, run by run of trained and untrained ones."""
-    ids = segment.input_ids
-    trained = [True] * len(ids) if segment.labels is None else (segment.labels >= 0).tolist()
+    ids, labels = segment["input_ids"], segment.get("labels")
+    trained = [True] * len(ids) if labels is None else (labels >= 0).tolist()
     texts, place = [], 0
     for is_trained, run in groupby(trained):
         first, place = place, place + len(list(run))
         text = " ".join(map(str, ids[first:place])) if decode is None else decode(ids[first:place])
         if color:
             text = click.style(text, bold=True) if is_trained else click.style(text, dim=True)
-        elif is_trained and segment.labels is not None:
+        elif is_trained and labels is not None:
             text = f"[[{text}]]"
         texts.append(text)
     return (" " if decode is None else "").join(texts)
@@ -291,12 +253,12 @@ def _cell(value: object) -> str:
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
 
 
-def _json_value(value: object) -> object:
-    """A kept value that JSON can hold: a number, a truth value, a string, a list, an object or null, else a string.
+def _json_value(value: Any) -> Any:
+    """A value that JSON can hold: a number, a truth value, a string, a list, an object or null, else a string.
 
     NaN, which is also a missing number, and infinity are null.
     """
-    value = value.item() if hasattr(value, "item") else value  # of NumPy
+    value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, list):
