@@ -32,7 +32,7 @@ from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
 from packer.shards.files import HashingFile
-from packer.shards.reader import checked_batches, open_shard, read_manifest
+from packer.shards.reader import checked_batches, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
 from packer.system_errors import system_errors
 
@@ -106,7 +106,6 @@ def export(
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     dataset = _load_with_tokens(packed)
     out = _output(dataset.path, job.output, to)
-    shards = dataset.manifest.shards
     facts = {
         "fingerprint": dataset.fingerprint,
         "format_version": dataset.manifest.format_version,
@@ -121,13 +120,16 @@ def export(
             _check_complete(out, found, to=to, compression=compression, packed=facts)
             return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
         with claim(out, EXPORT, None, sync=job.sync, overwrite=job.overwrite) as folder:
-            writer = _Writer(dataset, TARGETS[to], compression, folder.building, job)
+            target = TARGETS[to]
             record = Export(
                 to=to,
                 packed=facts,
                 compression=compression,
-                columns={field.name: f"list<{field.type.value_type}>" for field in writer.schema(shards[0])},
-                files=writer.write_all(),
+                columns={
+                    field.name: f"list<{field.type.value_type}>"
+                    for field in schema_of(target, dataset.manifest.row_format.schema)
+                },
+                files=_write_files(dataset, target, compression, folder.building, job),
             )
             folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
     return Written(record=record, output=out)
@@ -170,97 +172,65 @@ def _found(out: Path) -> Export | None:
 
 def _check_complete(out: Path, found: Export, *, to: str, compression: str, packed: Mapping[str, Any]) -> None:
     """Check that a complete export is the one that is asked for, and that its files are intact."""
-    other = None
-    if found.to != to:
-        other = f"to {found.to}, not {to}"
-    elif found.packed != packed:
-        other = "from other rows"
-    elif found.compression != compression:
-        other = f"with compression {found.compression}, not {compression}"
-    if other is not None:
+    differs = {
+        f"to {found.to}, not {to}": found.to != to,
+        "from other rows": found.packed != packed,
+        f"with compression {found.compression}, not {compression}": found.compression != compression,
+    }
+    for words in (words for words, is_other in differs.items() if is_other):
         raise PackerError(
-            f"{out} is complete, exported {other}: choose another --output, or replace it with --overwrite"
+            f"{out} is complete, exported {words}: choose another --output, or replace it with --overwrite"
         )
     check_files(out / RECORD, found.files, {})
 
 
-@dataclass
-class _Writer:
-    """Writes the file of each shard, which depends on the shard, the target and the compression only."""
+def _write_files(
+    dataset: PackedDataset, target: Target, compression: str, folder: Path, job: Job
+) -> tuple[WrittenFile, ...]:
+    """Write the file of each shard, which depends on the shard, the target and the compression only.
 
-    dataset: PackedDataset
-    target: Target
-    compression: str
-    folder: Path
-    job: Job
+    Raises:
+        OSError: the disk is full, or writing fails.
+        PackerError: a shard was changed after packing, or has values that the target cannot hold.
+    """
+    packed, manifest = dataset.path, dataset.manifest
+    counting, done = threading.Lock(), 0  # tokens that all threads have written
 
-    def __post_init__(self) -> None:
-        assert isinstance(self.dataset.path, Path)
-        self._packed, self._manifest = self.dataset.path, self.dataset.manifest
-        self._done = 0  # tokens that all threads have written
-        self._counting = threading.Lock()
-
-    def write_all(self) -> tuple[WrittenFile, ...]:
-        """Write the files of all shards."""
-        shards = self._manifest.shards
-        written = {file.file: file for file in run_tasks(self.write, shards, self.job.workers or available_workers())}
-        return tuple(written[self._name(entry)] for entry in shards)
-
-    def _name(self, entry: ShardEntry) -> str:
-        """Return the file name of a shard's export: data-00000-of-00012.parquet."""
-        return entry.file.removesuffix(".arrow") + self.target.ending
-
-    def schema(self, entry: ShardEntry) -> pa.Schema:
-        """Return the schema of the file of a shard."""
-        return schema_of(self.target, open_shard(self._packed, entry, self._manifest).schema)
-
-    def write(self, entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> WrittenFile:
-        """Write the file of a shard; `raise_if_cancelled` raises when the work is to stop.
-
-        Raises:
-            OSError: the disk is full, or writing fails.
-            PackerError: the shard was changed after packing, or has values that the target cannot hold.
-        """
-        path = self._packed / entry.file
-        sink = HashingFile(self.folder / self._name(entry))
+    def write(entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> tuple[str, WrittenFile]:
+        nonlocal done
+        name = entry.file.removesuffix(".arrow") + target.ending
+        sink = HashingFile(folder / name)
         try:
             with pq.ParquetWriter(
                 sink,
-                self.schema(entry),
-                compression=self.compression,
+                schema_of(target, manifest.row_format.schema),
+                compression=compression,
                 use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
                 write_statistics=False,  # statistics of values within lists are of no use
             ) as parquet:
-                for batch in checked_batches(self._packed, entry, self._manifest):
+                for batch in checked_batches(packed, entry, manifest):
                     raise_if_cancelled()
-                    parquet.write_table(convert(self.target, batch))
-                    with self._counting:
-                        self._done += batch.num_rows * self._manifest.max_len
-                        self.job.progress("export", self._done, self._manifest.rows * self._manifest.max_len)
-            if self.job.sync:
+                    parquet.write_table(convert(target, batch))
+                    with counting:
+                        done += batch.num_rows * manifest.max_len
+                        job.progress("export", done, manifest.rows * manifest.max_len)
+            if job.sync:
                 sink.sync()
         except (pa.ArrowException, ValueError, NotImplementedError) as error:
-            reason = first_line(error)
-            raise PackerError(f"{path} cannot be written as Parquet ({reason}): choose another --to") from error
+            reason = f"{packed / entry.file} cannot be written as Parquet ({first_line(error)})"
+            raise PackerError(f"{reason}: choose another --to") from error
         finally:
             sink.close()
-        return WrittenFile(file=self._name(entry), rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+        return entry.file, WrittenFile(file=name, rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+
+    written = dict(run_tasks(write, manifest.shards, job.workers or available_workers()))
+    return tuple(written[entry.file] for entry in manifest.shards)
 
 
 def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
-    """Return the Arrow schema of a target's files.
-
-    Args:
-        target: the target.
-        rows: schema of the shards.
-
-    Raises:
-        PackerError: a column of the shards does not hold lists, or a name occurs twice.
-    """
+    """Return the Arrow schema of a target's files, from that of the shards."""
     types = {name: pa.type_for_alias(values) for name, values in target.columns.items()}
-    types = types or {field.name: _values_type(field) for field in rows}
-    if not target.columns and len(types) < len(rows):
-        raise PackerError(f"of the columns {', '.join(rows.names)}, some have equal names: pack again")
+    types = types or {field.name: field.type.value_type for field in rows}
     return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
 
 
@@ -272,17 +242,9 @@ def convert(target: Target, batch: pa.RecordBatch) -> pa.Table:
     """
     schema = schema_of(target, batch.schema)
     if not target.columns:
-        # Parquet has no lists of fixed size, and few engines read them.
-        lists = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
-        return pa.Table.from_arrays(lists, schema=schema)
+        return pa.Table.from_batches([batch]).cast(schema)  # Parquet has no lists of fixed size
     columns = target.values(rows_of(batch))
     return pa.Table.from_arrays([_lists(columns[field.name], field.type.value_type) for field in schema], schema=schema)
-
-
-def _values_type(field: pa.Field) -> pa.DataType:
-    if not (pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)):
-        raise PackerError(f"column '{field.name}' holds {field.type}, not a list per row: choose another --to")
-    return field.type.value_type
 
 
 def _lists(rows: Sequence[NDArray[Any]], values_type: pa.DataType) -> pa.Array:
