@@ -32,6 +32,7 @@ from packer.inputs.hugging_face import (
     find_table,
     is_dataset,
     no_splits,
+    select_records,
 )
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
@@ -415,6 +416,12 @@ def for_each_file(task: Callable[[type[Reader], AnyPath, str], Result], found: F
     if any(isinstance(path, RemotePath) for path, _ in found.files):
         return opened_in_parallel(call, found.files)
     return [call(file) for file in found.files]
+
+
+def readers_of(found: Found) -> list[Reader]:
+    """Return a reader of the records of each file, or one of a table in memory or under an indices mapping."""
+    files = for_each_file(lambda kind, path, name: kind.open(path, name), found)
+    return files if found.table is None and found.indices is None else [select_records(found, files)]
 
 
 def column_names(found: Found, usable: str | None = None) -> list[str]:

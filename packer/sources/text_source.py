@@ -20,10 +20,10 @@ from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
 from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Columns, DocumentError, Tokenized
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step, values_of_column
-from packer.inputs.hugging_face import Found, select_records
+from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import Faults, rejection
 from packer.options import PackOptions
-from packer.sources.find_source import for_each_file, refuse_packed
+from packer.sources.find_source import readers_of, refuse_packed
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
 from packer.sources.shared_prefixes import numbers_within, share_prefixes
 from packer.sources.source import Source
@@ -59,7 +59,7 @@ def open_text(
     if written is not None:
         raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
     refuse_packed(found)
-    readers = _readers(found)
+    readers = readers_of(found)
     records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
     at_turns = options.split_at == "turns"
     turns = (at_turns or turns_of_chats) and records.conversational and not pairs
@@ -113,11 +113,6 @@ def _stored_columns(options: PackOptions, *, turns: bool) -> Columns:
     made = {TURN_STARTS: turns, ANSWER: options.numbers_records, TREE: options.share_prefixes}
     columns = CHOSEN if options.in_pairs else COLUMNS
     return columns._replace(extra=(*options.value_columns, *(name for name, is_made in made.items() if is_made)))
-
-
-def _readers(found: Found) -> list[Reader]:
-    files = for_each_file(lambda kind, path, name: kind.open(path, name), found)
-    return files if found.table is None and found.indices is None else [select_records(found, files)]
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool, skips: bool) -> Records:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.column_names import ROLES
+from packer.column_names import ROLES, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.gather import held_lists, list_lengths
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
-from packer.inputs.documents import ATTENTION, MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
+from packer.inputs.documents import ATTENTION, COLUMNS, MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values
@@ -27,6 +27,8 @@ from packer.shards.reader import check_sizes, read_manifest
 from packer.sources.find_source import column_names, for_each_file
 from packer.sources.packed_documents import PackedDocuments, PackedRows
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired, sides_in_turn
+from packer.sources.record_lists import open_records
+from packer.sources.shared_prefixes import share_prefixes
 from packer.sources.source import Source
 
 _LARGE = 1 << 30  # bytes, which take seconds to read
@@ -50,7 +52,9 @@ def open_tokens(found: Found, options: PackOptions) -> Source:
         chosen, rejected = (side._replace(extra=keep) for side in (CHOSEN, REJECTED))
         if found.packed is not None:
             return _open_packed(found.packed, chosen, pairs=True)
-        return _paired(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips))
+        return _paired(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips), options)
+    if options.share_prefixes:
+        return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at == "turns" and TURN_STARTS not in keep else ()
     columns = Columns(options.input_column, options.labels_column, (*keep, *per_token, *places), per_token)
     if found.packed is not None:
@@ -156,7 +160,7 @@ def _masks_nothing(input_: MappedLists, name: str) -> bool:
             return False
 
 
-def _paired(chosen: Source, rejected: Source) -> Source:
+def _paired(chosen: Source, rejected: Source, options: PackOptions) -> Source:
     """Join the sources of both sides of preference pairs; either both have labels, or none has."""
     if chosen.has_labels != rejected.has_labels:
         has, lacks = ROLES if chosen.has_labels else ROLES[::-1]
@@ -164,6 +168,8 @@ def _paired(chosen: Source, rejected: Source) -> Source:
             f"{chosen.name}: there is a column {has}_labels and no {lacks}_labels; give labels to both or to none"
         )
     indices = chosen.indices if chosen.indices is None else chosen.indices.astype(np.int64)
+    if options.share_prefixes:
+        return _as_trees(chosen, rejected, options.max_len)
     if chosen.mapped and rejected.mapped:
         lists = sides_in_turn(sum(count or 0 for count in chosen.rows))
         if indices is not None:
@@ -176,6 +182,22 @@ def _paired(chosen: Source, rejected: Source) -> Source:
     if indices is not None:
         indices = np.stack([2 * indices, 2 * indices + 1], axis=1).reshape(-1)
     return replace(chosen, inputs=inputs, indices=indices, pairs=True)
+
+
+def _as_trees(chosen: Source, rejected: Source, max_len: int) -> Source:
+    """Join the sources of both sides of preference pairs to trees, one for each pair, which share the prompt."""
+    if not chosen.has_labels:
+        raise PackerError(
+            f"{chosen.name}: --share-prefixes needs labels, because without them both answers train their prompt: add "
+            f"{CHOSEN.labels} and {REJECTED.labels}, -100 in the prompt"
+        )
+    share = partial(share_prefixes, max_len=max_len, stored=True, pairs=True)
+    inputs = tuple(
+        replace(paired(_decoded(one, chosen), _decoded(other, rejected)), steps=(share,), documents_per_record=1)
+        for one, other in zip(chosen.inputs, rejected.inputs, strict=True)
+    )
+    columns = COLUMNS._replace(extra=(*chosen.columns.extra, TREE))
+    return replace(chosen, inputs=inputs, columns=columns, tree_len=max_len)
 
 
 def _decoded(input_: Input, source: Source) -> DecodedInput:
@@ -237,6 +259,8 @@ def _refuse_unrestorable(folder: Path, manifest: Manifest) -> None:
     """Raise a PackerError if the rows do not have all that makes their documents."""
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to pack")
+    if manifest.options.share_prefixes:
+        raise PackerError(f"{folder} holds trees (--share-prefixes), which cannot be packed again: pack its source")
     if manifest.options.index_only:
         raise PackerError(
             f"{folder} is an index, which has no tokens: pack its source, or write them first with `packer materialize`"
