@@ -206,6 +206,15 @@ class ChatTemplate:
             return len(part)
         if is_prompt and turn == 0:
             raise self._without_beginning(one.chat)
+        context = self.templates.attempt(one.chat, one.chat.messages[:turn]) if is_prompt else None
+        if isinstance(context, str) and one.text.startswith(context) and part.startswith(context):
+            raise TextError(
+                one.chat.row,
+                f"the chat template asks for {one.chat.name_of(turn)} by {part.removeprefix(context)[-60:]!r}, and does "
+                "not write it after that, so what the model has to answer is not known; give the answer its reasoning, "
+                f"set chat_template_kwargs such as enable_thinking, or {self._remedy}",
+                "unlocated_spans",
+            )
         raise TextError(
             one.chat.row,
             f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
