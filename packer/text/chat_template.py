@@ -210,8 +210,8 @@ class ChatTemplate:
         if isinstance(context, str) and one.text.startswith(context) and part.startswith(context):
             raise TextError(
                 one.chat.row,
-                f"the chat template asks for {one.chat.name_of(turn)} by {part.removeprefix(context)[-60:]!r}, and writes "
-                "it without that, so what the model has to answer is not known; give the answer its reasoning, "
+                f"the chat template asks for {one.chat.name_of(turn)} by {part.removeprefix(context)[-60:]!r} and "
+                "writes it without that, so what the model has to answer is not known; give the answer its reasoning, "
                 f"set chat_template_kwargs such as enable_thinking, or {self._remedy}",
                 "unlocated_spans",
             )
