@@ -1,10 +1,19 @@
 """Documents of a record as a tree: each is a path of it and trained once, and no shared token is stored twice."""
 
+import re
+
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import packer
 from packer.gather.prefix_trees import build_trees
+from tests.chat_templates import save_tokenizer
+from tests.packed_rows import rewrite_shards, rows_on_disk
+from tests.test_each_answer import RECORDS, THOUGHTS, documents_in, packed
+from tests.writing import write_as, write_lines
 
 NO_LOSS = -100
 
@@ -140,3 +149,320 @@ def test_a_token_that_two_documents_train_is_not_shared():
     (tree,), repeated = built([[([1, 2, 3], [0, 1, 1]), ([1, 2, 3], [0, 1, 1])]])
     assert [tokens for tokens, *_ in tree[2]] == [[1, 2, 3], [1, 2, 3]]
     assert repeated == 1
+
+
+# ---- packed ----
+
+
+def separate(out):
+    """Documents of the rows, without the columns of records: {(record, tokens): trained (place, token)}."""
+    return sorted((kept["record_ids"], ids, trained_of(labels)) for ids, labels, kept in documents_in(out).values())
+
+
+def trained_of(labels):
+    return [(at, label) for at, label in enumerate(labels) if label != NO_LOSS]
+
+
+def trees_in(out):
+    """(record, nodes as (tokens, labels, parent, document)) of every segment; an ordinary document is one node."""
+    for ids, labels, kept in documents_in(out).values():
+        place, nodes = 0, []
+        for length, parent, document in np.reshape(kept["tree"] or [len(ids), -1, 0], (-1, 3)).tolist():
+            nodes.append((ids[place : place + length], labels[place : place + length], parent, document))
+            place += length
+        assert place == len(ids)
+        yield kept.get("record_ids"), nodes
+
+
+def answers_in(out):
+    """What each answer of the trees trains: sorted (record, tokens up to the last trained one, trained places)."""
+    found = []
+    for record, nodes in trees_in(out):
+        paths = paths_of(nodes)
+        by_document = {}
+        for (tokens, labels, _, document), path in zip(nodes, paths, strict=True):
+            for at, label in enumerate(labels):
+                if label != NO_LOSS:
+                    place = len(path) - len(tokens) + at
+                    by_document.setdefault(document, []).append((place, label, tuple(path[: place + 1])))
+        for places in by_document.values():
+            places.sort()
+            assert all(places[-1][2][: len(path)] == path for _, _, path in places)
+            found.append((record, list(places[-1][2]), [place[:2] for place in places]))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("max_len", [256, 110, 80])
+def test_trees_of_chats_train_what_their_answers_train_alone(tmp_path, max_len):
+    folder = save_tokenizer(tmp_path / "tokenizer", template=THOUGHTS)
+    source = write_lines(tmp_path / "chats.jsonl", RECORDS)
+    packed(source, tmp_path / "separate", folder, max_len=max_len, long="drop")
+    manifest = packed(source, tmp_path / "trees", folder, max_len=max_len, long="drop", share_prefixes=True)
+    assert list(packer.verify(tmp_path / "trees", source, tokenizer=str(folder))) == []
+    expected = [(record, ids[: places[-1][0] + 1], places) for record, ids, places in separate(tmp_path / "separate")]
+    assert answers_in(tmp_path / "trees") == expected
+    assert expected
+    assert all(entry.rows for entry in manifest.shards)
+
+
+def pair(number):
+    random = np.random.default_rng(number)
+    prompt, *sides = (random.integers(1, 50, random.integers(1, 12)).tolist() for _ in range(3))
+    values = {"topic": f"t{number % 3}"}
+    for role, side in zip(("chosen", "rejected"), sides, strict=True):
+        values[f"{role}_input_ids"] = [*prompt, *side]
+        values[f"{role}_labels"] = [NO_LOSS] * len(prompt) + side
+    return values
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+def test_both_answers_of_a_pair_are_one_tree(tmp_path, kind):
+    pairs = [pair(number) for number in range(40)]
+    source = write_as(tmp_path / f"pairs.{kind}", pairs)
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, pairs=True, share_prefixes=True, keep=["topic"])
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    assert manifest.totals.documents == len(pairs)
+    answers = [(ids, places) for _, ids, places in answers_in(tmp_path / "out")]
+    expected = [
+        (values[f"{role}_input_ids"], trained_of(values[f"{role}_labels"]))
+        for values in pairs
+        for role in ("chosen", "rejected")
+    ]
+    assert sorted(answers) == sorted(expected)
+    for _, nodes in trees_in(tmp_path / "out"):
+        assert {document for *_, document in nodes} == {0, 1}
+    bare = [{name: ids for name, ids in values.items() if name.endswith("input_ids")} for values in pairs]
+    source = write_as(tmp_path / f"bare.{kind}", bare)
+    with pytest.raises(packer.PackerError, match="needs labels, because without them both answers train their prompt"):
+        packer.pack(source, tmp_path / "bare", max_len=64, pairs=True, share_prefixes=True)
+
+
+def samples(number):
+    random = np.random.default_rng(number)
+    prompt = random.integers(1, 50, random.integers(1, 12)).tolist()
+    documents = [random.integers(1, 50, random.integers(1, 12)).tolist() for _ in range(random.integers(0, 5))]
+    labels = [[NO_LOSS] * len(prompt) + document for document in documents]
+    return {"input_ids": [prompt + document for document in documents], "labels": labels, "weight": float(number)}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "memory"])
+def test_records_of_token_lists_are_trees(tmp_path, kind):
+    records = [samples(number) for number in range(40)]
+    if kind == "memory":
+        source = pytest.importorskip("datasets").Dataset.from_list(records).select(range(39, -1, -1))
+        records = records[::-1]
+    else:
+        source = write_as(tmp_path / f"samples.{kind}", records)
+    packer.pack(source, tmp_path / "out", max_len=48, share_prefixes=True, keep=["weight"])
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    expected = [
+        (number, ids, trained_of(labels))
+        for number, record in enumerate(records)
+        for ids, labels in zip(record["input_ids"], record["labels"], strict=True)
+    ]
+    assert answers_in(tmp_path / "out") == sorted(expected)
+    for _, _, kept in documents_in(tmp_path / "out").values():
+        assert kept["weight"] == records[kept["record_ids"]]["weight"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": [[1]]}, "'labels' has 1 lists for 3 in 'input_ids'; both need the same number"),
+        ({"input_ids": None}, "'input_ids' is null; drop the row or give it a list"),
+        ({"input_ids": [[1, 2], [1, -3], [1, 4]]}, "'input_ids' holds -3 at position 1: a token id is from 0"),
+        ({"input_ids": [[1, 2], None, [1, 4]]}, "'input_ids' is null"),
+        ({"input_ids": [[1, 2], [1], [1, 4]]}, "'labels' has 2 values for 1 in 'input_ids'"),
+        ({"input_ids": "text"}, "'input_ids' holds no lists of lists of integers"),
+    ],
+)
+def test_a_record_of_lists_that_cannot_be_used_is_named_and_left_out(tmp_path, change, message):
+    good = {"input_ids": [[1, 2], [1, 3], [1, 4]], "labels": [[-100, 2], [-100, 3], [-100, 4]]}
+    source = write_lines(tmp_path / "samples.jsonl", [good, good, {**good, **change}, good])
+    with pytest.raises(packer.PackerError, match=r"^samples\.jsonl line 3: " + re.escape(message)):
+        packer.pack(source, tmp_path / "out", max_len=8, share_prefixes=True)
+    manifest = packer.pack(source, tmp_path / "out", max_len=8, share_prefixes=True, on_error="skip")
+    assert sum(manifest.totals.documents_rejected.values()) == 1
+    assert {record for record, *_ in answers_in(tmp_path / "out")} == {0, 1, 3}
+    assert list(packer.verify(tmp_path / "out", source)) == []
+
+
+REFUSED = {
+    "one list per record": (
+        [{"input_ids": [1, 2], "labels": [1, 2]}],
+        {},
+        "needs records of several documents, and 'input_ids' holds one list per record",
+    ),
+    "no labels": ([{"input_ids": [[1, 2]]}], {}, "no column 'labels', only input_ids"),
+    "a mask": ([{"input_ids": [[1]], "labels": [[1]], "loss_mask": [[1]]}], {}, "'loss_mask' is not read for lists"),
+    "texts": ([{"text": "a"}], {"tokenizer": True}, "needs records of several documents, and a record of"),
+    "all trained": ([], {"tokenizer": True, "train_on": "all"}, "every document trains its beginning"),
+    "positions": ([], {"add_column": ["position_ids"]}, "does not go with share_prefixes"),
+    "an index": ([], {"index_only": True}, "does not go with share_prefixes"),
+    "wrapped": ([], {"algorithm": "wrapped"}, "wrapped cuts documents"),
+    "truncated pairs": ([], {"pairs": True, "long": "truncate"}, "the tree of a pair cannot be truncated"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_shared_is_refused(tmp_path, name):
+    records, options, message = REFUSED[name]
+    if "tokenizer" in options:
+        options = {**options, "tokenizer": str(save_tokenizer(tmp_path / "tokenizer", template=THOUGHTS))}
+    source = write_lines(tmp_path / "source.jsonl", records or RECORDS)
+    with pytest.raises(packer.PackerError, match=message) as raised:
+        packer.pack(source, tmp_path / "out", max_len=64, share_prefixes=True, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_pair_that_is_longer_than_a_row_is_refused_or_dropped(tmp_path):
+    source = write_lines(tmp_path / "pairs.jsonl", [pair(number) for number in range(40)])
+    options = {"max_len": 20, "pairs": True, "share_prefixes": True}
+    with pytest.raises(packer.PackerError, match=r"^pair \d+ takes \d+ tokens and max_len is 20 .*choose long drop$"):
+        packer.pack(source, tmp_path / "out", **options)
+    manifest = packer.pack(source, tmp_path / "out", long="drop", **options)
+    assert manifest.totals.documents_dropped["too_long"] > 0
+    assert list(packer.verify(tmp_path / "out", source)) == []
+
+
+# ---- checked, and read ----
+
+
+@pytest.fixture
+def made(tmp_path):
+    """(source, packed) records of token lists with several documents each."""
+    source = write_lines(tmp_path / "samples.jsonl", [samples(number) for number in range(40)])
+    packer.pack(source, tmp_path / "out", max_len=48, share_prefixes=True)
+    return source, tmp_path / "out"
+
+
+def changed_tree(table, change):
+    """The table with the numbers of its first tree changed."""
+    rows = table.column("tree").to_pylist()
+    row, at = next((row, at) for row, trees in enumerate(rows) for at, tree in enumerate(trees) if tree)
+    change(rows[row][at])
+    return table.set_column(
+        table.schema.get_field_index("tree"), "tree", pa.array(rows, table.schema.field("tree").type)
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: tree.__setitem__(0, tree[0] + 1),
+        lambda tree: tree.__setitem__(1, 0),
+        lambda tree: tree.__setitem__(-2, len(tree)),
+        lambda tree: tree.__setitem__(2, -1),
+        lambda tree: tree.append(1),
+    ],
+)
+def test_nodes_that_are_no_tree_are_found(made, change):
+    _, out = made
+    rewrite_shards(out, lambda table: changed_tree(table, change))
+    (fault,) = packer.verify(out)
+    assert re.search(r"row \d+ holds document \d+, whose tree does not fit its tokens$", fault)
+
+
+def test_another_tree_than_that_of_the_source_is_found(made):
+    source, out = made
+    rewrite_shards(out, lambda table: changed_tree(table, lambda tree: tree.__setitem__(-1, tree[-1] + 1)))
+    assert list(packer.verify(out)) == []
+    (fault,) = packer.verify(out, source)
+    assert ": tree is " in fault
+
+
+def seen_in(nodes, first):
+    """{place: places that it sees} of the nodes of a tree whose first token is at `first`."""
+    places, found, at = [], {}, first
+    for tokens, _, parent, _ in nodes:
+        before = places[parent] if parent >= 0 else []
+        own = list(range(at, at + len(tokens)))
+        for number, place in enumerate(own):
+            found[place] = {*before, *own[: number + 1]}
+        places.append([*before, *own])
+        at += len(tokens)
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_batch_says_what_each_token_sees(made, rows):
+    _, out = made
+    trees = list(trees_in(out))
+    place = 0
+    for batch in packer.batches(packer.load(out), rows=rows, seed=None, format="tree", tensors="numpy"):
+        until, positions = batch["tree"]
+        count = batch["input_ids"].shape[1]
+        assert np.array_equal(batch["position_ids"][0], positions)
+        begin = 0
+        while begin < count:
+            _, nodes = trees[place]
+            for query, keys in seen_in(nodes, begin).items():
+                assert {key for key in range(query + 1) if query < until[key]} == keys
+                assert positions[query] == len(keys) - 1
+            tokens = [token for tokens, *_ in nodes for token in tokens]
+            assert batch["input_ids"][0, begin : begin + len(tokens)].tolist() == tokens
+            begin += len(tokens)
+            place += 1
+    assert place == len(trees)
+
+
+@pytest.mark.parametrize("per", ["sequence", "document"])
+def test_each_answer_weighs_as_much_as_alone(made, per):
+    _, out = made
+    answers = answers_in(out)
+    total = 0
+    for batch in packer.batches(packer.load(out), rows=2, format="tree", loss_weights=per, keep=[], tensors="numpy"):
+        weights, labels = batch["loss_weights"][0], batch["labels"][0]
+        assert ((weights > 0) == (labels != NO_LOSS)).all()
+        segments = batch["segments"]
+        documents = list(zip(segments["segment_of_token"], segments["answer_of_token"], strict=True))
+        for document in set(documents):
+            of_document = np.array([each == document for each in documents])
+            trained = (labels[of_document] != NO_LOSS).sum()
+            assert np.allclose(weights[of_document][labels[of_document] != NO_LOSS], 1 / max(trained, 1))
+            total += trained > 0
+    assert total == len(answers)
+
+
+def test_a_static_shape_and_padding_see_nothing_else(made):
+    _, out = made
+    dataset = packer.load(out)
+    static = packer.static_shape(dataset, rows=2)
+    for batch in packer.batches(dataset, rows=2, format="tree", static=static, tensors="numpy"):
+        assert batch["tree"].shape == (2, static.tokens)
+        assert (batch["tree"][0] > np.arange(static.tokens)).all()
+
+
+def test_trees_are_refused_where_their_branches_would_see_each_other(made, tmp_path):
+    _, out = made
+    rows = [packer.load(out)[0]]
+    for name in ("hf", "hf_rows", "encoder", "trl", "torchtitan", "torchtune", "megatron", "segment_ids"):
+        with pytest.raises(packer.PackerError, match=f"would see each other in format {name}: choose format tree"):
+            packer.collate(rows, format=name)
+    with pytest.raises(packer.PackerError, match=r"holds trees .*, whose branches would see each other"):
+        packer.export(out, tmp_path / "export", to="torchtune")
+    with pytest.raises(packer.PackerError, match=r"holds trees .*, which cannot be packed again: pack its source"):
+        packer.pack(out, tmp_path / "again", max_len=16)
+    plain = write_lines(tmp_path / "plain.jsonl", [{"input_ids": [1, 2, 3]}])
+    packer.pack(plain, tmp_path / "rows", max_len=8)
+    with pytest.raises(packer.PackerError, match="the rows hold no trees: choose format hf"):
+        packer.collate([packer.load(tmp_path / "rows")[0]], format="tree")
+
+
+def test_trees_are_mixed_grouped_and_packed_by_ranks_like_documents(tmp_path):
+    sources = [
+        write_lines(tmp_path / f"{name}.jsonl", [samples(seed + number) for number in range(40)])
+        for name, seed in (("one", 0), ("two", 100))
+    ]
+    options = {"max_len": 48, "share_prefixes": True}
+    packer.pack([(source, 1.0) for source in sources], tmp_path / "mixed", mix_unit="epochs", **options)
+    assert list(packer.verify(tmp_path / "mixed", sources)) == []
+    packer.pack(sources[0], tmp_path / "grouped", keep=["weight"], group_by="weight", **options)
+    for row in rows_on_disk(tmp_path / "grouped"):
+        assert len({value for value, document in zip(row["weight"], row["doc_ids"], strict=True) if document >= 0}) == 1
+    assert answers_in(tmp_path / "mixed") == sorted(
+        (number, ids, trained_of(labels))
+        for seed in (0, 100)
+        for number in range(40)
+        for ids, labels in zip(*(samples(seed + number)[name] for name in ("input_ids", "labels")), strict=True)
+    )
