@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, Places, SourceFile
 from packer.inputs.mapped_files import MappedFile
-from packer.inputs.token_tables import BatchStore, MappedLists, ValueColumn
+from packer.inputs.token_tables import MappedLists, ValueColumn
 from packer.options import PackOptions
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
@@ -48,7 +47,7 @@ class PackedRows:
     manifest: Manifest
     """Its manifest, or that of one of its generations."""
 
-    shards: tuple[MappedLists, ...]
+    shards: tuple[MappedFile, ...]
     """Its shards in order."""
 
     kept: Mapping[str, pa.DataType]
@@ -75,12 +74,12 @@ class PackedRows:
             "input_ids" if has_tokens else "seq_lengths", "labels", tuple(kept_tokens), tuple(kept_tokens)
         )
         shards = tuple(_mapped(folder, entry.file, columns) for entry in manifest.shards)
-        for name in (*kept, *kept_tokens):
-            for shard in shards:
-                if any(store.schema.field(name).type != first.field(name).type for store in shard.stores):
-                    raise PackerError(
-                        f"{folder / shard.file.name} and {manifest.shards[0].file} have columns of different types"
-                    )
+        for shard in shards:
+            schema = shard.schema
+            if any(schema.field(name).type != first.field(name).type for name in (*kept, *kept_tokens)):
+                raise PackerError(
+                    f"{folder / shard.state.name} and {manifest.shards[0].file} have columns of different types"
+                )
         return cls(
             folder=folder,
             manifest=manifest,
@@ -89,44 +88,12 @@ class PackedRows:
             kept_tokens={name: first.field(name).type.value_type for name in kept_tokens},
         )
 
-    @property
-    def documents(self) -> int:
-        """Number of documents, with those that are in no row."""
-        return self.manifest.totals.documents
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether the documents have labels; if not, their tokens are the labels."""
-        return self.manifest.source.labels
-
-    @property
-    def decoded(self) -> DecodedSize:
-        """Size of all documents once decoded."""
-        totals = self.manifest.totals
-        tokens = totals.tokens_packed - totals.tokens_repeated
-        return DecodedSize.of(tokens, self.documents, has_labels=self.has_labels)
-
-    @property
-    def file(self) -> SourceFile:
-        """All shards under one name, as the file of the source."""
-        name = f"data-*-of-{len(self.shards):05d}.arrow"
-        return SourceFile(name=name, bytes=int(self.manifest.shards.column("bytes").sum()))
-
-    def borders(self, size: int) -> tuple[int, ...]:
-        """Divide the documents into ranges of about `size` bytes once decoded, which begin at even documents.
-
-        Return the first document of each range, and the number of all documents.
-        """
-        ranges = max(1, -(-self.decoded.bytes // size))
-        step = max(2, -(-self.documents // ranges))
-        return (*range(0, self.documents, step + step % 2), self.documents)
-
     @cached_property
     def tokens(self) -> dict[str, TokenColumn]:
         """Addresses of the columns "input_ids" and "labels" of all rows; an index has neither."""
         names = self.manifest.row_format.stored_token_columns
         return {
-            name: TokenColumn.joined([shard.tokens(name) for shard in self.shards])
+            name: TokenColumn.joined([shard.tokens[name] for shard in self.shards])
             for name in ("input_ids", "labels")
             if name in names
         }
@@ -134,20 +101,18 @@ class PackedRows:
     @cached_property
     def token_columns(self) -> dict[str, TokenColumn]:
         """Addresses of the kept columns with a value per token."""
-        stores = tuple(store for shard in self.shards for store in shard.stores)
-        return {name: ValueColumn(name, kind, stores).addresses() for name, kind in self.kept_tokens.items()}
+        return {name: ValueColumn(name, kind, self.shards).addresses() for name, kind in self.kept_tokens.items()}
 
     def kept_at(self, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> pa.Array:
         """Return the values of a kept column for segments in any order, given their rows and numbers in these."""
-        stores = [store for shard in self.shards for store in shard.stores]
-        ends = np.cumsum([store.ends[-1] for store in stores])
+        ends = np.cumsum([shard.ends[-1] for shard in self.shards])
         order = np.argsort(rows, kind="stable")
         rows, numbers = rows[order], numbers[order]
-        of_stores = np.searchsorted(ends, rows, side="right")
+        of_shards = np.searchsorted(ends, rows, side="right")
         parts: list[pa.Array] = []
-        for number in np.unique(of_stores).tolist():
-            here, store = slice(*np.searchsorted(of_stores, [number, number + 1])), stores[number]
-            parts += _kept_in(store, name, rows[here] - int(ends[number] - store.ends[-1]), numbers[here])
+        for number in np.unique(of_shards).tolist():
+            here, shard = slice(*np.searchsorted(of_shards, [number, number + 1])), self.shards[number]
+            parts += _kept_in(shard, name, rows[here] - int(ends[number] - shard.ends[-1]), numbers[here])
         values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.kept[name])
         return values.take(as_arrow(np.argsort(order)))
 
@@ -155,20 +120,22 @@ class PackedRows:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without addresses
 
 
-def _mapped(folder: AnyPath, name: str, columns: Columns) -> MappedLists:
+def _mapped(folder: AnyPath, name: str, columns: Columns) -> MappedFile:
     opened = ArrowReader.open_lists(folder / name, name, columns)
     if not isinstance(opened, MappedLists):
         raise PackerError(f"{folder / name} is compressed, which packed datasets are not: restore it, or pack again")
-    return replace(opened, stores=tuple(store.whole() for store in opened.stores if isinstance(store, MappedFile)))
+    (shard,) = opened.stores
+    assert isinstance(shard, MappedFile), shard
+    return shard.whole()
 
 
-def _kept_in(store: BatchStore, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterator[pa.Array]:
+def _kept_in(shard: MappedFile, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterator[pa.Array]:
     """Yield the values of segments of a shard, whose rows ascend, from each record batch that has some of them."""
-    batches = np.searchsorted(store.ends, rows, side="right")
+    batches = np.searchsorted(shard.ends, rows, side="right")
     wanted = np.unique(batches)
-    starts = np.concatenate([[0], store.ends])[wanted]
-    borders = np.searchsorted(batches, [*wanted, len(store.ends)])
-    for number, (column,) in enumerate(store.read(wanted.tolist(), [name])):
+    starts = np.concatenate([[0], shard.ends])[wanted]
+    borders = np.searchsorted(batches, [*wanted, len(shard.ends)])
+    for number, (column,) in enumerate(shard.read(wanted.tolist(), [name])):
         here = slice(borders[number], borders[number + 1])
         places = as_numpy(column.offsets).astype(np.int64)[rows[here] - starts[number]] + numbers[here]
         yield as_plain(column.values.take(as_arrow(places)))
@@ -198,9 +165,10 @@ class PackedDocuments(Input):
     @property
     def file(self) -> SourceFile:
         """All shards under one name, and the share of their bytes that belongs to these documents."""
-        file, every = self.rows_of.file, max(self.rows_of.documents, 1)
-        first, last = (file.bytes * document // every for document in (self.documents.start, self.documents.stop))
-        return replace(file, bytes=last - first)
+        shards, every = self.rows_of.manifest.shards, max(self.rows_of.manifest.totals.documents, 1)
+        size = int(shards.column("bytes").sum())
+        first, last = (size * document // every for document in (self.documents.start, self.documents.stop))
+        return SourceFile(name=f"data-*-of-{len(shards):05d}.arrow", bytes=last - first)
 
     @property
     def path(self) -> AnyPath:
@@ -209,18 +177,21 @@ class PackedDocuments(Input):
 
     @property
     def rows(self) -> int:
-        """Number of documents."""
+        """Number of documents, with those that are in no row."""
         return len(self.documents)
 
     @property
     def has_labels(self) -> bool:
-        """Whether the documents have labels."""
-        return self.rows_of.has_labels
+        """Whether the documents have labels; if not, their tokens are the labels."""
+        return self.rows_of.manifest.source.labels
 
     @property
     def decoded(self) -> DecodedSize:
         """Size of the documents once decoded; of a range, its share by the number of documents."""
-        return DecodedSize(*(size * self.rows // max(self.rows_of.documents, 1) for size in self.rows_of.decoded))
+        totals = self.rows_of.manifest.totals
+        tokens = totals.tokens_packed - totals.tokens_repeated
+        every = DecodedSize.of(tokens, totals.documents, has_labels=self.has_labels)
+        return DecodedSize(*(size * self.rows // max(totals.documents, 1) for size in every))
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -231,12 +202,14 @@ class PackedDocuments(Input):
     @property
     def places(self) -> Places:
         """Numbers of the documents in the rows."""
-        return _DocumentPlaces(self.rows_of.file.name, self.documents)
+        return _DocumentPlaces(self.file.name, self.documents)
 
     def cut(self, size: int) -> Sequence[PackedDocuments]:
-        """Cut into ranges of documents; each takes about `size` bytes if documents are equally long everywhere."""
-        borders = pairwise(self.rows_of.borders(size))
-        return [replace(self, documents=range(begin, end)) for begin, end in borders if begin < end] or [self]
+        """Cut into ranges of documents that begin at even ones, each of about `size` bytes if all are equally long."""
+        ranges = max(1, -(-self.decoded.bytes // size))
+        step = max(2, -(-self.rows // ranges))
+        starts = range(0, self.rows, step + step % 2)
+        return [replace(self, documents=self.documents[start : start + starts.step]) for start in starts] or [self]
 
     def sorted(self, folder: AnyPath, engine: Engine, progress: Progress) -> PackedDocuments:
         """Sort the segments of the rows, which any piece needs before it is read; return the same documents."""
@@ -246,7 +219,7 @@ class PackedDocuments(Input):
 
     def _index(self, folder: AnyPath) -> SegmentIndex:
         state, rows = self.path.stat(), self.rows_of
-        made_from = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "documents": rows.documents}
+        made_from = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "documents": rows.manifest.totals.documents}
         return SegmentIndex(packed=rows.folder, manifest=rows.manifest, folder=folder, made_from=made_from)
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
@@ -342,8 +315,8 @@ class _DocumentPlaces:
 def files_read(input_: Input) -> list[tuple[AnyPath, str]]:
     """Return path and name of every file that an input is read from; a dataset in memory has none."""
     if isinstance(input_, PackedDocuments):
-        folder, shards = input_.rows_of.folder, input_.rows_of.shards
-        return [(folder / name, name) for name in (MANIFEST, *(shard.file.name for shard in shards))]
+        rows = input_.rows_of
+        return [(rows.folder / name, name) for name in (MANIFEST, *(shard.file for shard in rows.manifest.shards))]
     return [] if input_.path is None else [(input_.path, input_.file.name)]
 
 

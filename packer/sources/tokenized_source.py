@@ -244,7 +244,7 @@ def _open_packed(folder: Path, columns: Columns, *, pairs: bool) -> Source:
     _warn_of_losses(folder, manifest)
     kept = [name for name in columns.extra if name not in columns.per_token]
     rows = PackedRows.of(folder, manifest, kept, columns.per_token)
-    inputs = (PackedDocuments(rows_of=rows, columns=columns, documents=range(rows.documents)),)
+    inputs = (PackedDocuments(rows_of=rows, columns=columns, documents=range(manifest.totals.documents)),)
     return Source(
         name=str(folder),
         inputs=inputs,
