@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import ColumnBuilder
-from packer.inputs.column_types import find_columns, plain_type
+from packer.inputs.column_types import find_columns, has_type, plain_type
 from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
-from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, rows_per_block
+from packer.inputs.format_reader import (
+    LIST_ROWS,
+    LISTS,
+    ROWS,
+    DecodedInput,
+    TableReader,
+    decoded_lists,
+    rows_per_block,
+    share_of,
+)
 from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath, RemotePath
@@ -93,15 +102,15 @@ class ArrowReader(TableReader):
     def cut(self, size: int) -> Sequence[ArrowReader]:
         """Cut into runs of equally many records; a compressed file stays whole."""
         pieces = 1 if self.whole else max(1, min(self.file.bytes // size, self.rows))
+        bounds = pairwise(self.rows * piece // pieces for piece in range(pieces + 1))
         return [
             replace(
                 self,
-                file=SourceFile(name=self.file.name, bytes=self.file.bytes * stop // max(self.rows, 1) - before),
+                file=share_of(self.file, start, stop, self.rows),
                 first_row=self.first_row + start,
                 rows=stop - start,
             )
-            for start, stop in pairwise(self.rows * piece // pieces for piece in range(pieces + 1))
-            for before in [self.file.bytes * start // max(self.rows, 1)]
+            for start, stop in bounds
         ]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -134,16 +143,13 @@ class ArrowReader(TableReader):
             yield batch.select(columns)
 
     def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        skip, left = self.first_row, self.rows
+        begin, stop = 0, self.first_row + self.rows
         for batch in self._read(columns):
-            if skip >= len(batch):
-                skip -= len(batch)
-                continue
-            for start in range(skip, min(len(batch), skip + left), self.per_block):
-                yield batch.slice(start, min(self.per_block, skip + left - start))
-            left -= min(len(batch) - skip, left)
-            skip = 0
-            if not left:
+            end = begin + len(batch)
+            for start in range(max(begin, self.first_row), min(end, stop), self.per_block):
+                yield batch.slice(start - begin, min(self.per_block, stop - start))
+            begin = end
+            if begin >= stop:
                 return
 
     def _selected(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -236,7 +242,7 @@ def _map_lists(
 def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
     """Fetch the columns of an object; of some lists of numbers, everything but the numbers."""
     starts, lengths = array("q"), array("q")
-    for batch, _, _ in placed_batches(buffer, name, None):
+    for batch, _, _ in placed_batches(buffer, name, ()):
         for column in columns:
             parts = batch.column(column).buffers()
             for part in parts[: -1 if column in but_values_of else None]:
@@ -247,47 +253,46 @@ def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, bu
 
 
 def placed_batches(
-    buffer: pa.Buffer, name: str, columns: Sequence[str] | None, only: tuple[str, ...] | None = None
+    buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
 ) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
-    """Yield the record batches of a mapped stream or file, as `stream_batches` does, and check that it is complete.
+    """Yield the record batches of a mapped stream or file, and check that it is complete.
 
-    The place of a batch in a file is its number. Nothing is checked of batches if `columns`, whose structure is
-    checked, are None. With `only`, other columns are not decoded; not for mapping, since the reader of files then
-    copies.
+    Each comes with its place, which is its byte offset in a stream and its number in a file, and with whether
+    dictionaries have changed since the first one. It is checked that the given columns are as long as the batch, and
+    claim no more values than their buffers hold, since whatever counts or slices them relies on this; every pass checks
+    the offsets of their lists. With `only`, other columns are not decoded; not for mapping, since the reader of files
+    then copies.
     """
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
-    if is_ipc_file(buffer):
-        file = pa.ipc.open_file(buffer, options=options)
-        for number in range(file.num_record_batches):
-            with reading(name):
-                batch = file.get_batch(number)
-                _check_structure(batch, columns)
-            yield batch, number, False
-        return
-    for batch, place, dictionaries_changed in stream_batches(buffer, name, options):
-        with reading(name):
-            _check_structure(batch, columns)
-        yield batch, place, dictionaries_changed
+    with reading(name):
+        is_file = is_ipc_file(buffer)
+        for placed in _batches_of_file(buffer, options) if is_file else _batches_of_stream(buffer, name, options):
+            batch, _, _ = placed
+            batch.select([column for column in columns if column in batch.schema.names]).validate()
+            yield placed
 
 
-def stream_batches(
-    buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions | None = None
+def _batches_of_file(buffer: pa.Buffer, options: pa.ipc.IpcReadOptions) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
+    file = pa.ipc.open_file(buffer, options=options)
+    for number in range(file.num_record_batches):
+        yield file.get_batch(number), number, False
+
+
+def _batches_of_stream(
+    buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions
 ) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
-    """Yield the record batches of a mapped stream, and check that it ends where the file does.
-
-    Each comes with its byte offset, and whether dictionaries have changed since the first one.
-    """
+    """Yield the record batches of a stream, and check that it ends where the file does."""
     reader = pa.BufferReader(buffer)
     stream = pa.ipc.open_stream(reader, options=options)
-    has_dictionaries, dictionaries = any(map(_has_dictionary, stream.schema.types)), None
+    has_dictionaries = any(has_type(kind, pa.types.is_dictionary) for kind in stream.schema.types)
+    dictionaries = None
     while True:
         at = reader.tell()
-        with reading(name):
-            try:
-                batch = stream.read_next_batch()
-            except StopIteration:
-                break
+        try:
+            batch = stream.read_next_batch()
+        except StopIteration:
+            break
         now = stream.stats.num_dictionary_batches if has_dictionaries else 0
         dictionaries = now if dictionaries is None else dictionaries
         yield batch, at, now != dictionaries
@@ -301,23 +306,6 @@ def stream_batches(
             f"{name}: {buffer.size - end} bytes follow the end of the Arrow stream at byte {end}; "
             "streams cannot be concatenated, give them as separate files"
         )
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    """Whether a type is dictionary-encoded at any level of nesting."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _has_dictionary(kind.storage_type)
-    inside = (kind.field(number).type for number in range(kind.num_fields))
-    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inside))
-
-
-def _check_structure(batch: pa.RecordBatch, columns: Sequence[str] | None) -> None:
-    """Raise if a column differs in length from the batch, or claims more values than its buffers hold.
-
-    Whatever counts or slices the columns relies on this. The offsets of their lists are checked by every pass.
-    """
-    if columns is not None:
-        batch.select([column for column in columns if column in batch.schema.names]).validate()
 
 
 def _is_within(buffer: pa.Buffer, column: Sequence[pa.Buffer | None]) -> bool:

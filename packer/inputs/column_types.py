@@ -6,7 +6,7 @@ Errors name the first value that does not fit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -103,7 +103,7 @@ def as_plain(array: pa.Array) -> pa.Array:
 
 def can_be_kept(kind: pa.DataType) -> bool:
     """Whether values of a type can be taken, joined and nulled, which excludes unions and list views."""
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or _has_union(plain_type(kind)):
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or has_type(kind, pa.types.is_union):
         return False
     try:
         values = as_plain(pa.nulls(2, kind))
@@ -114,10 +114,12 @@ def can_be_kept(kind: pa.DataType) -> bool:
     return True
 
 
-def _has_union(kind: pa.DataType) -> bool:
-    """Whether a type is a union, which has no null, at any level of nesting."""
+def has_type(kind: pa.DataType, is_sought: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type, or one at any level of nesting in it, is of a kind, such as `pa.types.is_union`."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return has_type(kind.storage_type, is_sought)
     inside = (kind.field(number).type for number in range(kind.num_fields))
-    return pa.types.is_union(kind) or any(map(_has_union, inside))
+    return is_sought(kind) or any(has_type(each, is_sought) for each in inside)
 
 
 def is_string(kind: pa.DataType) -> bool:

@@ -213,6 +213,12 @@ def rows_per_block(file: SourceFile, rows: int, size: int | None = None, most: i
     return min(max((size or BLOCK) * rows // max(file.bytes, 1), 1), most)
 
 
+def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:
+    """Return a file with the share of its bytes that belongs to some of its rows, of which it has `rows` in all."""
+    first, last = (file.bytes * row // max(rows, 1) for row in (start, stop))
+    return SourceFile(name=file.name, bytes=last - first)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedInput(Input):
     """A file, or a piece of one, whose documents are decoded each time they are read."""

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import OtherSourceError, PackerError, SourceError, first_line
-from packer.inputs.arrow_files import ArrowReader, stream_batches
+from packer.inputs.arrow_files import ArrowReader, placed_batches
 from packer.inputs.column_types import check_indices
 from packer.inputs.documents import SourceFile, reading
 from packer.inputs.format_reader import Reader, rows_per_block
 from packer.inputs.formats import require_regular
+from packer.inputs.mapped_files import schema_of
 from packer.inputs.token_tables import DatasetsTable, TableInMemory
 from packer.stores import AnyPath, any_path, pinned
 from packer.stores.mirror import map_whole
@@ -183,14 +184,14 @@ def _read_indices(paths: list[AnyPath]) -> list[pa.Array]:
     for path in paths:
         with reading(path.name):
             buffer = map_whole(path)
-            types = pa.ipc.open_stream(buffer).schema.types
+            schema = schema_of(buffer)
+            types = schema.types
             if len(types) != 1 or not pa.types.is_integer(types[0]) or {chunk.type for chunk in chunks} - set(types):
                 raise SourceError(
                     f"{path.name}: an indices mapping of {', '.join(map(str, types)) or 'no column'}, where one column "
                     "of whole numbers, the same in every file, is expected; save the dataset again"
                 )
-            for batch, _, _ in stream_batches(buffer, path.name):
-                batch.validate()
+            for batch, _, _ in placed_batches(buffer, path.name, schema.names):
                 chunks.append(batch.column(0))
                 if chunks[-1].null_count:
                     raise SourceError(f"{path.name}: nulls in an indices mapping; save the dataset again")

@@ -14,7 +14,7 @@ from packer.errors import SourceError
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns
 from packer.inputs.documents import Columns, DecodedSize, Places, RowPlaces, SourceFile, reading
-from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists
+from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, share_of
 from packer.stores import AnyPath, RemotePath
 
 _PAGES = 1 << 16  # bytes read of an object for the first page of a column
@@ -95,14 +95,8 @@ class ParquetReader(TableReader):
                 runs.append(range(start, stop))
                 start, held = stop, 0
         rows = [0, *accumulate(group.rows for group in self.every)]
-
-        def bytes_before(group: int) -> int:
-            return self.file.bytes * rows[group] // max(rows[-1], 1)
-
-        shares = [bytes_before(run.stop) - bytes_before(run.start) for run in runs]
         return [
-            replace(self, file=SourceFile(name=self.file.name, bytes=share), run=run)
-            for run, share in zip(runs, shares, strict=True)
+            replace(self, file=share_of(self.file, rows[run.start], rows[run.stop], rows[-1]), run=run) for run in runs
         ] or [self]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -162,7 +162,8 @@ class ValueColumn:
         for store in self.stores:
             count = int(store.ends[-1]) if len(store.ends) else 0
             begin, end = np.searchsorted(lists, [first, first + count])
-            parts += _taken(store, self.name, lists[begin:end] - first)
+            found = chunks_with(store, self.name, lists[begin:end] - first)
+            parts += [chunk.take(as_arrow(numbers)) for chunk, numbers, _ in found]
             first += count
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
 
@@ -210,14 +211,19 @@ class RecordColumn(ValueColumn):
         return as_arrow(np.concatenate(parts))
 
 
-def _taken(store: BatchStore, name: str, lists: NDArray[np.int64]) -> list[pa.Array]:
-    """Return the values of lists of a store, ascending, as one array per record batch."""
+def chunks_with(
+    store: BatchStore, name: str, lists: NDArray[np.int64]
+) -> Iterator[tuple[pa.Array, NDArray[np.int64], slice]]:
+    """Yield a column of each record batch that has some of these lists, given in ascending order.
+
+    Each array comes with the numbers of the lists in it, and the place of these among all that are given.
+    """
     numbers = np.searchsorted(store.ends, lists, side="right")
     wanted, firsts = np.unique(numbers, return_index=True)
     starts = np.concatenate([[0], store.ends])[wanted]
-    parts = [lists[first:last] for first, last in pairwise([*firsts, len(lists)])]
-    chunks = store.read(wanted.tolist(), [name])
-    return [chunk.take(as_arrow(part - start)) for (chunk,), part, start in zip(chunks, parts, starts, strict=True)]
+    places = map(slice, firsts, [*firsts[1:], len(lists)])
+    for (chunk,), start, here in zip(store.read(wanted.tolist(), [name]), starts, places, strict=True):
+        yield chunk, lists[here] - start, here
 
 
 class ListNumbers(Protocol):

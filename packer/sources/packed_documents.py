@@ -25,8 +25,9 @@ from packer.gather import Spans, TokenColumn, gather
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, Places, SourceFile
+from packer.inputs.format_reader import share_of
 from packer.inputs.mapped_files import MappedFile
-from packer.inputs.token_tables import MappedLists, ValueColumn
+from packer.inputs.token_tables import MappedLists, ValueColumn, chunks_with
 from packer.options import PackOptions
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
@@ -111,8 +112,11 @@ class PackedRows:
         of_shards = np.searchsorted(ends, rows, side="right")
         parts: list[pa.Array] = []
         for number in np.unique(of_shards).tolist():
-            here, shard = slice(*np.searchsorted(of_shards, [number, number + 1])), self.shards[number]
-            parts += _kept_in(shard, name, rows[here] - int(ends[number] - shard.ends[-1]), numbers[here])
+            of_shard, shard = slice(*np.searchsorted(of_shards, [number, number + 1])), self.shards[number]
+            first, inside = ends[number] - shard.ends[-1], numbers[of_shard]
+            for column, lists, here in chunks_with(shard, name, rows[of_shard] - first):
+                places = as_numpy(column.offsets).astype(np.int64)[lists] + inside[here]
+                parts.append(as_plain(column.values.take(as_arrow(places))))
         values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.kept[name])
         return values.take(as_arrow(np.argsort(order)))
 
@@ -127,18 +131,6 @@ def _mapped(folder: AnyPath, name: str, columns: Columns) -> MappedFile:
     (shard,) = opened.stores
     assert isinstance(shard, MappedFile), shard
     return shard.whole()
-
-
-def _kept_in(shard: MappedFile, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterator[pa.Array]:
-    """Yield the values of segments of a shard, whose rows ascend, from each record batch that has some of them."""
-    batches = np.searchsorted(shard.ends, rows, side="right")
-    wanted = np.unique(batches)
-    starts = np.concatenate([[0], shard.ends])[wanted]
-    borders = np.searchsorted(batches, [*wanted, len(shard.ends)])
-    for number, (column,) in enumerate(shard.read(wanted.tolist(), [name])):
-        here = slice(borders[number], borders[number + 1])
-        places = as_numpy(column.offsets).astype(np.int64)[rows[here] - starts[number]] + numbers[here]
-        yield as_plain(column.values.take(as_arrow(places)))
 
 
 _PIECE = 32 << 20  # bytes of decoded documents, if they are read as a stream
@@ -165,10 +157,9 @@ class PackedDocuments(Input):
     @property
     def file(self) -> SourceFile:
         """All shards under one name, and the share of their bytes that belongs to these documents."""
-        shards, every = self.rows_of.manifest.shards, max(self.rows_of.manifest.totals.documents, 1)
-        size = int(shards.column("bytes").sum())
-        first, last = (size * document // every for document in (self.documents.start, self.documents.stop))
-        return SourceFile(name=f"data-*-of-{len(shards):05d}.arrow", bytes=last - first)
+        shards = self.rows_of.manifest.shards
+        every = SourceFile(name=f"data-*-of-{len(shards):05d}.arrow", bytes=int(shards.column("bytes").sum()))
+        return share_of(every, self.documents.start, self.documents.stop, self.rows_of.manifest.totals.documents)
 
     @property
     def path(self) -> AnyPath:
