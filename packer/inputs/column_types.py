@@ -21,13 +21,7 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.inputs.documents import MASKS, Columns, DocumentError, columns_of_side
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
-_REASONS = (
-    pa.ArrowException,
-    ValueError,
-    TypeError,
-    OverflowError,
-    RecursionError,
-)  # raised by pyarrow
+_REASONS = (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError)  # raised by pyarrow
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -166,10 +160,7 @@ def infer(values: Sequence[object], column: str) -> pa.Array:
             raise _unfit(row, column, value, f"nested more than {_DEEPEST} deep; flatten it")
         if _has_odd_bool(value, arrays[-1].type):
             raise _unfit(row, column, value, "a mix of numbers and booleans; use one type")
-        joined = join(kind, arrays[-1].type)
-        if joined is None:
-            raise DocumentError(row, _no_common_type(column, value, kind))
-        kind = joined
+        kind = join_with(kind, arrays[-1], column, first_row=row)
     return pa.concat_arrays([widen(array, kind, column, first_row=row) for row, array in enumerate(arrays)])
 
 
@@ -198,7 +189,8 @@ def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int
     if not filled:
         return kind
     row = next((row for row in filled if not _joins(array[row], kind)), filled[0])
-    raise DocumentError(first_row + row, _no_common_type(column, array[row].as_py(), kind))
+    message = f"'{column}' holds {shown(array[row].as_py())}, where documents before it hold {kind}; use one type"
+    raise DocumentError(first_row + row, message)
 
 
 def cast_to_common_type(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
@@ -238,10 +230,6 @@ def _unfit(row: int, column: str, value: object, why: str) -> DocumentError:
     """Return the error for a value that cannot be kept, whatever the others are."""
     message = f"'{column}' holds {shown(value)}: {why}"
     return DocumentError(row, message, reason="invalid_value", listed=f"'{column}' cannot be kept: {why}")
-
-
-def _no_common_type(column: str, value: object, kind: pa.DataType) -> str:
-    return f"'{column}' holds {shown(value)}, where documents before it hold {kind}; use one type"
 
 
 def _reason(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
@@ -190,15 +190,21 @@ class TableReader(Reader, Protocol):
         return decode
 
 
-def open_stream(path: AnyPath) -> pa.NativeFile:
-    """Open a file for reading, be it local or in object storage."""
-    return pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.OSFile(str(path))
+@contextmanager
+def opened(path: AnyPath) -> Iterator[tuple[pa.NativeFile, pa.NativeFile]]:
+    """Yield a file, local or in object storage, and its content, decompressed if the ending of its path says so."""
+    with pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.OSFile(str(path)) as file:
+        codec = CODECS.get(path.suffix)
+        yield file, pa.CompressedInputStream(file, codec) if codec else file
 
 
-def decompressed(path: AnyPath, file: pa.NativeFile) -> pa.NativeFile:
-    """Return the content of an open file, decompressed if the ending of its path says so."""
-    codec = CODECS.get(path.suffix)
-    return pa.CompressedInputStream(file, codec) if codec else file
+def error_of_first(fault: DocumentError, reader: Reader) -> SourceError:
+    """Return the error for the first record of a file; it is raised if it is not about this record alone."""
+    fault.place = reader.places.place(0)
+    error = fault.in_source(0)
+    if fault.reason is None:
+        raise error
+    return error
 
 
 def values_of_column(records: BlockRecords, column: str) -> pa.Array:

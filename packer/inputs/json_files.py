@@ -33,7 +33,7 @@ from packer.inputs.documents import (
     reading,
     value_message,
 )
-from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists
+from packer.inputs.format_reader import CODECS, DecodedInput, ListDecoder, Reader, decoded_lists, error_of_first
 from packer.inputs.line_blocks import (
     array_blocks,
     begins_with_array,
@@ -189,13 +189,10 @@ class JsonFile(Reader):
         """Return the line of a document, such as "rows.jsonl line 18"; reads the file again."""
         line = lines_before(self.path, self.start)
         for block, _ in line_blocks(self.path, _BLOCK, self.start, self.stop):
-            count = count_lines(block)
-            if not 0 <= count <= row:
-                numbers = filled_line_numbers(block)
-                if row < len(numbers):
-                    return f"{self.file.name} line {line + numbers[row]}"
-                count = len(numbers)
-            row, line = row - count, line + block.count(b"\n")
+            numbers = filled_line_numbers(block)
+            if row < len(numbers):
+                return f"{self.file.name} line {line + numbers[row]}"
+            row, line = row - len(numbers), line + block.count(b"\n")
         raise AssertionError(row)
 
 
@@ -203,21 +200,11 @@ def _open(path: AnyPath, name: str, block: int) -> JsonFile:
     with reading(name):
         file = SourceFile(name=name, bytes=path.stat().st_size)
         reader = JsonFile(file=file, path=path, is_array=begins_with_array(path), block=block)
-    if reader.is_array:
-        place = f"{name} row 0"
         try:
-            with reading(name):
-                line, _ = next(array_blocks(path, 1), (b"", 0))
-        except DocumentError as error:
-            raise SourceError(f"document 0 ({place}): {error.message}") from None
-    else:
-        number, line = first_line(path, name)
-        place = f"{name} line {number}"
-    try:
-        return replace(reader, fields=read_record(line)) if line else reader
-    except DocumentError as fault:
-        fault.place = place
-        return replace(reader, fault=fault.in_source(0))
+            line = next(array_blocks(path, 1), (b"", 0))[0] if reader.is_array else first_line(path, name)
+            return replace(reader, fields=read_record(line)) if line else reader
+        except DocumentError as fault:
+            return replace(reader, fault=error_of_first(fault, reader))
 
 
 def _usable_record(reader: JsonFile, column: str, labels: str = "") -> Mapping[str, object]:

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from packer.errors import SourceError
 from packer.inputs import documents
-from packer.inputs.documents import DocumentError, reading, too_long
-from packer.inputs.format_reader import decompressed, open_stream
+from packer.inputs.documents import DocumentError, too_long
+from packer.inputs.format_reader import opened
 from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
 
@@ -41,8 +41,7 @@ def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = Non
     The first line begins at byte `start`, which is 0 for compressed files, and the last one ends before byte `stop`,
     None for the end of the file. A SourceError is raised if a line has more than `MOST_RECORD` bytes.
     """
-    with open_stream(path) as file:
-        stream = decompressed(path, file)
+    with opened(path) as (file, stream):
         if start:
             file.seek(start)
         taken = start
@@ -72,8 +71,8 @@ def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = Non
 
 def begins_with_array(path: AnyPath) -> bool:
     """Whether a file begins like a JSON array."""
-    with open_stream(path) as file:
-        start: bytes = decompressed(path, file).read(1 << 12)
+    with opened(path) as (_, stream):
+        start: bytes = stream.read(1 << 12)
     return start.removeprefix(_MARK).lstrip().startswith(b"[")
 
 
@@ -85,8 +84,7 @@ def array_blocks(path: AnyPath, size: int) -> Iterator[tuple[bytes, int]]:
     """
     block: list[bytes] = []
     held, fault = 0, None
-    with open_stream(path) as file:
-        stream = decompressed(path, file)
+    with opened(path) as (file, stream):
         try:
             for element in _elements(stream):
                 block.append(element.replace(b"\n", b" "))  # a string cannot hold one
@@ -151,32 +149,27 @@ def _ends_of_elements(text: bytes) -> list[int]:
 def lines_before(path: AnyPath, end: int) -> int:
     """Count the lines in the first `end` bytes of a file, decompressed."""
     lines = 0
-    with open_stream(path) as file:
-        stream = decompressed(path, file)
+    with opened(path) as (_, stream):
         while end > 0 and (block := stream.read(min(end, 1 << 22))):
             lines, end = lines + block.count(b"\n"), end - len(block)
     return lines
 
 
-def first_line(path: AnyPath, name: str) -> tuple[int, bytes]:
-    """Return (number, content) of the first line that is not blank, counted from 1; (0, b"") if there is none.
+def first_line(path: AnyPath, name: str) -> bytes:
+    """Return the first line that is not blank; empty if there is none.
 
     A SourceError is raised if the file begins with more than `MOST_BLANK` bytes of blank lines.
     """
-    number, blank = 1, 0
-    with reading(name):
-        for block, _ in line_blocks(path, 1 << 16):
-            filled = block.lstrip()
-            if filled:
-                number += block[: len(block) - len(filled)].count(b"\n")
-                return number, filled.split(b"\n", 1)[0]
-            number += block.count(b"\n")
-            blank += len(block)
-            if blank > MOST_BLANK:
-                raise SourceError(
-                    f"{name}: its first {blank:,} bytes are blank lines, above the limit of {MOST_BLANK:,}; remove them"
-                )
-    return 0, b""
+    blank = 0
+    for block, _ in line_blocks(path, 1 << 16):
+        if filled := block.lstrip():
+            return filled.split(b"\n", 1)[0]
+        blank += len(block)
+        if blank > MOST_BLANK:
+            raise SourceError(
+                f"{name}: its first {blank:,} bytes are blank lines, above the limit of {MOST_BLANK:,}; remove them"
+            )
+    return b""
 
 
 def next_line(file: BinaryIO, at: int) -> int:

@@ -289,7 +289,8 @@ def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32]) -> None:
             bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
         else:
             bounds = as_numpy(array.offsets)
-        nulls = _null_positions(values, int(bounds[0]), int(bounds[-1]))
+        within = values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+        nulls = as_numpy(pc.indices_nonzero(within.is_null())).astype(np.int64) + bounds[0]
         lengths[np.diff(np.searchsorted(nulls, bounds)) > 0] = _INVALID
     if array.null_count:
         lengths[as_numpy(array.is_null())] = _INVALID
@@ -313,15 +314,6 @@ def values_of(lists: pa.Array) -> pa.Array:
         return lists.values.slice(lists.offset * size, len(lists) * size)
     first, last = (lists.offsets[at].as_py() for at in (0, -1)) if len(lists) else (0, 0)
     return lists.values.slice(first, last - first)
-
-
-def _null_positions(values: pa.Array, start: int, stop: int, step: int = 1 << 24) -> NDArray[np.int64]:
-    """Return the positions of nulls in values[start:stop], in steps because there may be billions of values."""
-    positions = [
-        np.flatnonzero(as_numpy(values.slice(at, min(step, stop - at)).is_null())) + at
-        for at in range(start, stop, step)
-    ]
-    return np.concatenate([np.zeros(0, np.int64), *positions])
 
 
 def checked(

@@ -27,11 +27,6 @@ class RowGroup(NamedTuple):
     tokens: int  # of the column with the tokens; 0 for text
     bytes: int  # once decoded
 
-    @property
-    def row_size(self) -> float:
-        """Average size of a row in tokens, or in bytes of text; at least 1."""
-        return max(1.0, (self.tokens or self.bytes) / max(self.rows, 1))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParquetReader(TableReader):
@@ -54,13 +49,13 @@ class ParquetReader(TableReader):
     @classmethod
     def open(cls, path: AnyPath, name: str) -> ParquetReader:
         """Open a file of records: read its footer."""
-        with reading(name), _open_footer(path) as parquet:
+        with reading(name), _opened(path, ahead=False) as parquet:
             return _reader(parquet, path, name)
 
     @classmethod
     def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> DecodedInput:
         """Open a file of token lists: read its footer."""
-        with reading(name), _open_footer(path) as parquet:
+        with reading(name), _opened(path, ahead=False) as parquet:
             has_labels = find_columns(parquet.schema_arrow, name, columns)
             reader = _reader(parquet, path, name, columns.input_ids, has_labels=has_labels)
         return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
@@ -68,7 +63,7 @@ class ParquetReader(TableReader):
     @classmethod
     def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
         """Return the column names of a file."""
-        with reading(name), _open_footer(path) as parquet:
+        with reading(name), _opened(path, ahead=False) as parquet:
             return list(parquet.schema_arrow.names)
 
     @property
@@ -101,17 +96,10 @@ class ParquetReader(TableReader):
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield record batches in order, each with the bytes of the file up to its end."""
-        with reading(self.file.name):
-            parquet = _open_pages(self.path)
         present = [column for column in columns if column in self.fields.names]
-        with parquet:
-            batches = parquet.iter_batches(self._rows_per_block(), self.run, present, use_threads=False)
-            rows, done = self.rows, 0
-            while True:
-                with reading(self.file.name):
-                    batch = next(batches, None)
-                if batch is None:
-                    break
+        rows, done = self.rows, 0
+        with reading(self.file.name), _opened(self.path, ahead=True) as parquet:
+            for batch in parquet.iter_batches(self._rows_per_block(), self.run, present, use_threads=False):
                 done += len(batch)
                 if done > rows:
                     break
@@ -123,7 +111,7 @@ class ParquetReader(TableReader):
 
     def _rows_per_block(self) -> int:
         size, most = (LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
-        largest = max([1.0, *(group.row_size for group in self._own)])
+        largest = max([1.0, *((group.tokens or group.bytes) / max(group.rows, 1) for group in self._own)])  # of rows
         return int(min(max(size / largest, 1), most))
 
     @property
@@ -165,15 +153,8 @@ def _reader(
     )
 
 
-def _open_footer(path: AnyPath) -> pq.ParquetFile:
-    """Open a Parquet file to read its footer and a few pages."""
-    if isinstance(path, RemotePath):
-        return pq.ParquetFile(path.open("rb"), buffer_size=_PAGES, pre_buffer=False)
-    return pq.ParquetFile(path, memory_map=True)
-
-
-def _open_pages(path: AnyPath) -> pq.ParquetFile:
-    """Open a Parquet file to read it page by page; the columns of an object are read ahead, a row group at a time."""
-    if isinstance(path, RemotePath):
-        return pq.ParquetFile(path.open("rb"), pre_buffer=True)
-    return pq.ParquetFile(path, memory_map=True, pre_buffer=False)
+def _opened(path: AnyPath, *, ahead: bool) -> pq.ParquetFile:
+    """Open a Parquet file: to read its footer and a few pages, or its columns, which are read `ahead` of an object."""
+    if not isinstance(path, RemotePath):
+        return pq.ParquetFile(path, memory_map=True)
+    return pq.ParquetFile(path.open("rb"), buffer_size=0 if ahead else _PAGES, pre_buffer=ahead)

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 from packer.errors import PackerError, SourceError
 from packer.inputs import documents, format_reader
 from packer.inputs.documents import DocumentError, SourceFile, reading, too_long
-from packer.inputs.format_reader import ROWS, Reader, decompressed, open_stream
+from packer.inputs.format_reader import ROWS, Reader, error_of_first, opened
 from packer.inputs.list_checks import Faults
 from packer.stores import AnyPath
 
@@ -42,12 +42,11 @@ class CsvFile(Reader):
             reader = cls(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
         try:
             first, _ = next(reader.parsed(), (None, 0))
-        except DocumentError as error:
-            raise SourceError(f"document 0 ({name} row 0): {error.message}") from None
-        if isinstance(first, DocumentError):
-            first.place = f"{name} row 0"
-            return replace(reader, fault=first.in_source(0))
-        return replace(reader, fields=first)
+            if isinstance(first, DocumentError):
+                raise first
+            return replace(reader, fields=first)
+        except DocumentError as fault:
+            return replace(reader, fault=error_of_first(fault, reader))
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[_Record], int]]:
         """Yield records, about `BLOCK` characters at a time, with the bytes of the file read so far.
@@ -70,9 +69,8 @@ class CsvFile(Reader):
 
     def parsed(self) -> Iterator[tuple[_Record, int]]:
         """Yield the records one by one, each with the bytes of the file read so far."""
-        with reading(self.file.name), open_stream(self.path) as file:
-            stream = io.BufferedReader(decompressed(self.path, file), 1 << 20)
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        with reading(self.file.name), opened(self.path) as (file, stream):
+            text = io.TextIOWrapper(io.BufferedReader(stream, 1 << 20), encoding="utf-8-sig", newline="")
             for record in _records(text, self.file.name):
                 yield record, file.tell()
 
@@ -110,8 +108,8 @@ class PlainText(Reader):
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         """Yield the content of the file."""
-        with reading(self.file.name), open_stream(self.path) as file:
-            yield decompressed(self.path, file).read(), self.file.bytes
+        with reading(self.file.name), opened(self.path) as (_, stream):
+            yield stream.read(), self.file.bytes
 
     def records(self, block: bytes, columns: Sequence[str]) -> tuple[list[dict[str, str]], Faults]:
         """Decode the content, without a byte order mark."""
