@@ -50,8 +50,6 @@ class ArrowReader(TableReader):
     """Number of records before these."""
 
     per_block: int = ROWS
-    """Largest number of records in a block."""
-
     whole: bool = False
     """Whether the file is compressed, so that each piece would decompress all of it."""
 

@@ -231,8 +231,6 @@ class DecodedInput(Input):
 
     reader: Reader
     needed: tuple[str, ...]
-    """Columns to read."""
-
     kept: tuple[str, ...]
     """Columns among them that are kept as they are."""
 

@@ -64,20 +64,12 @@ class JsonFile(Reader):
     """Whether the file holds one array, each element of which is read as a line."""
 
     block: int
-    """Bytes of the lines of a block."""
-
     fields: Mapping[str, object] | None = None
-    """First record; None if there is no record."""
-
     fault: SourceError | None = None
-    """Error for the first record if it is not valid."""
-
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Types of the extra columns in the first record; values of other types may follow."""
 
     start: int = 0
-    """Byte offset of the first line."""
-
     stop: int | None = None
     """Byte offset of the end of the last line; None for the end of the file, as for arrays and compressed files."""
 

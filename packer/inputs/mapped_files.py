@@ -85,8 +85,6 @@ class FileState:
 
     path: AnyPath
     name: str
-    """Name of the file in messages."""
-
     bytes: int
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -113,11 +111,7 @@ class MappedFile:
     """The record batches of an uncompressed IPC stream or file."""
 
     state: FileState
-    """Path, name and size of the file."""
-
     owner: pa.Buffer
-    """Memory of the mapped file."""
-
     ends: NDArray[np.int64]
     """Shape (batches,): cumulative lengths of the batches."""
 
@@ -215,10 +209,7 @@ class Headers(NamedTuple):
     """What the headers of a stream or file say."""
 
     rows: int
-    """Number of rows."""
-
     is_compressed: bool
-    """Whether a record batch is compressed."""
 
 
 def fetch_headers(buffer: pa.Buffer) -> Headers:

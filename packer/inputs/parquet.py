@@ -38,11 +38,7 @@ class ParquetReader(TableReader):
     path: AnyPath
     fields: pa.Schema
     every: tuple[RowGroup, ...]
-    """All row groups of the file."""
-
     run: range
-    """Numbers of the row groups to read."""
-
     holds_lists: bool
     """Whether the file is read as token lists, so that larger blocks are decoded at once."""
 

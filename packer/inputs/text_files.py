@@ -30,10 +30,7 @@ class CsvFile(Reader):
     file: SourceFile
     path: AnyPath
     fields: Mapping[str, str] | None = None
-    """First record; None if there is no record."""
-
     fault: SourceError | None = None
-    """Error for the first record if it is not valid."""
 
     @classmethod
     def open(cls, path: AnyPath, name: str) -> CsvFile:

@@ -138,8 +138,6 @@ class ValueColumn:
     name: str
 
     type: pa.DataType
-    """Type of all values."""
-
     stores: tuple[BatchStore, ...]
     """Record batches that hold the values, in order."""
 
@@ -240,8 +238,6 @@ class TokenTable:
     """
 
     input_ids: TokenColumn
-    """Lists of token ids."""
-
     labels: TokenColumn | None
     """Lists of labels; None if the source has none."""
 
@@ -291,14 +287,10 @@ class MappedLists(Input):
     """Record batches in order; those of a decoded copy are in several files."""
 
     input_ids: str
-    """Name of the column with the tokens."""
-
     labels: str | None
     """Name of the column with the labels, possibly that with the tokens; None if there are no labels."""
 
     extra: tuple[str, ...]
-    """Names of the extra columns."""
-
     origin: Places | None = None
     """Locations in the original file; None unless this is a decoded copy."""
 

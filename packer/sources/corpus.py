@@ -28,8 +28,6 @@ class Recipe:
     """How much of each source a mixture takes; see `packer.plan.mixture_shares`."""
 
     weights: tuple[float, ...]
-    """Weight of each source, above 0."""
-
     unit: MixUnit
     """Unit of the weights: shares of the tokens of the mixture, or epochs of the source."""
 
@@ -37,8 +35,6 @@ class Recipe:
     """Tokens of the mixture, for shares only; None for as many as possible without repeating a source."""
 
     seed: int
-    """Seed of the samples."""
-
     kept: Callable[[NDArray[np.int32], int], NDArray[np.int32]]
     """Callback, called with the lengths of consecutive documents and the number of the first; returns the tokens of
     each that reach the rows. Weights are shares of these."""
@@ -147,14 +143,10 @@ class Origins:
     """
 
     parts: tuple[Source, ...]
-    """Sources."""
-
     names: tuple[str, ...]
     """Names of the sources; empty for one that is not mixed."""
 
     takes: tuple[Take, ...]
-    """Documents taken of each source."""
-
     firsts: NDArray[np.int64]
     """First document of each source, shape (sources + 1,): source s has documents firsts[s] to firsts[s + 1] - 1."""
 
@@ -237,8 +229,6 @@ class Documents:
     """Source of all lists; for a mixture, its sources one after the other."""
 
     identity: SourceIdentity
-    """Identity of the source or mixture, for the manifest."""
-
     lengths: NDArray[np.int32] | None
     """(documents,) tokens of each document; None if they are looked up when needed."""
 

@@ -43,14 +43,10 @@ class PackedRows:
     """Mapped rows of a packed dataset; each is a list of max_len tokens. Can be pickled."""
 
     folder: AnyPath
-    """The packed dataset."""
-
     manifest: Manifest
     """Its manifest, or that of one of its generations."""
 
     shards: tuple[MappedFile, ...]
-    """Its shards in order."""
-
     kept: Mapping[str, pa.DataType]
     """Types of the kept columns to read that have a value per segment."""
 
@@ -143,14 +139,10 @@ class PackedDocuments(Input):
     """The documents of a packed dataset, those of preference pairs in turn; or a range of them."""
 
     rows_of: PackedRows
-    """The rows that they are in."""
-
     columns: Columns
     """Columns of the documents; the extra ones are kept columns of the rows."""
 
     documents: range
-    """Documents as the rows number them."""
-
     index: SegmentIndex | None = None
     """Sorted segments of all rows; None if they have to be sorted to be read."""
 

@@ -66,14 +66,10 @@ class SegmentIndex:
     """The runs of a packed dataset. Can be pickled."""
 
     packed: AnyPath
-    """Folder of the packed dataset."""
-
     manifest: Manifest
     """Its manifest, or that of one of its generations."""
 
     folder: AnyPath
-    """Folder of the runs."""
-
     made_from: Mapping[str, object] = field(default_factory=dict)
     """Facts about the packed dataset. A run is used again only if its note has the same."""
 

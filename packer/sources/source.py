@@ -45,7 +45,6 @@ class RejectedNote(TypedDict):
     """Lines of the piece; None if its records are located by row."""
 
     xxh3_128: str
-    """Hash of the list."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +55,6 @@ class RejectedPart:
     """File with a line for each of them."""
 
     file: str
-    """Name of the file of the source."""
-
     first_list: int = 0
     """Number of lists of the source before the piece."""
 
@@ -164,8 +161,6 @@ class Source:
     """
 
     name: str
-    """Name of the source in messages."""
-
     inputs: tuple[Input, ...]
     """Files in order; a dataset in memory counts as one."""
 

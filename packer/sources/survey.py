@@ -46,8 +46,6 @@ class SourceSurvey:
     """Result of one pass over a source."""
 
     identity: SourceIdentity
-    """Identity of the source, for the manifest."""
-
     lengths_of: LengthsOf
     """Function that looks up lengths: in the mapped lists, or in an array if the source must be decoded."""
 
@@ -187,16 +185,9 @@ class CorpusSurvey:
     """Documents to pack, all of them checked; made by `survey_corpus`."""
 
     corpus: Corpus
-    """The sources, and how much of each is wanted."""
-
     surveys: tuple[SourceSurvey, ...]
-    """Survey of each source."""
-
     takes: tuple[Take, ...]
-    """Documents taken of each source."""
-
     identity: SourceIdentity
-    """Identity of the source or mixture, for the manifest."""
 
     @property
     def source(self) -> Source:
