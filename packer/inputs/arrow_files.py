@@ -15,18 +15,10 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import ColumnBuilder
+from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
 from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
-from packer.inputs.format_reader import (
-    LIST_ROWS,
-    LISTS,
-    ROWS,
-    DecodedInput,
-    TableReader,
-    decoded_lists,
-    rows_per_block,
-    share_of,
-)
+from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, share_of
 from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath, RemotePath
@@ -49,7 +41,9 @@ class ArrowReader(TableReader):
     first_row: int = 0
     """Number of records before these."""
 
-    per_block: int = ROWS
+    holds_lists: bool = False
+    """Whether the records are token lists, so that larger blocks are decoded at once."""
+
     whole: bool = False
     """Whether the file is compressed, so that each piece would decompress all of it."""
 
@@ -69,8 +63,7 @@ class ArrowReader(TableReader):
                 for batch, _, _ in placed_batches(buffer, name, ()):
                     rows += len(batch)
                     whole = whole or not all(_is_within(buffer, column.buffers()) for column in batch.columns)
-        fields, per_block = schema_of(buffer), rows_per_block(file, rows)
-        return cls(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=whole)
+        return cls(file=file, path=path, fields=schema_of(buffer), rows=rows, whole=whole)
 
     @classmethod
     def open_lists(
@@ -87,8 +80,7 @@ class ArrowReader(TableReader):
             mapped, rows = _map_lists(path, file, columns, has_labels=has_labels)
         if mapped is not None and is_plain:
             return mapped
-        per_block = rows_per_block(file, rows, 4 * LISTS, LIST_ROWS)
-        reader = cls(file=file, path=path, fields=fields, rows=rows, per_block=per_block, whole=mapped is None)
+        reader = cls(file=file, path=path, fields=fields, rows=rows, holds_lists=True, whole=mapped is None)
         return decoded_lists(reader, columns, has_labels=has_labels, skips=skips)
 
     @classmethod
@@ -124,6 +116,11 @@ class ArrowReader(TableReader):
         """Locations of the records, for messages."""
         return RowPlaces(self.file.name, self.first_row, self.indices)
 
+    @property
+    def _per_block(self) -> int:
+        size, most = (4 * LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
+        return min(max(size * self.rows // max(self.file.bytes, 1), 1), most)
+
     def _read(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all record batches in order, with these columns."""
         for part in self.parts:
@@ -141,11 +138,11 @@ class ArrowReader(TableReader):
             yield batch.select(columns)
 
     def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        begin, stop = 0, self.first_row + self.rows
+        begin, stop, per_block = 0, self.first_row + self.rows, self._per_block
         for batch in self._read(columns):
             end = begin + len(batch)
-            for start in range(max(begin, self.first_row), min(end, stop), self.per_block):
-                yield batch.slice(start - begin, min(self.per_block, stop - start))
+            for start in range(max(begin, self.first_row), min(end, stop), per_block):
+                yield batch.slice(start - begin, min(per_block, stop - start))
             begin = end
             if begin >= stop:
                 return
@@ -153,9 +150,9 @@ class ArrowReader(TableReader):
     def _selected(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         assert self.indices is not None
         batches = list(self._read(columns))
-        ends = np.cumsum([len(batch) for batch in batches])
-        for start in range(self.first_row, self.first_row + self.rows, self.per_block):
-            rows = self.indices[start : min(start + self.per_block, self.first_row + self.rows)].astype(np.int64)
+        ends, per_block = np.cumsum([len(batch) for batch in batches]), self._per_block
+        for start in range(self.first_row, self.first_row + self.rows, per_block):
+            rows = self.indices[start : min(start + per_block, self.first_row + self.rows)].astype(np.int64)
             numbers = np.searchsorted(ends, rows, side="right")
             rows_in_batch = rows - (ends - [len(batch) for batch in batches])[numbers]
             runs = groupby(zip(numbers.tolist(), rows_in_batch.tolist(), strict=True), key=lambda pair: pair[0])
@@ -172,7 +169,7 @@ def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> Decod
         fields=store.schema,
         rows=lists.rows,
         parts=(store,) if isinstance(store, TableInMemory) else (),
-        per_block=rows_per_block(lists.file, lists.rows, 4 * LISTS, LIST_ROWS),
+        holds_lists=True,
     )
     return decoded_lists(reader, columns, has_labels=lists.has_labels, skips=skips)
 

@@ -393,9 +393,3 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
         (one, there), (other, here) = list(found.items())[:2]
         raise SourceError(f"{owner}: column '{name}' is {one} in {there}, {other} in {here}; use one type")
     return next(iter(found), pa.null())
-
-
-def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:
-    """Join the chunks of a column, given as (name, chunks) of each part; a SourceError is raised if types differ."""
-    kind = one_type(owner, name, [(part, chunk.type) for part, chunks in parts for chunk in chunks])
-    return pa.chunked_array([chunk for _, chunks in parts for chunk in chunks], kind)

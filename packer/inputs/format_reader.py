@@ -214,11 +214,6 @@ def values_of_column(records: BlockRecords, column: str) -> pa.Array:
     return infer([record.get(column) for record in records], column)
 
 
-def rows_per_block(file: SourceFile, rows: int, size: int | None = None, most: int = ROWS) -> int:
-    """Return the number of records in a block of about `size` bytes, by default `BLOCK`, and at most `most`."""
-    return min(max((size or BLOCK) * rows // max(file.bytes, 1), 1), most)
-
-
 def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:
     """Return a file with the share of its bytes that belongs to some of its rows, of which it has `rows` in all."""
     first, last = (file.bytes * row // max(rows, 1) for row in (start, stop))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from packer.errors import OtherSourceError, PackerError, SourceError, first_line
 from packer.inputs.arrow_files import ArrowReader, placed_batches
 from packer.inputs.column_types import check_indices
 from packer.inputs.documents import SourceFile, reading
-from packer.inputs.format_reader import Reader, rows_per_block
+from packer.inputs.format_reader import Reader
 from packer.inputs.formats import require_regular
 from packer.inputs.mapped_files import schema_of
 from packer.inputs.token_tables import DatasetsTable, TableInMemory
@@ -154,28 +155,28 @@ def no_splits(what: str, split: str) -> OtherSourceError:
 
 def select_records(found: Found, files: Sequence[Reader] = ()) -> ArrowReader:
     """Read a table in memory, or the files of a saved dataset, through its indices mapping if it has one."""
-    path: AnyPath | None = None
-    of_files = [each for each in files if isinstance(each, ArrowReader)]
-    parts: tuple[ArrowReader | TableInMemory, ...] = tuple(of_files)
     if found.table is not None:
         table: pa.Table = found.table.table
-        file, fields, rows = SourceFile(name=found.name, bytes=table.nbytes), table.schema, len(table)
-        parts = (TableInMemory.of(found.table, table.column_names),)
+        reader = ArrowReader(
+            file=SourceFile(name=found.name, bytes=table.nbytes),
+            path=None,
+            fields=table.schema,
+            rows=len(table),
+            parts=(TableInMemory.of(found.table, table.column_names),),
+        )
     else:
-        file = SourceFile(name=STATE, bytes=sum(each.file.bytes for each in of_files))
-        path, fields, rows = any_path(found.name) / STATE, of_files[0].fields, sum(each.rows for each in of_files)
-    if found.indices is not None:
-        check_indices(found.name, found.indices, rows)
-        rows = len(found.indices)
-    return ArrowReader(
-        file=file,
-        path=path,
-        fields=fields,
-        rows=rows,
-        parts=parts,
-        per_block=rows_per_block(file, rows),
-        indices=found.indices,
-    )
+        parts = tuple(each for each in files if isinstance(each, ArrowReader))
+        reader = ArrowReader(
+            file=SourceFile(name=STATE, bytes=sum(each.file.bytes for each in parts)),
+            path=any_path(found.name) / STATE,
+            fields=parts[0].fields,
+            rows=sum(each.rows for each in parts),
+            parts=parts,
+        )
+    if found.indices is None:
+        return reader
+    check_indices(found.name, found.indices, reader.rows)
+    return replace(reader, rows=len(found.indices), indices=found.indices)
 
 
 def _read_indices(paths: list[AnyPath]) -> list[pa.Array]:

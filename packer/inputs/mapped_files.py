@@ -136,8 +136,8 @@ class MappedFile:
         with reading(self.state.name):
             owner = map_whole(self.state.path)
         by = owner.address - self.owner.address
-        columns = {name: _moved(column.addresses, by) for name, column in self.tokens.items()}
-        return replace(self, owner=owner, tokens=_token_columns(columns, owner))
+        columns = {name: column.addresses for name, column in self.tokens.items()}
+        return replace(self, owner=owner, tokens=_token_columns(columns, by, owner))
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Decode batches and yield the named columns of each."""
@@ -190,12 +190,12 @@ def _map_again(
             fetch_later(owner.address + fetched[:, 0], fetched[:, 1])
         else:
             owner = map_file(state.path)
-    tokens = _token_columns({name: _moved(addresses, owner.address) for name, addresses in columns.items()}, owner)
+    tokens = _token_columns(columns, owner.address, owner)
     return MappedFile(state=state, owner=owner, ends=ends, places=places, in_sequence=in_sequence, tokens=tokens)
 
 
-def _token_columns(columns: Mapping[str, Addresses], owner: pa.Buffer) -> dict[str, TokenColumn]:
-    return {name: TokenColumn(addresses=addresses, owners=(owner,)) for name, addresses in columns.items()}
+def _token_columns(columns: Mapping[str, Addresses], by: int, owner: pa.Buffer) -> dict[str, TokenColumn]:
+    return {name: TokenColumn(addresses=_moved(each, by), owners=(owner,)) for name, each in columns.items()}
 
 
 def _moved(addresses: Addresses, distance: int) -> Addresses:

@@ -26,6 +26,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.inputs.documents import reading
+from packer.inputs.format_reader import opened
 from packer.progress import Progress
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest, documents_of_shard
@@ -118,7 +119,7 @@ class SegmentIndex:
         parts = [SortedSegments(*np.empty((len(_FIELDS), 0), np.int64))]
         for run in range(self.runs):
             path = self.path(run)
-            with reading(path.name), _opened(path) as source:
+            with reading(path.name), opened(path) as (source, _):
                 file = pa.ipc.open_file(source)
                 firsts = np.frombuffer(file.schema.metadata[_FIRSTS], np.int64)
                 begin, end = np.searchsorted(firsts, [first, last])
@@ -218,14 +219,3 @@ def _sorted(parts: Sequence[SortedSegments], dtypes: Sequence[type[np.integer]])
     del documents, starts
     columns = (np.concatenate([part[field] for part in parts])[order] for field in range(len(_FIELDS)))
     return SortedSegments(*(column.astype(dtype, copy=False) for column, dtype in zip(columns, dtypes, strict=True)))
-
-
-@contextmanager
-def _opened(path: AnyPath) -> Iterator[pa.NativeFile]:
-    """Open a run for reading at random places."""
-    if isinstance(path, Path):
-        with pa.memory_map(str(path)) as mapped:
-            yield mapped
-        return
-    with path.open("rb") as file:
-        yield pa.PythonFile(file, mode="r")

@@ -298,11 +298,6 @@ class Source:
             number -= rows
         return f"document {document}"
 
-    def extra(self) -> dict[str, pa.ChunkedArray]:
-        """Return the extra columns of a mapped source, one value per list, with all chunks decoded."""
-        columns = self.value_columns()
-        return {name: pa.chunked_array(list(column.chunks), column.type) for name, column in columns.items()}
-
     def token_column(self, document: int, *, label: bool) -> str:
         """Return the name of the column with the tokens or labels of a document, for messages."""
         columns = REJECTED if self.pairs and document % 2 else self.columns

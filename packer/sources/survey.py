@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,18 +16,10 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.facts import FileIdentity, MixturePart, SourceIdentity, TakenDocuments
 from packer.gather import lengths_of
-from packer.inputs.column_types import cast_to_common_type, one_column
+from packer.inputs.column_types import cast_to_common_type, one_type
 from packer.inputs.documents import DocumentError
 from packer.inputs.token_tables import MappedLists, TokenTable
-from packer.plan.mixture_shares import (
-    BLOCK,
-    Take,
-    WeightCounter,
-    interleave,
-    mixture_targets,
-    refuse_too_many,
-    take_documents,
-)
+from packer.plan.mixture_shares import Take, WeightCounter, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import key_of
 from packer.progress import Progress, silent
 from packer.random_purposes import MIXTURE
@@ -90,7 +83,11 @@ def survey_source(
                 columns[name] += column.chunks
     if not seen.documents:
         raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
-    extra = source.extra() if with_extra and source.mapped else {}
+    extra = {}
+    if with_extra and source.mapped:
+        extra = {
+            name: pa.chunked_array(list(column.chunks), column.type) for name, column in source.value_columns().items()
+        }
     for name, chunks in columns.items():
         try:
             extra[name] = pa.chunked_array(cast_to_common_type([chunk for chunk in chunks if len(chunk)], name))
@@ -244,8 +241,9 @@ class CorpusSurvey:
         try:
             return pa.chunked_array(cast_to_common_type([chunk for chunks in lists for chunk in chunks], name))
         except DocumentError:  # the names of the sources help a user more than the document
-            by_source = list(zip(self.corpus.names, lists, strict=True))
-            return one_column(", ".join(self.corpus.names), name, by_source)
+            types = [(source, chunk.type) for source, of in zip(self.corpus.names, lists, strict=True) for chunk in of]
+            kind = one_type(", ".join(self.corpus.names), name, types)
+            return pa.chunked_array([chunk for chunks in lists for chunk in chunks], kind)
 
 
 def survey_corpus(corpus: Corpus, progress: Progress = silent, *, with_extra: bool = False) -> CorpusSurvey:
@@ -425,13 +423,13 @@ class SourceOrder:
             return self._corpus.parts[0].describe(document)
         source = int(np.searchsorted(self._firsts, document, side="right")) - 1
         take, number = self._takes[source], document - int(self._firsts[source])
-        before = take.sample.before[:-1] + np.arange(len(take.sample.before) - 1) * BLOCK * take.copies
-        block = int(np.searchsorted(before, number, side="right")) - 1
-        first = block * BLOCK
-        ends = before[block] + np.cumsum(take.times(first, min(first + BLOCK, take.sample.population)))
-        at = int(np.searchsorted(ends, number, side="right"))
-        copy = number - int(ends[at - 1] if at else before[block])
-        where = self._corpus.parts[source].describe(first + at)
+
+        def first_copy(of: int) -> int:
+            return of * take.copies + int(take.sample.ranks(np.array([of]))[0][0])
+
+        at = bisect_right(range(take.sample.population), number, key=first_copy) - 1
+        copy = number - first_copy(at)
+        where = self._corpus.parts[source].describe(at)
         return f"{where} of {self._corpus.names[source]}, copy {copy}"
 
     def identity(self) -> SourceIdentity:
