@@ -1,5 +1,6 @@
 """Documents of a record as a tree: each is a path of it and trained once, and no shared token is stored twice."""
 
+import json
 import re
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import packer
 from packer.gather.prefix_trees import build_trees
 from tests.chat_templates import save_tokenizer
+from tests.commands import succeeded
 from tests.packed_rows import rewrite_shards, rows_on_disk
 from tests.test_each_answer import RECORDS, THOUGHTS, documents_in, packed
 from tests.writing import write_as, write_lines
@@ -460,9 +462,25 @@ def test_trees_are_mixed_grouped_and_packed_by_ranks_like_documents(tmp_path):
     packer.pack(sources[0], tmp_path / "grouped", keep=["weight"], group_by="weight", **options)
     for row in rows_on_disk(tmp_path / "grouped"):
         assert len({value for value, document in zip(row["weight"], row["doc_ids"], strict=True) if document >= 0}) == 1
-    assert answers_in(tmp_path / "mixed") == sorted(
-        (number, ids, trained_of(labels))
-        for seed in (0, 100)
-        for number in range(40)
-        for ids, labels in zip(*(samples(seed + number)[name] for name in ("input_ids", "labels")), strict=True)
-    )
+
+
+def test_a_tree_is_shown_branch_by_branch(tmp_path):
+    record = {"input_ids": [[1, 2, 3, 4], [1, 2, 3, 7, 8]], "labels": [[-100, -100, -100, 4], [-100] * 3 + [7, 8]]}
+    source = write_lines(tmp_path / "samples.jsonl", [record, {"input_ids": [[9]], "labels": [[9]]}])
+    packer.pack(source, tmp_path / "out", max_len=16, share_prefixes=True)
+    lines = [line.split() for line in succeeded("show", tmp_path / "out", 0).splitlines()]
+    tree = next(at for at, line in enumerate(lines) if line[1] == "7")
+    assert [" ".join(line) for line in lines[tree + 1 : tree + 4]] == [
+        ".0 2 answer 0 0 0 1 2",
+        ".1 2 answer 0 2 1 · 3 4",
+        ".2 3 answer 1 2 2 · 3 7 8",
+    ]
+    full = succeeded("show", tmp_path / "out", 0, "--full").splitlines()
+    at = full.index("node 2, after 0, answer 1:")
+    assert full[at + 1] == "3 [[7 8]]"
+    (row,) = json.loads(succeeded("show", tmp_path / "out", 0, "--json"))["rows"]
+    (nodes,) = [segment["nodes"] for segment in row["segments"] if segment.get("nodes")]
+    assert [(node["tokens"], node["parent"], node["answer"]) for node in nodes] == [(2, -1, 0), (2, 0, 0), (3, 0, 1)]
+    page = tmp_path / "page.html"
+    succeeded("stats", tmp_path / "out", "--report", page)
+    assert "lower: a branch" in page.read_text()

@@ -17,6 +17,7 @@ import click
 from packer.cli.command import UserPath, command
 from packer.cli.report_files import Decode
 from packer.cli.shared_options import AsJson, PackedSources
+from packer.column_names import TREE
 from packer.errors import PackerError
 from packer.figures.plain_text import count_of, render_table
 from packer.options import Option, PackOptions
@@ -138,6 +139,8 @@ def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> di
 
 def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
     """Return the segments of a row, with its kept columns."""
+    from packer.loader.tree_nodes import nodes_of
+
     row: Mapping[str, Any] = dataset[number]
     options, place = dataset.manifest.options, 0
     origin = {"source_id": "source_ids", "copy": "copy"} if "source_ids" in row and "copy" in row else {}
@@ -148,7 +151,9 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
         tokens = slice(place, place + (length if document >= 0 else 0))
         segment: Segment = {"segment": index} | {name: int(row[column][index]) for name, column in numbers.items()}
         segment |= {name: row[name][tokens] for name in ("input_ids", "labels") if name in row}
-        segment["kept"] = {name: _json_value(row[name][index]) for name in options.kept}
+        segment["kept"] = {name: _json_value(row[name][index]) for name in options.kept if name != TREE}
+        if TREE in options.kept and document >= 0:
+            segment["nodes"] = [node._asdict() for node in nodes_of(row[TREE][index])]
         segment["kept_tokens"] = {name: row[name][tokens] for name in options.keep_tokens}
         found.append(segment)
         place += segment["extent"]
@@ -176,6 +181,7 @@ def render_row(
     kept, kept_tokens = list(segments[0]["kept"]), list(segments[0]["kept_tokens"])
     named = [f"{name} (group)" if name == group_by else name for name in kept]
     table = [["", "tokens", "document", "from", "trained", *named, "begins", *kept_tokens]]
+    owners: list[Segment] = []
     for segment in segments:
         if segment["doc_id"] < 0:
             cells = [f"{segment['extent']:,}", "padding", "", "0", *[""] * (len(kept) + 1 + len(kept_tokens))]
@@ -190,10 +196,26 @@ def render_row(
                 *(" ".join(map(_cell, values[:_SHOWN_TOKENS])) for values in segment["kept_tokens"].values()),
             ]
         table.append([f"  {segment['segment']}", *cells])
+        owners.append(segment)
+        for number, part in enumerate(_branches(segment)):
+            dots = "· " * part["depth"]
+            cells = [f"{len(part['input_ids']):,}", f"answer {part['answer']}", f"{part['position']:,}", _trained(part)]
+            cells += [*[""] * len(kept), dots + _first_tokens(part["input_ids"], decode)]
+            table.append([f"    .{number}", *cells])
+            owners.append(segment)
     head, *lines = render_table(table, align="<>>>>" + "<" * (len(kept) + 1 + len(kept_tokens))).split("\n")
     if color:
-        lines = [_styled(segment, line) for segment, line in zip(segments, lines, strict=True)]
+        lines = [_styled(segment, line) for segment, line in zip(owners, lines, strict=True)]
     return "\n".join([head, *lines])
+
+
+def _branches(segment: Segment) -> list[Segment]:
+    """Return the nodes of a tree, each with its tokens and labels; none for an ordinary document."""
+    found = []
+    for node in segment.get("nodes", ()):
+        here = slice(node["first"], node["first"] + node["tokens"])
+        found.append(node | {name: segment[name][here] for name in ("input_ids", "labels")})
+    return found
 
 
 def _render_text(segments: Sequence[Segment], decode: Decode | None, *, color: bool) -> str:
@@ -209,7 +231,11 @@ def _render_text(segments: Sequence[Segment], decode: Decode | None, *, color: b
             head = f"padding, {count_of(segment['extent'], 'token')}"
         head = f"segment {segment['segment']}: {head}"
         parts.append(_styled(segment, head) if color else head)
-        if segment["doc_id"] >= 0:
+        for number, part in enumerate(_branches(segment)):
+            after = f"after {part['parent']}" if part["parent"] >= 0 else "at the beginning"
+            parts.append(f"node {number}, {after}, answer {part['answer']}:")
+            parts.append(_marked(part, decode, color=color))
+        if segment["doc_id"] >= 0 and not segment.get("nodes"):
             parts.append(_marked(segment, decode, color=color))
     return "\n".join(parts)
 

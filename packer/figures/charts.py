@@ -261,6 +261,9 @@ STEP = 22
 BAR = 16
 """Height of a row in pixels."""
 
+_BRANCH = 2
+"""Height by which a branch of a tree is lower than what it continues, in pixels."""
+
 _TRAINED = 5
 """Height of the strip that marks trained tokens, in pixels."""
 
@@ -296,6 +299,9 @@ class ShownRow:
     trained_runs: tuple[tuple[int, int], ...] = ()
     """Ranges (first, end) of trained tokens, as offsets in the row; short gaps may be left out."""
 
+    nodes: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """Tokens and depth of each node of each segment that is a tree; empty for others, and if there are no trees."""
+
     texts: tuple[str, ...] | None = None
     """Beginning of each segment as text; None to show no text."""
 
@@ -303,7 +309,8 @@ class ShownRow:
 def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Sequence[str] = ()) -> Plot:
     """Draw rows below each other; segments have alternating shades, and what is left of a row is padding.
 
-    In a mixture, segments have the color of their source, and `sources` are the names for the legend.
+    Branches of trees are lower than what they continue. In a mixture, segments have the color of their source, and
+    `sources` are the names for the legend.
     """
     shapes: dict[str, list[str]] = {}
     borders: list[str] = []
@@ -314,7 +321,11 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Seq
             color = ("blue", "sky")[number % 2]
             if row.sources is not None:
                 color = SOURCE_COLORS[row.sources[number] % len(SOURCE_COLORS)]
-            shapes.setdefault(color, []).append(_box(end - extent, y, extent, BAR))
+            place = end - extent
+            for tokens, depth in row.nodes[number] if row.nodes and row.nodes[number] else [(extent, 0)]:
+                top = min(depth * _BRANCH, BAR - 2 * _TRAINED)  # a branch is lower than what it continues
+                shapes.setdefault(color, []).append(_box(place, y + top, tokens, BAR - top))
+                place += tokens
         if row.rest:
             shapes.setdefault("gray", []).append(_box(ends[-1], y, row.rest, BAR))
         for first, end in row.trained_runs:
@@ -323,6 +334,7 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Seq
     known = {} if sources else {"documents, in turn": "blue"}
     known |= {shortened(source): color for source, color in zip(sources, SOURCE_COLORS, strict=False)}
     known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
+    known |= {"lower: a branch": "blue"} if any(any(row.nodes) for row in rows) and not sources else {}
     entries, top = legend(known | {"padding": "empty"})
     height = STEP * len(rows)
     order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top

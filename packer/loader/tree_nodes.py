@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,42 @@ from packer.shards.row_format import PADDING
 
 NODE = 3
 """Numbers of a node in the column `tree`: tokens, parent in its tree (-1 for none), document in its record."""
+
+
+class Node(NamedTuple):
+    """A node of a tree."""
+
+    first: int
+    """First token in the tree."""
+
+    tokens: int
+
+    parent: int
+    """Index in the tree of the node that it continues; -1 for none."""
+
+    answer: int
+    """Document of its record that trains tokens of the node."""
+
+    position: int
+    """Position of its first token in the documents that it belongs to."""
+
+    depth: int
+    """Number of branches between the root and the node."""
+
+
+def nodes_of(tree: Sequence[int]) -> list[Node]:
+    """Return the nodes of a value of the column `tree`; none for an ordinary document."""
+    found: list[Node] = []
+    numbers = np.reshape(np.array(tree, np.int64), (-1, NODE)).tolist()
+    children, first = Counter(parent for _, parent, _ in numbers), 0
+    for tokens, parent, answer in numbers:
+        position = depth = 0
+        if parent >= 0:
+            position = found[parent].position + found[parent].tokens
+            depth = found[parent].depth + (children[parent] > 1)
+        found.append(Node(first, tokens, parent, answer, position, depth))
+        first += tokens
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,29 +73,29 @@ class Nodes:
     answers: NDArray[np.int64]
     """Document of its record that trains tokens of each node: 0 for ordinary documents, -1 for padding."""
 
+    firsts: NDArray[np.int64]
+    """Position of the first token of each node in its documents, which continues that of its parent."""
+
     @classmethod
     def of(cls, tokens: RowTokens) -> Nodes:
         """Return the nodes of a batch whose rows have the column `tree`."""
         found: list[list[int]] = []
         trees = iter(tokens.segment_column(TREE))
         for segment, (length, key) in enumerate(zip(tokens.lengths.tolist(), tokens.doc_ids.tolist(), strict=True)):
-            first, nodes = len(found), [] if key == PADDING else next(trees)
-            for size, parent, answer in np.reshape(np.array(nodes, np.int64), (-1, NODE)).tolist():
-                found.append([size, first + parent if parent >= 0 else -1, segment, answer])
-            left = length - sum(node[0] for node in found[first:])
+            first, left = len(found), length
+            for node in nodes_of([] if key == PADDING else next(trees)):
+                parent = first + node.parent if node.parent >= 0 else -1
+                found.append([node.tokens, parent, segment, node.answer, node.position])
+                left -= node.tokens
             if left:  # an ordinary document, padding, or the alignment after a tree
-                found.append([left, -1, segment, -1 if key == PADDING or left < length else 0])
-        lengths, parents, segments, answers = np.array(found, np.int64).reshape(-1, 4).T
-        return cls(lengths=lengths, parents=parents, segments=segments, answers=answers)
+                found.append([left, -1, segment, -1 if key == PADDING or left < length else 0, 0])
+        lengths, parents, segments, answers, firsts = np.array(found, np.int64).reshape(-1, 5).T
+        return cls(lengths=lengths, parents=parents, segments=segments, answers=answers, firsts=firsts)
 
     def positions(self) -> NDArray[np.int64]:
-        """Return the position of each token in its document, shape (tokens,); a node continues that of its parent."""
-        lengths, firsts = self.lengths.tolist(), [0] * len(self.lengths)
-        for node, parent in enumerate(self.parents.tolist()):
-            firsts[node] = firsts[parent] + lengths[parent] if parent >= 0 else 0
-        offsets = np.array(firsts, np.int64) - cu_seqlens_of(self.lengths)[:-1]
+        """Return the position of each token in its document, shape (tokens,)."""
         places: NDArray[np.int64] = np.arange(self.lengths.sum())
-        return places + offsets.repeat(self.lengths)
+        return places + (self.firsts - cu_seqlens_of(self.lengths)[:-1]).repeat(self.lengths)
 
     def visible_until(self) -> NDArray[np.int64]:
         """Return the place after the last token that sees each token, shape (tokens,).

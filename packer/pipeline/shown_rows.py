@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.column_names import TREE
 from packer.figures.charts import ShownRow
 from packer.figures.row_figures import RowProfile
 from packer.loader.dataset import PackedDataset
 from packer.loader.draws import draws, stream_key
 from packer.loader.open_shards import Row
+from packer.loader.tree_nodes import nodes_of
 from packer.plan.rows import LocatedRows
 from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
@@ -59,7 +61,8 @@ def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
         return tuple(rows[:within])
     first = rows[0]
     columns = {
-        name: getattr(first, name) for name in ("lengths", "extents", "documents", "starts", "sources", "trained")
+        name: getattr(first, name)
+        for name in ("lengths", "extents", "documents", "starts", "sources", "trained", "nodes")
     }
     cut = {name: values and values[:SAMPLED_SEGMENTS] for name, values in columns.items()}
     end = sum(cut["extents"])
@@ -129,6 +132,9 @@ def _packed_row(number: int, row: Row) -> ShownRow:
         sources=tuple(row["source_ids"][:segments].tolist()) if "source_ids" in row else None,
         trained=trained,
         trained_runs=trained_runs,
+        nodes=tuple(tuple((node.tokens, node.depth) for node in nodes_of(tree)) for tree in row[TREE][:segments])
+        if TREE in row
+        else (),
     )
 
 

@@ -144,7 +144,7 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
         )
     from packer.text.text_columns import names_in
 
-    if options.numbers_records and len(texts) < len(parts):
+    if options.train_on == "each-answer" and len(texts) < len(parts):
         raise PackerError(
             f"{len(parts) - len(texts)} of {len(parts)} sources are tokenized already, so they have no answers for "
             "--train-on each-answer: pack them separately"
