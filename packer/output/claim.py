@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_folder, try_lock
 from packer.stores.store import Folder, store_at
 
+_NESTED = re.compile(r"\d{5}")  # folders among decoded copies, one per source of a mixture
 _PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder needs to prepare it
 
 log = logging.getLogger(__name__)
@@ -84,7 +86,6 @@ def _claim_folder(
             output.leave()
             raise PackerError(busy)
         try:
-            output.make_folders()
             yield output
             if not in_place:
                 _refuse_foreign(out, kind, overwrite=overwrite)  # another process may have written there meanwhile
@@ -130,6 +131,9 @@ def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bo
         for left in output.work.iterdir():
             if left.name not in (LOCK, REQUEST) and not left.is_dir():
                 left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
+        for folder in (output.work / "spill", output.work / "notes"):
+            folder.mkdir(exist_ok=True)
+        _remove_leftovers(output.work / "spill")
         output.store.put(f"{WORK}/{REQUEST}", json.dumps(request.to_dict()).encode())
 
     lock = _lock_work(output.work, prepare, shared=output.is_shared)
@@ -139,6 +143,15 @@ def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bo
     if output.is_shared and request is not None and not resumes(output.begun(), request, output, overwrite=False):
         raise PackerError(busy)
     return lock
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove hidden files, and all folders except those of the sources of a mixture (00000, 00001, ...)."""
+    for left in folder.iterdir():
+        if left.is_dir() and not left.is_symlink() and _NESTED.fullmatch(left.name):
+            _remove_leftovers(left)
+        elif left.name.startswith(".") or not left.is_file():
+            delete(left)
 
 
 def _refuse_finished(output: Output) -> None:

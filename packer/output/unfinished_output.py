@@ -40,7 +40,7 @@ from packer.options.option import as_json
 from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
-from packer.stores.local_files import delete, temporary_folder
+from packer.stores.local_files import temporary_folder
 from packer.stores.store import Store
 
 LOCK = "lock"
@@ -49,7 +49,6 @@ LOCK = "lock"
 REQUEST = "request.json"
 """File in WORK with the request that began the output."""
 
-_NESTED = re.compile(r"\d{5}")  # folders among decoded copies, one per source of a mixture
 _SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 _WRITTEN_HERE = re.compile(
     r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards(-\d+)?\.arrows|state\.json|dataset_info\.json|"
@@ -209,18 +208,6 @@ class Output:
         """Return the bytes that this disk must have room for: of all rows, or of the shards written at a time."""
         return min(rows, at_once) if self.store.is_remote else rows - sum(self.shards().values())
 
-    def make_folders(self) -> None:
-        """Make the local folders of decoded sources and notes; partly decoded files of an interrupted run are removed.
-
-        If other processes write to the output, too, everything stays.
-        """
-        for folder in (self.work / "spill", self.work / "notes"):
-            if not self.is_shared and not folder.is_dir():
-                delete(folder)
-            folder.mkdir(exist_ok=True)
-        if not self.is_shared:
-            _remove_leftovers(self.work / "spill")
-
     def is_complete(self) -> bool:
         """Whether the record is written."""
         return self.kind.is_complete(self.store.root)
@@ -314,15 +301,6 @@ class Output:
         shutil.rmtree(self.work, ignore_errors=True)
         with contextlib.suppress(OSError):  # it may hold files of the user
             self.building.rmdir()
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove hidden files, and all folders except those of the sources of a mixture (00000, 00001, ...)."""
-    for left in folder.iterdir():
-        if left.is_dir() and not left.is_symlink() and _NESTED.fullmatch(left.name):
-            _remove_leftovers(left)
-        elif left.name.startswith(".") or not left.is_file():
-            delete(left)
 
 
 def resumes(content: bytes | None, request: Request, output: Output, *, overwrite: bool) -> bool:

@@ -39,25 +39,15 @@ from packer.stores.local_files import local_copy
 _LONGEST = 2**31 - 1  # tokens of a document
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class SegmentCounts:
-    """Counts of segments in rows."""
+    """Counts of segments in rows, to which others can be added."""
 
     items: NDArray[np.int64]
     """Shape (max_len + 1,): segments of each extent; the two segments of a preference pair count as one."""
 
     first: int = 0
     """Segments that begin with the first token of their document."""
-
-    @classmethod
-    def none(cls, max_len: int) -> SegmentCounts:
-        """Return the counts of no segments."""
-        return cls(items=np.zeros(max_len + 1, np.int64))
-
-    def add(self, other: SegmentCounts) -> None:
-        """Add the counts of other rows."""
-        self.items += other.items
-        self.first += other.first
 
 
 def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()) -> Iterator[str]:  # noqa: B008
@@ -93,11 +83,13 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
     ends = manifest.shard_ends
-    counts, has_faults = [SegmentCounts.none(manifest.max_len) for _ in parts], False
+    counts, has_faults = [SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)) for _ in parts], False
     waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
     following = 0
     for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
-        counts[bisect_right(ends, shard)].add(segments)
+        counted = counts[bisect_right(ends, shard)]
+        counted.items += segments.items
+        counted.first += segments.first
         done += manifest.shards[shard].bytes
         progress("verify", done, total)
         waiting[shard] = faults
@@ -123,14 +115,14 @@ def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int
 
     Raises an OSError if the store cannot be read.
     """
-    entry, counts, faults = manifest.shards[shard], SegmentCounts.none(manifest.max_len), []
+    entry, faults = manifest.shards[shard], list[str]()
+    counts = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64))
     try:
         with local_copy(check_size(folder, entry)) as copy:
             if hash_file(copy) != entry.xxh3_128:  # the rows may hold anything
                 raise PackerError(f"{entry.file} does not match its hash: it was changed after packing")
             table = open_shard(folder, entry, manifest, copy)
-            for fault in _rows_faults(table, entry, manifest, documents_of_shard(manifest, shard), out=counts):
-                faults.append(fault)
+            faults += _rows_faults(table, entry, manifest, documents_of_shard(manifest, shard), out=counts)
     except PackerError as error:
         faults.append(str(error))
     return shard, tuple(faults), counts
