@@ -231,36 +231,21 @@ def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str |
 def identity_faults(recorded: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
     """Yield a sentence for each difference between a source and the identity in the manifest.
 
-    Versions of the libraries that tokenize text may differ, since tokens are compared, and so may the names and sizes
-    of files: the same documents in other files, or compressed, are the same source. Only if all names are equal must
-    each file have the same documents and tokens.
-
-    Args:
-        recorded: identity in the manifest.
-        found: identity of the source.
+    Texts and the sources of a mixture are compared before. The names and sizes of files may differ: the same documents
+    in other files, or compressed, are the same source. Only if all names are equal must each file have the same
+    documents and tokens.
     """
-    one, other = _facts(recorded), _facts(found)
-    if [file["name"] for file in one["files"]] != [file["name"] for file in other["files"]]:
-        del one["files"], other["files"]
+    one, other = ({**identity.to_dict(), "text": None, "mixture": None} for identity in (recorded, found))
+    files = [each.pop("files") for each in (one, other)]
+    if [file["name"] for file in files[0]] == [file["name"] for file in files[1]]:
+        for number, (file, its_like) in enumerate(zip(*files, strict=True)):
+            for fault in _differing({**file, "bytes": None}, {**its_like, "bytes": None}):
+                yield f"{fault} (files, number {number})"
     yield from _differing(one, other)
-
-
-def _facts(identity: SourceIdentity) -> dict[str, Any]:
-    """Return the facts that must be equal, without the sources of a mixture, which are compared before."""
-    content = identity.to_dict()
-    if identity.text is not None:
-        content["text"] = identity.text.without_versions()
-    content["files"] = [{name: file[name] for name in file if name != "bytes"} for file in content["files"]]
-    content.pop("mixture", None)
-    return content
 
 
 def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any], what: str = "the source") -> Iterator[str]:
     for name in dict.fromkeys([*recorded, *found]):
         one, other = recorded.get(name), found.get(name)
-        if name == "files" and isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-            for number, files in enumerate(zip(one, other, strict=True)):
-                for fault in _differing(*files):
-                    yield f"{fault} (files, number {number})"
-        elif one != other:
+        if one != other:
             yield f"{what} differs from the packed one: {name} is {other}, the manifest says {one}"
