@@ -119,7 +119,7 @@ def export(
         if found is not None:
             _check_complete(out, found, to=to, compression=compression, packed=facts)
             return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
-        with claim(out, EXPORT, None, sync=job.sync, overwrite=job.overwrite) as folder:
+        with claim(out, EXPORT, None, job) as folder:
             target = TARGETS[to]
             record = Export(
                 to=to,

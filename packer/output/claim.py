@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from packer.errors import PackerError, SourceError
+from packer.options import RunOptions
 from packer.output import replace_folder
 from packer.output.join_generation import finish_joining
 from packer.output.replace_folder import in_use
@@ -39,41 +40,32 @@ log = logging.getLogger(__name__)
 
 
 def claim(
-    out: AnyPath,
-    kind: Kind,
-    request: Request | None,
-    *,
-    sync: bool,
-    overwrite: bool,
-    shared: bool = False,
-    patience: float = 0.0,
+    out: AnyPath, kind: Kind, request: Request | None, run: RunOptions, *, shared: bool = False
 ) -> contextlib.AbstractContextManager[Output]:
     """Return a context that claims an output, to begin or resume it; once finished, it is moved into place.
 
     If the block raises, the unfinished output is kept and can be resumed by an equal request. It is removed if there is
-    no request, or if the source is at fault (`SourceError`). With `overwrite`, a complete output is replaced, and an
-    unfinished one that is damaged or has another request is discarded. With `shared`, never together with `overwrite`,
-    other processes may claim it for the same request. What lies in object storage is always shared, and never replaced;
-    a process without a heartbeat for `patience` seconds is considered dead.
+    no request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced, and
+    an unfinished one that is damaged or has another request is discarded. With `shared`, never together with
+    `overwrite`, other processes may claim it for the same request. What lies in object storage is always shared, and
+    never replaced; a process without a heartbeat for `run.rank_timeout` seconds is considered dead.
 
     Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; or
-    has symbolic links in its work folder; or is complete and `overwrite` is false.
+    has symbolic links in its work folder; or is complete and `run.overwrite` is false.
     """
     if isinstance(out, RemotePath):
         assert request is not None
-        return _claim_stored(out, kind, request, overwrite=overwrite, patience=patience)
-    return _claim_folder(out, kind, request, sync=sync, overwrite=overwrite, shared=shared)
+        return _claim_stored(out, kind, request, run)
+    return _claim_folder(out, kind, request, run, shared=shared)
 
 
 @contextlib.contextmanager
-def _claim_folder(
-    out: Path, kind: Kind, request: Request | None, *, sync: bool, overwrite: bool, shared: bool
-) -> Iterator[Output]:
-    _refuse_foreign(out, kind, overwrite=overwrite)
+def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOptions, *, shared: bool) -> Iterator[Output]:
+    _refuse_foreign(out, kind, overwrite=run.overwrite)
     in_place = kind.in_place and not kind.is_complete(out)
     building = out if in_place else replace_folder.sibling(out, kind.building)
     refuse_foreign_work(building)
-    output = Output(out=out, store=Folder(building, sync, WORK), kind=kind, is_shared=shared)
+    output = Output(out=out, store=Folder(building, run.sync, WORK), kind=kind, is_shared=shared)
     state = "being written" if request is None else "in use"
     busy = f"{out} is {state} by another packer: wait for it{or_other_output(out)}"
     if not in_place:
@@ -81,14 +73,14 @@ def _claim_folder(
         if in_use(building) or in_use(out):
             raise PackerError(busy)
         replace_folder.prepare_beside(building, out, kind)
-    with _locked(output, request, busy, overwrite=overwrite or not in_place) as lock:
+    with _locked(output, request, busy, overwrite=run.overwrite or not in_place) as lock:
         if not in_place and in_use(out):  # another process has just moved its output there
             output.leave()
             raise PackerError(busy)
         try:
             yield output
             if not in_place:
-                _refuse_foreign(out, kind, overwrite=overwrite)  # another process may have written there meanwhile
+                _refuse_foreign(out, kind, overwrite=run.overwrite)  # another process may have written there meanwhile
         except BaseException as error:
             if shared and kind.is_complete(out):  # by another process, whose removal may have met new files of this one
                 output.leave()
@@ -97,10 +89,10 @@ def _claim_folder(
                 output.leave()
             raise
         if not in_place and output.is_complete():
-            replace_folder.swap(out, building, kind, sync=sync)
+            replace_folder.swap(out, building, kind, sync=run.sync)
     if kind.is_complete(out):
         shutil.rmtree(out / WORK, ignore_errors=True)  # leftovers do no harm
-        if sync:
+        if run.sync:
             sync_folder(out)
             sync_folder(out.parent)
 
@@ -231,9 +223,7 @@ def claim_append(out: AnyPath, *, sync: bool, shared: bool = False) -> Iterator[
 
 
 @contextlib.contextmanager
-def _claim_stored(
-    out: RemotePath, kind: Kind, request: Request, *, overwrite: bool, patience: float
-) -> Iterator[Output]:
+def _claim_stored(out: RemotePath, kind: Kind, request: Request, run: RunOptions) -> Iterator[Output]:
     """Claim an output in object storage together with all processes that have the same request.
 
     If the source is at fault (`SourceError`), the last process removes the unfinished output.
@@ -244,11 +234,11 @@ def _claim_stored(
     if holds_anything and not (out / WORK).is_dir():
         _refuse_finished(output)
         raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
-    output = _begun(output, request, overwrite=overwrite)
+    output = _begun(output, request, overwrite=run.overwrite)
     try:
         yield output
     except SourceError:
-        if not _is_alive(output, patience) and not output.is_complete():
+        if not _is_alive(output, run.rank_timeout) and not output.is_complete():
             output.clear()
         raise
     _finish_removal(out)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -108,37 +108,22 @@ def build_claimed(
     `build` writes everything, with an engine. `is_complete` is asked again and again; `is_answered` says whether
     the complete dataset is the requested one.
     """
-    shared, patience = job.as_rank is not None, job.rank_timeout
+    rank = job.as_rank
     try:
-        with (
-            claim(
-                out, PACKED, request, sync=job.sync, overwrite=job.overwrite, shared=shared, patience=patience
-            ) as claimed,
-            _engine(claimed, job, is_complete) as engine,
-        ):
+        with ExitStack() as stack:
+            claimed = stack.enter_context(claim(out, PACKED, request, job, shared=rank is not None))
+            heartbeats = Heartbeats(store=claimed.store, patience=job.rank_timeout, is_alone=job.ranks is None)
+            if claimed.is_shared:
+                stack.enter_context(heartbeats.shown(rank.rank if rank else 0, is_complete))
+            if rank is None:
+                engine = stack.enter_context(job.alone())
+            else:
+                workers = job.workers or available_workers()
+                engine = Ranks(**rank._asdict(), workers=workers, heartbeats=heartbeats, is_complete=is_complete)
             return build(claimed, engine)
     except (FinishedElsewhere, OSError, PackerError):
         # The rank that completes a dataset removes files that the others may just be looking for. Their errors are of
         # these types; any other one is a bug.
-        if shared and is_answered():
+        if rank is not None and is_answered():
             return None
         raise
-
-
-@contextmanager
-def _engine(claimed: Output, job: Job, is_complete: Callable[[], bool]) -> Iterator[Engine]:
-    """Yield the engine that runs the tasks, while other processes see its heartbeat."""
-    heartbeats = Heartbeats(store=claimed.store, patience=job.rank_timeout, is_alone=job.ranks is None)
-    rank = job.as_rank
-    with heartbeats.shown(rank.rank if rank else 0, is_complete) if claimed.is_shared else nullcontext():
-        if rank is None:
-            with job.alone() as engine:
-                yield engine
-        else:
-            yield Ranks(
-                rank=rank.rank,
-                ranks=rank.ranks,
-                workers=job.workers or available_workers(),
-                heartbeats=heartbeats,
-                is_complete=is_complete,
-            )

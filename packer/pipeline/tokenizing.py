@@ -132,7 +132,7 @@ def tokenize(
                 )
             checked = _check_complete(out, report, opened)
             return Written(record=report, output=out, found_complete=True, checked=checked)
-        with claim(out, TOKENIZED, request, sync=job.sync, overwrite=job.overwrite) as folder, job.alone() as engine:
+        with claim(out, TOKENIZED, request, job) as folder, job.alone() as engine:
             report = _write(folder, opened, watch, request, options.tokenizer, engine, job.progress)
     return Written(record=report, output=out)
 
