@@ -798,7 +798,7 @@ def killing(usual, number):
 
 
 @pytest.mark.nightly(after=2)
-@pytest.mark.parametrize("name", ["upload", "write_bytes", "replace_bytes", "copy", "remove_all"])
+@pytest.mark.parametrize("name", ["upload", "write_bytes", "copy", "remove_all"])
 def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, files, monkeypatch, name, tmp_path):
     packer.append(packed, files[1], sync=False)
     before, expected = hashes(in_store), hashes(packed)

@@ -83,7 +83,12 @@ def append(
     with system_errors(folder, resumes=True), claim_append(folder, sync=job.sync, shared=shared):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
         target = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
-        target.refuse_kind()
+        if target.manifest.source.mixture:
+            names = ", ".join(part.name for part in target.manifest.source.mixture)
+            raise PackerError(
+                f"{folder} is a mixture of {names}, whose shares more documents would change: "
+                "pack the mixture again with all documents, or append to a dataset of a single source"
+            )
         check_sizes(folder, target.manifest)
         options = options_with(folder, target.manifest, tokenizer)
         opened = target.open(source, options)
@@ -120,15 +125,6 @@ class AppendTarget:
     def is_finished(self) -> bool:
         """Whether the next generation is finished, or already part of the dataset."""
         return is_packed(self.building) or self.has_grown()
-
-    def refuse_kind(self) -> None:
-        """Raise a PackerError if nothing can be appended to this kind of dataset."""
-        if self.manifest.source.mixture:
-            names = ", ".join(part.name for part in self.manifest.source.mixture)
-            raise PackerError(
-                f"{self.folder} is a mixture of {names}, whose shares more documents would change: "
-                "pack the mixture again with all documents, or append to a dataset of a single source"
-            )
 
     def open(self, source: SourceLike, options: PackOptions) -> Corpus:
         """Open a source of documents like those of the dataset; a PackerError if they are of another kind."""

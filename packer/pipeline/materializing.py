@@ -61,7 +61,10 @@ def materialize(
     # Open the index, and the source of each of its generations.
     folder, source = any_path(expanded(index)), expanded(source)
     manifest = read_manifest(folder, intact=True)
-    _refuse_kind(folder, manifest)
+    if not manifest.options.index_only:
+        raise PackerError(f"{folder} holds its tokens already, and only an index can be materialized: use it as it is")
+    if manifest.options.lengths_column is not None:
+        raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to write")
     check_sizes(folder, manifest)
     parts = [(part, *open_index_source(folder, part, one)) for part, one in with_sources(folder, manifest, source)]
 
@@ -76,14 +79,6 @@ def materialize(
         job=job,
         made_of={"index": xxh3_128_hexdigest(manifest.to_bytes())},
     )
-
-
-def _refuse_kind(folder: AnyPath, manifest: Manifest) -> None:
-    """Raise a PackerError unless a dataset is an index whose source has tokens."""
-    if not manifest.options.index_only:
-        raise PackerError(f"{folder} holds its tokens already, and only an index can be materialized: use it as it is")
-    if manifest.options.lengths_column is not None:
-        raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to write")
 
 
 def _write(

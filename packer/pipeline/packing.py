@@ -11,7 +11,7 @@ from itertools import islice
 from packer.engine import Engine, run_once
 from packer.errors import PackerError
 from packer.facts import Generation, PlanTotals, ShardEntry, SourceIdentity, Totals
-from packer.notes import Note, Notes
+from packer.notes import Note
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing
 from packer.output.unfinished_output import Output, Request
@@ -35,10 +35,7 @@ from packer.pipeline.source_warnings import (
 )
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.planning.leftover_values import leftover_values
-from packer.planning.make_plan import (
-    PLAN_VERSION,
-    plan_documents,
-)
+from packer.planning.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import rejected_name
@@ -159,19 +156,22 @@ def pack_into(
     """
     # Decode the files that cannot be mapped.
     warn_of_linked_files(opened)
-    mapped = opened if opened.mapped else _decoded(claimed, engine, opened, watch, options, job.progress)
+    mapped = opened
+    if not opened.mapped:
+        check_decoding(claimed, opened, options, engine.workers)
+        mapped = spill_corpus(opened, claimed.spill, job.progress, engine=engine)
+        watch.check()
     watch = watch.of_mapped(mapped)
 
     # Check every document, and that an interrupted run had the same source.
-    notes = claimed.notes
     documents = _checked_documents(mapped, options, job.progress)
-    _refuse_changed(claimed, notes, documents.identity, overwrite=job.overwrite)
+    _refuse_changed(claimed, documents.identity, overwrite=job.overwrite)
     row_format = RowFormat.of(options, documents.table.extra)
     check(documents.identity, row_format)
     check_mixture(claimed, documents.identity, options, engine.workers)
 
     # Plan the rows.
-    plan = plan_documents(documents, options, row_format, notes=notes, engine=engine, progress=job.progress)
+    plan = plan_documents(documents, options, row_format, notes=claimed.notes, engine=engine, progress=job.progress)
     watch.check()
     if options.split_at == "tokens":
         warn_of_split_chats(opened, plan.totals)
@@ -192,16 +192,6 @@ def pack_into(
     generation = Generation(source=documents.identity, totals=totals, shards=len(entries))
     options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
     return complete(claimed, engine, options, [(generation, mapped.sources)], entries, before=before)
-
-
-def _decoded(
-    claimed: Output, engine: Engine, opened: Corpus, watch: Watch, options: PackOptions, progress: Progress
-) -> Corpus:
-    """Decode a source next to the output."""
-    check_decoding(claimed, opened, options, engine.workers)
-    mapped = spill_corpus(opened, claimed.spill, progress, engine=engine)
-    watch.check()
-    return mapped
 
 
 def _checked_documents(mapped: Corpus, options: PackOptions, progress: Progress) -> Documents:
@@ -262,15 +252,13 @@ def complete(
     return written
 
 
-def _refuse_changed(claimed: Output, notes: Notes, identity: SourceIdentity, *, overwrite: bool) -> None:
+def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: bool) -> None:
     """Note the identity of the source; if an interrupted run noted another, raise a PackerError or discard its plan."""
-    noted = notes.load("source")
+    noted = claimed.notes.load("source")
     if noted is not None and noted.facts != identity.to_dict():
         if not overwrite:
             raise PackerError(
                 f"{claimed.out} was started from a source that has changed since: start again with --overwrite"
             )
         claimed.forget_plan()
-        noted = None
-    if noted is None:
-        notes.save("source", Note(facts=identity.to_dict()), lasting=True)
+    claimed.notes.save("source", Note(facts=identity.to_dict()), lasting=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -78,7 +79,10 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
             yield from rejected_faults(folder, part)
     named = {entry.file for entry in manifest.shards} | manifest.files.keys()
     unlisted = sorted({path.name for path in folder.iterdir() if LISTED.fullmatch(path.name)} - named)
-    appended = _names_appended(appending_folder(folder, len(parts))) if unlisted else ()
+    appended: Sequence[str] = ()
+    with suppress(OSError, *UNREADABLE):  # names of files that an append moves here, before it replaces the manifest
+        building = appending_folder(folder, len(parts))
+        appended = names_listed(json.loads((building / MANIFEST).read_bytes())) if unlisted else ()
     yield from (f"{name} is not listed in the manifest" for name in unlisted if name not in appended)
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
@@ -100,14 +104,6 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     if not has_faults:
         for part, counted in zip(parts, counts, strict=True):
             yield from (in_generation(part, fault) for fault in totals_faults(part, counted))
-
-
-def _names_appended(building: AnyPath) -> frozenset[str]:
-    """Return the names of the files that an append is moving into the dataset, before it replaces the manifest."""
-    try:
-        return frozenset(names_listed(json.loads((building / MANIFEST).read_bytes())))
-    except (OSError, *UNREADABLE):
-        return frozenset()
 
 
 def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int, tuple[str, ...], SegmentCounts]:

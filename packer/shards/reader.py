@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     except (KeyError, TypeError) as error:
         raise PackerError(f"{path} is damaged ({_reason(error)}): {_RESTORE}") from error
     if isinstance(folder, Path):
-        _refuse_irregular(folder, (all_shard_names(*manifest.shard_ends), manifest.files))
+        _refuse_irregular(folder, manifest)
     if intact and not is_sealed(text, content):
         raise PackerError(f"{path} does not match its own checksum: {_REMEDY}")
     return manifest
@@ -86,7 +86,7 @@ def _read_table(folder: AnyPath, name: str, digest: str, ends: Sequence[int]) ->
         raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
 
 
-def _refuse_irregular(folder: Path, listed: Iterable[Iterable[str]]) -> None:
+def _refuse_irregular(folder: Path, manifest: Manifest) -> None:
     """Raise a PackerError if a listed file exists and is not a regular file.
 
     The folder is listed once instead of looking at each of 100,000 files.
@@ -97,9 +97,8 @@ def _refuse_irregular(folder: Path, listed: Iterable[Iterable[str]]) -> None:
     except OSError as error:
         raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
     if irregular:
-        for names in listed:
-            for name in irregular.intersection(names):
-                _is_regular_file(folder / name)
+        for name in irregular.intersection([*all_shard_names(*manifest.shard_ends), *manifest.files]):
+            _is_regular_file(folder / name)
 
 
 def _is_regular_file(path: AnyPath) -> bool:

@@ -50,14 +50,11 @@ def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
 def _encoded(column: pa.Array) -> pa.DictionaryArray:
     if pa.types.is_null(column.type):  # to pyarrow, null is a value here
         return pa.DictionaryArray.from_arrays(pa.nulls(len(column), pa.int32()), column.slice(0, 0))
-    return pc.dictionary_encode(_plain(column))
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """Decode a dictionary, in which values may repeat, and widen strings, of which there may be more than 2 GB."""
-    if pa.types.is_dictionary(column.type):
+    if pa.types.is_dictionary(column.type):  # in which values may repeat
         column = column.cast(column.type.value_type)
-    return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
+    if pa.types.is_string(column.type):  # of which there may be more than 2 GB
+        column = column.cast(pa.large_string())
+    return pc.dictionary_encode(column)
 
 
 def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
