@@ -1,8 +1,8 @@
-"""Summaries that commands print when they are done: of packing, tokenizing, exporting, and checking a model."""
+"""Summaries that commands print when they are done: of packing, tokenizing and exporting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from packer.pipeline.job import Written
     from packer.pipeline.tokenizing import TokenizeReport
 
-Fact = list[str]
-"""A line of a summary: name, number and note."""
+Fact = tuple[str, int | str | None, str]
+"""A line of a summary: name, number and note. It is left out without a number, and, if it is indented, at 0."""
 
 
 _EXPLAINED = (
@@ -78,11 +78,10 @@ def _rows_summary(
         *_token_facts(totals, labels=options.labels and options.lengths_column is None, verbose=verbose),
         *_row_facts(manifest, rows, verbose=verbose),
     ]
-    facts = facts if verbose else _without_zeros(facts)
     lines = [
         f"{done} {documents} {'into' if done == 'Packed' else 'in'} {packed_rows} of {options.max_len:,} tokens "
         f"in {took}",
-        render_table(facts, align="<><"),
+        *_table(facts, verbose=verbose),
     ]
     if verbose:
         lines += [folded(sentence) for sentence in (_EXPLAINED if rows is not None else _EXPLAINED[:1])]
@@ -111,17 +110,15 @@ def tokenize_summary(written: Written[TokenizeReport], took: str) -> str:
     """Return the summary of `packer tokenize`."""
     report, source = written.record, written.record.source
     counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
-    lines = [f"Tokenized {counts} in {took}"]
-    facts = [
-        *_rejected_facts(report.documents_rejected),
-        *_text_facts(report.documents_untrained, report.documents_straddling),
-    ]
-    if facts := _without_zeros(facts):
-        lines.append(render_table(facts, align="<><"))
-    lines.append(f"With {report.tokenizer}, {_text_identity(report.text)}")
-    lines += _rejected_lines(report.documents_rejected, written.output / REJECTED)
-    lines.append(f"Written to {written.output}")
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"Tokenized {counts} in {took}",
+            *_table(_text_facts(report)),
+            f"With {report.tokenizer}, {_text_identity(report.text)}",
+            *_rejected_lines(report.documents_rejected, written.output / REJECTED),
+            f"Written to {written.output}",
+        ]
+    )
 
 
 def _warnings(options: PackOptions, totals: Totals) -> list[str]:
@@ -165,58 +162,58 @@ def _text_identity(text: TextIdentity) -> str:
     return f"training on {text.train_on} of {columns} (tokenizer {text.tokenizer[:8]})"
 
 
-def _text_facts(untrained: int | None, straddling: int | None) -> list[Fact]:
-    facts = []
-    if untrained:
-        facts.append(["  nothing to train on", f"{untrained:,}", ""])
-    if straddling:
-        facts.append(["  straddling", f"{straddling:,}", "a token is partly inside what is trained"])
-    return facts
-
-
-def _without_zeros(facts: list[Fact]) -> list[Fact]:
-    """Leave out indented lines, those about a part of what is above, if the part is empty."""
-    return [fact for fact in facts if not (fact[0].startswith(" ") and fact[1] == "0")]
+def _table(facts: Sequence[Fact], *, verbose: bool = False) -> list[str]:
+    """Align the facts that have a number; with `verbose`, also those about a part that is empty."""
+    shown = [
+        (name, value if isinstance(value, str) else f"{value:,}", note)
+        for name, value, note in facts
+        if value is not None and (value or verbose or not name.startswith(" "))
+    ]
+    return [render_table(shown, align="<><")] if shown else []
 
 
 def _document_facts(totals: Totals) -> list[Fact]:
+    dropped = {name: count for name, count in totals.documents_dropped.items() if name != "rejected"}
     return [
-        ["documents", f"{totals.documents:,}", f"{number(totals.documents_packed / totals.rows)} per row"],
-        ["  split", f"{totals.documents_split:,}", f"{count_of(totals.segments, 'segment')} in all"],
-        ["  truncated", f"{totals.documents_truncated:,}", ""],
-        *_dropped_facts({name: count for name, count in totals.documents_dropped.items() if name != "rejected"}),
-        *_rejected_facts(totals.documents_rejected),
-        *_text_facts(totals.documents_untrained, totals.documents_straddling),
+        ("documents", totals.documents, f"{number(totals.documents_packed / totals.rows)} per row"),
+        ("  split", totals.documents_split, f"{count_of(totals.segments, 'segment')} in all"),
+        ("  truncated", totals.documents_truncated, ""),
+        *_dropped_facts(dropped),
+        *_text_facts(totals),
+    ]
+
+
+def _text_facts(counted: Totals | TokenizeReport) -> list[Fact]:
+    """Return what tokenizing counts; nothing about records that cannot be used if one would have been an error."""
+    rejected = counted.documents_rejected
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in (rejected or {}).items())
+    return [
+        ("  rejected", None if rejected is None else sum(rejected.values()), reasons),
+        ("  nothing to train on", counted.documents_untrained, ""),
+        ("  straddling", counted.documents_straddling, "a token is partly inside what is trained"),
     ]
 
 
 def _token_facts(totals: Totals, *, labels: bool, verbose: bool) -> list[Fact]:
-    facts = [["tokens", f"{totals.tokens:,}", ""]]
-    if verbose or totals.tokens_packed != totals.tokens:
-        facts.append(["  packed", f"{totals.tokens_packed:,}", ""])
-    facts += [["  truncated", f"{totals.tokens_truncated:,}", ""], *_dropped_facts(totals.tokens_dropped)]
-    if totals.tokens_repeated:
-        facts.append(["  repeated", f"{totals.tokens_repeated:,}", ""])
-    if totals.tokens_shared:
-        facts.append(["  shared", f"{totals.tokens_shared:,}", "left out: beginnings of documents are stored once"])
-    if labels:
-        note = f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
-        if totals.segments_untrained:
-            note += f"; none in {count_of(totals.segments_untrained, 'segment')}"
-        facts.append(["trained", f"{totals.tokens_trained:,}", note])
-    return facts
+    share = percent(totals.tokens_trained / totals.tokens_packed)
+    untrained = count_of(totals.segments_untrained, "segment")
+    return [
+        ("tokens", totals.tokens, ""),
+        ("  packed", totals.tokens_packed if verbose or totals.tokens_packed != totals.tokens else None, ""),
+        ("  truncated", totals.tokens_truncated, ""),
+        *_dropped_facts(totals.tokens_dropped),
+        ("  repeated", totals.tokens_repeated, ""),
+        ("  shared", totals.tokens_shared, "left out: beginnings of documents are stored once"),
+        (
+            "trained",
+            totals.tokens_trained if labels else None,
+            f"{share} of packed{f'; none in {untrained}' if totals.segments_untrained else ''}",
+        ),
+    ]
 
 
 def _dropped_facts(dropped: Mapping[str, int]) -> list[Fact]:
-    return [[f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()]
-
-
-def _rejected_facts(rejected: Mapping[str, int] | None) -> list[Fact]:
-    """Return how many records could not be used, and why; nothing if one would have been an error."""
-    if rejected is None:
-        return []
-    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in rejected.items())
-    return [["  rejected", f"{sum(rejected.values()):,}", reasons]]
+    return [(f"  dropped, {reason.replace('_', ' ')}", count, "") for reason, count in dropped.items()]
 
 
 def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[str]:
@@ -226,18 +223,16 @@ def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[s
 def _row_facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> list[Fact]:
     totals, shards = manifest.totals, manifest.shards
     packed, bound, pool = totals.rows, totals.lower_bound, totals.pool_rows
-    note = f"{percent(totals.efficiency)} full; lower bound {bound:,}"
-    if packed > bound:
-        note += f"; gap {percent((packed - bound) / bound)}"
-    facts = [["rows", f"{packed:,}", note], *_group_facts(manifest)]
-    if verbose:
-        facts.append(["  pool", f"{pool:,}", f"{percent(pool / packed)} of the rows"])
+    gap = f"; gap {percent((packed - bound) / bound)}" if packed > bound else ""
+    facts: list[Fact] = [
+        ("rows", packed, f"{percent(totals.efficiency)} full; lower bound {bound:,}{gap}"),
+        *_group_facts(manifest),
+        ("  pool", pool if verbose else None, f"{percent(pool / packed)} of the rows"),
+    ]
     if rows is not None:
-        mixed = mixing_facts(rows)
-        if rows.rows < packed:
-            mixed.append(["sampled", f"{rows.rows:,}", "rows, for the two lines above"])
-        facts += [[f"  {name.strip()}", value, note] for name, value, note in mixed]
-    return [*facts, ["shards", f"{len(shards):,}", byte_size(sum(shard.bytes for shard in shards))]]
+        facts += [(f"  {name.strip()}", value, note) for name, value, note in mixing_facts(rows)]
+        facts.append(("  sampled", rows.rows if rows.rows < packed else None, "rows, for the two lines above"))
+    return [*facts, ("shards", len(shards), byte_size(sum(shard.bytes for shard in shards)))]
 
 
 def _group_facts(manifest: Manifest) -> list[Fact]:
@@ -245,15 +240,10 @@ def _group_facts(manifest: Manifest) -> list[Fact]:
     options, groups = manifest.options, manifest.totals.groups
     if groups is None:
         return []
-    extra = manifest.rows - groups.rows_ungrouped
-    note = f"of {options.group_by}"
-    if groups.documents_without:
-        note += f"; {count_of(groups.documents_without, 'document')} in none"
+    extra, without = manifest.rows - groups.rows_ungrouped, groups.documents_without
+    share = percent(extra / groups.rows_ungrouped)
+    none = f"; {count_of(without, 'document')} in none" if without else ""
     return [
-        [
-            f"  {options.group_mode}",
-            f"{extra:+,}",
-            f"rows more than ungrouped, {percent(extra / groups.rows_ungrouped)}",
-        ],
-        ["  groups", f"{groups.groups:,}", note],
+        (f"  {options.group_mode}", f"{extra:+,}", f"rows more than ungrouped, {share}"),
+        ("  groups", groups.groups, f"of {options.group_by}{none}"),
     ]
