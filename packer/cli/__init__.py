@@ -7,9 +7,7 @@ show_command.py      show, and the segments of a row as a table, as text and as 
 machine_commands.py  doctor and demo
 
 command.py           commands and their options, from declarations
-shared_options.py    options of several commands, such as DATASET, or --source for a mixture
-config_options.py    --config and --like: defaults from a file or a packed dataset
-report_files.py      --report and --plot
+shared_options.py    options of several commands: --source, --config and --like, --report
 progress_bars.py     progress bars and log lines
 run_summary.py       what commands that write print when they are done
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter

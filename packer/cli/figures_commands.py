@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from packer.cli.command import command
-from packer.cli.config_options import like_option
 from packer.cli.progress_bars import progress_bars
-from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
-from packer.cli.shared_options import AsJson, BatchSize, MixtureSources, sources_and_weights
+from packer.cli.shared_options import (
+    AsJson,
+    BatchSize,
+    MixtureSources,
+    Report,
+    ReportFiles,
+    WithText,
+    like_option,
+    sources_and_weights,
+)
 from packer.errors import OptionError, PackerError
 from packer.options import Option, PackOptions, values_of
 from packer.options.choices import ReportPlot
@@ -79,56 +86,47 @@ def stats(
     limits. Several row lengths are compared in a table.
     """
     from packer.figures.dataset_figures import Figures
+    from packer.figures.figure_tables import render_figures, render_row_lengths
+    from packer.figures.plain_text import in_encoding
     from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
 
     source, weights = sources_and_weights(dataset, sources)
-    check_report_files(report=report, plot=plot, with_text=with_text, tokenizer=tokenizer)
-    wants_files = report is not None or plot is not None
+    files = ReportFiles(report=report, plot=plot, plot_of=plot_of, with_text=with_text, tokenizer=tokenizer)
+    wants_files, several = report is not None or plot is not None, len(max_len) > 1
+    found: Figures | RowLengths | None
     with progress_bars() as progress:
+        collecting: dict[str, Any] = {"documents_per_step": batch_size, "progress": progress}
         if isinstance(source, str) and _is_packed(source):
-            if len(max_len) > 1:
+            if several:
                 raise PackerError(
                     f"--max-len {','.join(map(str, max_len))}: {source} is packed, into rows of one length; "
                     "compare lengths on the dataset that it was packed from"
                 )
-            found: Figures | RowLengths = packed_figures(
-                source,
-                documents_per_step=batch_size,
-                for_report=wants_files,
-                decode=text_decoder(with_text=with_text, tokenizer=tokenizer),
-                progress=progress,
-            )
+            found = packed_figures(source, for_report=wants_files, decode=files.decoder(), **collecting)
         else:
             if with_text:
                 raise PackerError(
                     "--with-text is for a packed dataset: pack first, as in packer pack DATASET --report F"
                 )
-            pack_options = PackOptions(
+            collecting["options"] = PackOptions(
                 weights=weights, max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values)
             )
-            compared = max_len if len(max_len) > 1 else ()
-            measuring: dict[str, Any] = {"options": pack_options, "max_lens": compared, "progress": progress}
-            measuring["documents_per_step"] = batch_size
-            if compared and not wants_files:  # only what tells the lengths apart
-                found = row_lengths(source, **measuring)
+            collecting["max_lens"] = max_len if several else ()
+            if several and not wants_files:  # only what tells the lengths apart
+                found = row_lengths(source, **collecting)
             else:
-                found = dataset_figures(source, **measuring, for_report=wants_files)
+                found = dataset_figures(source, for_report=wants_files, **collecting)
         lines = []
         if wants_files and isinstance(found, Figures):
-            lines = write_report_files(found, report=report, plot=plot, plot_of=plot_of)
-            if len(max_len) > 1 and found.row_lengths is not None:
-                found = found.row_lengths  # what is printed; everything else is in the report
-    click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join([_rendered(found), *lines]))
-
-
-def _rendered(found: Figures | RowLengths) -> str:
-    from packer.figures.dataset_figures import Figures
-    from packer.figures.figure_tables import render_figures, render_row_lengths
-    from packer.figures.plain_text import in_encoding
-
-    if isinstance(found, Figures):
-        return in_encoding(render_figures(found), sys.stdout.encoding)
-    return render_row_lengths(found)
+            lines = files.write(found)
+            found = found.row_lengths if several else found  # what is printed; everything else is in the report
+    assert found is not None
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    elif isinstance(found, Figures):
+        click.echo("\n".join([in_encoding(render_figures(found), sys.stdout.encoding), *lines]))
+    else:
+        click.echo("\n".join([render_row_lengths(found), *lines]))
 
 
 def _is_packed(source: str) -> bool:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby
 from numbers import Integral, Real
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from packer.cli.command import UserPath, command
-from packer.cli.report_files import Decode
 from packer.cli.shared_options import AsJson, PackedSources
 from packer.column_names import TREE
 from packer.errors import PackerError
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer.loader.dataset import PackedDataset
+
+Decode = Callable[[Any], str]
+"""Function from token ids to text."""
 
 _SHOWN_TOKENS = 8
 """Tokens of a segment that the table shows."""

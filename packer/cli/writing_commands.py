@@ -15,10 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from packer.cli.command import UserPath, command
-from packer.cli.config_options import config_option, like_option
 from packer.cli.progress_bars import progress_bars
-from packer.cli.report_files import Report, WithText, check_report_files, text_decoder, write_report_files
-from packer.cli.shared_options import AsJson, MixtureSources, PackedSources, Verbose, source_of, sources_and_weights
+from packer.cli.shared_options import (
+    AsJson,
+    MixtureSources,
+    PackedSources,
+    Report,
+    ReportFiles,
+    Verbose,
+    WithText,
+    config_option,
+    like_option,
+    source_of,
+    sources_and_weights,
+)
 from packer.errors import OptionError
 from packer.exporting.targets import TARGETS
 from packer.facts import REJECTED
@@ -143,19 +153,19 @@ def pack(
         dataset, values["lengths_column"] = (path,), column
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, tokenizer=tokenizer, **values_of(PackOptions, values))
-    check_report_files(report=report, with_text=with_text, tokenizer=tokenizer)
+    files = ReportFiles(report=report, with_text=with_text, tokenizer=tokenizer)
     if report is not None and is_remote(values["output"]):
         raise OptionError(
             f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
         )
-    decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
+    decode = files.decoder()
 
     def write_report(packed: AnyPath) -> list[str]:
         from packer.pipeline.collect_figures import packed_figures
 
         with progress_bars() as progress:
             figures = packed_figures(packed, for_report=True, decode=decode, progress=progress)
-            return write_report_files(figures, report=report)
+            return files.write(figures)
 
     write_output(
         packing.pack,
