@@ -49,17 +49,24 @@ OPTIONAL = {
 @command(short_help="Show what this machine has for packing.")
 def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> None:
     """Show versions, cores, memory, disk, the cache of compiled kernels, and which optional packages are missing."""
+    from packer.engine import available_workers
+
     if compile_kernels:
         _compile_kernels()
+    disk, page = shutil.disk_usage(Path()), os.sysconf("SC_PAGE_SIZE")
+    own = {"packer": __version__, "python": platform.python_version()}
     facts = {
-        "versions": {
-            "packer": __version__,
-            "python": platform.python_version(),
-            **{name: _version(name) for name in REQUIRED},
-        },
+        "versions": {**own, **{name: _version(name) for name in REQUIRED}},
         "optional": {name: _version(name) for name in OPTIONAL},
         "tokenizing": _tokenizing(),
-        "machine": _machine(),
+        "machine": {
+            "platform": platform.platform(),
+            "cores": available_workers(),
+            "memory_bytes": page * os.sysconf("SC_PHYS_PAGES"),
+            "memory_available_bytes": page * os.sysconf("SC_AVPHYS_PAGES"),
+            "disk_free_bytes": disk.free,
+            "disk_bytes": disk.total,
+        },
         "kernel_cache": _kernel_cache(),
     }
     click.echo(json.dumps(facts, indent=1) if as_json else _render(facts))
@@ -81,25 +88,7 @@ def _tokenizing() -> str:
 
     if version() is None:
         return "tokenizers"
-    if not is_switched_on():
-        return f"tokenizers, because {SWITCH} is 0"
-    return "gigatoken for BPE, tokenizers for all others"
-
-
-def _machine() -> dict[str, Any]:
-    """The platform, the cores this process may use, and bytes of memory and of disk."""
-    from packer.engine import available_workers
-
-    disk = shutil.disk_usage(Path())
-    page = os.sysconf("SC_PAGE_SIZE")
-    return {
-        "platform": platform.platform(),
-        "cores": available_workers(),
-        "memory_bytes": page * os.sysconf("SC_PHYS_PAGES"),
-        "memory_available_bytes": page * os.sysconf("SC_AVPHYS_PAGES"),
-        "disk_free_bytes": disk.free,
-        "disk_bytes": disk.total,
-    }
+    return "gigatoken for BPE, tokenizers for all others" if is_switched_on() else f"tokenizers, because {SWITCH} is 0"
 
 
 def _kernel_cache() -> dict[str, Any]:
@@ -152,19 +141,19 @@ def _compile_kernels() -> None:
 
 def _render(facts: dict[str, Any]) -> str:
     machine, cache = facts["machine"], facts["kernel_cache"]
-    folder = cache["folder"] or "none that can be written: every process compiles; set PACKER_CACHE_DIR"
-    rows = [[name, version or "missing: pip install " + name] for name, version in facts["versions"].items()]
-    rows += [[name, version or f"not installed ({OPTIONAL[name]})"] for name, version in facts["optional"].items()]
-    rows += [
-        ["tokenizing by", facts["tokenizing"]],
-        ["platform", machine["platform"]],
-        ["cores", str(machine["cores"])],
-        ["memory", "{1} free of {0}".format(*(byte_size(machine[f"memory_{n}bytes"]) for n in ("", "available_")))],
-        ["disk here", f"{byte_size(machine['disk_free_bytes'])} free of {byte_size(machine['disk_bytes'])}"],
-        ["kernel cache", folder],
-        ["kernels in it", f"{cache['kernels']:,}" if cache["kernels"] else "0: the first pack compiles them"],
-    ]
-    return render_table(rows, align="<<")
+    sizes = {name: byte_size(value) for name, value in machine.items() if name.endswith("_bytes")}
+    rows = {name: version or f"missing: pip install {name}" for name, version in facts["versions"].items()}
+    rows |= {name: version or f"not installed ({OPTIONAL[name]})" for name, version in facts["optional"].items()}
+    rows |= {
+        "tokenizing by": facts["tokenizing"],
+        "platform": machine["platform"],
+        "cores": str(machine["cores"]),
+        "memory": f"{sizes['memory_available_bytes']} free of {sizes['memory_bytes']}",
+        "disk here": f"{sizes['disk_free_bytes']} free of {sizes['disk_bytes']}",
+        "kernel cache": cache["folder"] or "none that can be written: every process compiles; set PACKER_CACHE_DIR",
+        "kernels in it": f"{cache['kernels']:,}" if cache["kernels"] else "0: the first pack compiles them",
+    }
+    return render_table(list(rows.items()), align="<<")
 
 
 _VOCAB_SIZE = 4096

@@ -52,17 +52,11 @@ def write_output(
     more: Callable[[AnyPath], list[str]] | None = None,
     **options: object,
 ) -> None:
-    """Run a function of the pipeline that writes an output, and print its result.
+    """Run a function of the pipeline that writes an output, with a `Job` of these values, and print its result.
 
-    Args:
-        function: takes the arguments and options, and a `Job`.
-        arguments: its arguments.
-        values: values of the command's options.
-        as_json: print JSON instead of text.
-        complete: sentence after the name of an output that was complete before.
-        summary: function from the result and the time that it took, in words, to the text for an output that was made.
-        more: function that writes more about the output, and returns lines about it.
-        options: further arguments by name.
+    `complete` are the words after the name of an output that was complete before. For one that was made, `summary`
+    returns the text, from the result and the time that it took, in words. `more` writes more about the output, and
+    returns lines about it.
     """
     from packer.algorithms.jit import compile_seconds
     from packer.pipeline.job import Job
