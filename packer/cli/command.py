@@ -160,23 +160,22 @@ class Declared(_ParamType):
         return value
 
 
-class UserPath(click.Path):
+class UserPath(_ParamType):
     """A path in which `~` is the home folder, even where the shell does not expand it: in quotes and after `=`."""
 
-    def __init__(self, *, dir_okay: bool = True) -> None:
-        super().__init__(dir_okay=dir_okay, path_type=Path)
+    name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.Path`; an address in object storage becomes a `RemotePath`."""
+        """Return a `Path`, or a `RemotePath` for an address in object storage."""
         try:
-            path = RemotePath.of(str(value)) if is_remote(value) else expanded(value)
+            if is_remote(value):
+                return RemotePath.of(str(value))
+            path = Path(expanded(value))
         except PackerError as error:
             self.fail(str(error), param, ctx)
-        if isinstance(path, RemotePath):
-            return path
-        if "://" in str(path):
-            self.fail(f"{path} is neither a local path nor an address like s3://bucket/folder", param, ctx)
-        return super().convert(path, param, ctx)
+        if "://" in str(value):
+            self.fail(f"{value} is neither a local path nor an address like s3://bucket/folder", param, ctx)
+        return path
 
 
 class FileContent(str):
@@ -188,8 +187,7 @@ class FileContent(str):
 class Content(UserPath):
     """A file whose content is the value, or the name of content that comes with packer."""
 
-    def __init__(self, names: tuple[str, ...] = ()) -> None:
-        super().__init__(dir_okay=False)
+    def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

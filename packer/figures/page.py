@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -113,25 +114,10 @@ def _ways(figures: Figures) -> list[tuple[str, str, float, int, str]]:
 
 def _row_data(figures: Figures) -> dict[str, Any]:
     """Return what the script shows of segments: for each row, values of all segments one after the other."""
-    return {
-        "maxLen": figures.max_len,
-        "sources": [part.name for part in figures.mixture],
-        "rows": [
-            {
-                "row": row.row,
-                "chosen": None if row.chosen == "at random" else row.chosen,
-                "extents": row.extents,
-                "rest": row.rest,
-                "lengths": row.lengths if row.lengths != row.extents else None,
-                "documents": row.documents,
-                "starts": row.starts if any(row.starts) else None,
-                "sources": row.sources,
-                "trained": row.trained,
-                "texts": row.texts,
-            }
-            for row in figures.shown_rows
-        ],
-    }
+    rows = [asdict(row) for row in figures.shown_rows]
+    for row in rows:
+        del row["trained_runs"]  # which only the plot shows
+    return {"maxLen": figures.max_len, "sources": [part.name for part in figures.mixture], "rows": rows}
 
 
 def _listed(figures: Figures) -> list[list[str]]:

@@ -38,7 +38,7 @@
   let kept = null;
 
   const show = (r, s) => {
-    const row = rows[r], first = s ? ends[r][s - 1] : 0, why = row.chosen ? ` (${row.chosen})` : "";
+    const row = rows[r], first = s ? ends[r][s - 1] : 0, why = row.chosen === "at random" ? "" : ` (${row.chosen})`;
     picked.setAttribute("x", first);
     picked.setAttribute("y", r * step);
     if (s === row.extents.length) {
@@ -48,7 +48,7 @@
       output.textContent = `Row ${count(row.row)}${why}: ${further || `${count(padding)} tokens of padding`}`;
       return;
     }
-    const length = (row.lengths || row.extents)[s], start = row.starts ? row.starts[s] : 0;
+    const length = row.lengths[s], start = row.starts[s];
     picked.setAttribute("width", row.extents[s]);
     let text = `Row ${count(row.row)}${why}, segment ${s + 1} of ${row.extents.length}: document ${count(row.documents[s])}`;
     if (row.sources) text += ` of ${sources[row.sources[s]]}`;
