@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, of_one_type
+from packer.arrow import as_arrow, is_numeric, of_one_type
 from packer.arrow import compute as pc
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
@@ -128,11 +128,8 @@ def is_list(kind: pa.DataType) -> bool:
 
 def holds_numbers(kind: pa.DataType) -> bool:
     """Whether a type is a list of numbers or of nulls; a later file may give the latter a number type."""
-    if not is_list(kind):
-        return False
-    values = kind.value_type
-    of_numbers = pa.types.is_integer(values) or pa.types.is_floating(values) or pa.types.is_boolean(values)
-    return bool(of_numbers or pa.types.is_null(values))
+    of_values = (is_numeric, pa.types.is_boolean, pa.types.is_null)
+    return is_list(kind) and any(is_kind(kind.value_type) for is_kind in of_values)
 
 
 def infer(values: Sequence[object], column: str) -> pa.Array:

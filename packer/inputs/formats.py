@@ -104,8 +104,7 @@ def ending_of(name: str) -> str:
 
 def format_by_name(name: str) -> InputFormat | None:
     """Return the format of a file by the ending of its name; None if it has no known ending."""
-    ending = ending_of(name)
-    return next((each for each in FORMATS.values() if ending in each.all_endings), None)
+    return next((each for each in FORMATS.values() if name.endswith(each.all_endings)), None)
 
 
 def format_of(path: AnyPath, name: str) -> InputFormat:

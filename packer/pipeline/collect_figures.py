@@ -32,7 +32,7 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
-from packer.sources.corpus import Documents, Origins
+from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_sources
 from packer.sources.shared_prefixes import REPEATED, SAVED
 from packer.sources.survey import CorpusSurvey, survey_corpus
@@ -72,10 +72,6 @@ class Measured:
         """Return the lengths in packing order."""
         order = self.order_for(options)
         return self.lengths if order is None else self.lengths[order]
-
-    def origins_for(self, options: PackOptions) -> Origins | None:
-        """Return the source behind each document in packing order; None if it is not known."""
-        return None if self.survey is None else self.survey.origins(self.order_for(options))
 
     def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
@@ -178,7 +174,7 @@ def dataset_figures(
     )
     if rows is None or rows.profile is None:
         return figures
-    origins = measured.origins_for(options)
+    origins = None if measured.survey is None else measured.survey.origins(measured.order_for(options))
     shown = planned_rows(rows_of_plan(plan), chosen_rows(rows.profile), options.align, origins)
     return replace(figures, name=_name(source), row_lengths=compared, shown_rows=shown)
 

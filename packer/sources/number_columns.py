@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, as_scalar
+from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
@@ -288,7 +288,7 @@ def wrong_numbers(values: pa.Array) -> NDArray[np.int64]:
 
     Floats may be whole numbers: a column of JSON that holds 1 and 2.5 is one of floats.
     """
-    if not _is_number(values.type):
+    if not is_numeric(values.type):
         return np.arange(len(values))
     numbers = as_numpy(values.fill_null(0))
     is_good = (numbers >= 0) & (numbers <= LONGEST) & (numbers == np.floor(numbers))
@@ -301,7 +301,7 @@ def number_fault(values: pa.Array, row: int, column: str) -> DocumentError:
     found = value.as_py()
     if found is None:
         message = f"'{column}' is missing; give it a number"
-    elif not _is_number(value.type):
+    elif not is_numeric(value.type):
         return DocumentError(row, f"'{column}' holds {no_number(value.type)}")  # not the fault of this record alone
     elif isinstance(found, float) and not found.is_integer():
         message = f"'{column}' is {found}; expected a whole number"
@@ -314,7 +314,3 @@ def no_number(kind: pa.DataType) -> str:
     """Return what a column of a type that has no whole numbers holds, for a message: "bool; expected whole numbers"."""
     remedy = "; CSV has text only, so convert it to Parquet or JSON lines" if is_string(kind) else ""
     return f"{kind}; expected whole numbers{remedy}"
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

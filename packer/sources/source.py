@@ -334,12 +334,7 @@ class Source:
 
     def extra_types(self) -> dict[str, pa.DataType]:
         """Return the types of the extra columns of a mapped source; files without documents do not count."""
-        return join_by_name(
-            {name: store.schema.field(name).type for name in input_.extra}
-            for input_ in self._mapped_inputs()
-            for store in input_.stores
-            if len(store.ends)
-        )
+        return join_by_name(input_.declared_types for input_ in self._mapped_inputs())
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
         return tuple(input_ for input_ in self.inputs if isinstance(input_, MappedLists))
