@@ -297,9 +297,9 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
             )
     for column in columns.extra:
         found = schema.field(column).type
-        if column in columns.per_token:
-            check_per_token(found, column, name)
-        else:
+        if column in columns.per_token and not (holds_numbers(found) or pa.types.is_null(found)):
+            raise SourceError(f"{name}: column '{column}' holds {found}; expected lists of numbers, one for each token")
+        if column not in columns.per_token:
             check_kept(found, column, name)
     for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
         found = schema.field(column).type
@@ -317,12 +317,6 @@ def check_kept(kind: pa.DataType, column: str, name: str) -> None:
             f"{name}: column '{column}' holds {kind}, which is not supported; "
             "save it as strings, numbers, lists or structs"
         )
-
-
-def check_per_token(kind: pa.DataType, column: str, name: str) -> None:
-    """Raise a `SourceError` if a column with one value per token does not hold lists of numbers."""
-    if not holds_numbers(kind) and not pa.types.is_null(kind):
-        raise SourceError(f"{name}: column '{column}' holds {kind}; expected lists of numbers, one for each token")
 
 
 def require_column(names: Sequence[str], name: str, columns: Columns) -> None:

@@ -20,7 +20,7 @@ from packer.arrow import as_scalar
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
 from packer.inputs import format_reader
-from packer.inputs.column_types import check_per_token, holds_numbers, infer, join, require_column, require_lists, shown
+from packer.inputs.column_types import infer, join, require_column, require_lists, shown
 from packer.inputs.documents import (
     LONGEST,
     MASKS,
@@ -92,11 +92,8 @@ class JsonFile(Reader):
         require_column(list(record), name, columns)
         reader.require(columns.extra)
         types = {column: _type_of(record.get(column), column) for column in columns.extra}
-        for column in columns.per_token:
-            if skips and not holds_numbers(types[column]):
-                types[column] = pa.null()
-            check_per_token(types[column], column, name)
-            types[column] = join(types[column], pa.list_(pa.null())) or types[column]
+        no_numbers = pa.list_(pa.null())
+        types |= {column: join(types[column], no_numbers) or no_numbers for column in columns.per_token}
         has_labels = record.get(columns.labels) is not None
         return decoded_lists(replace(reader, types=types), columns, has_labels=has_labels, skips=skips)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from packer.errors import SourceError
-from packer.facts import RejectedRecord, Totals
+from packer.facts import REASONS, RejectedRecord, Totals
 from packer.output.unfinished_output import Output
 from packer.plan.mixture_shares import Take
 from packer.shards.file_names import rejected_name
@@ -111,9 +111,9 @@ def list_faults(folder: AnyPath, manifest: Manifest, sources: Mapping[str, Sourc
     messages, which libraries write.
     """
     found = (
-        (name or None, int(document) + manifest.first.document, reason)
+        (name or None, int(document) + manifest.first.document, REASONS[reason])
         for name, source in sources.items()
-        for document, reason in source.rejections.named(source.indices)
+        for document, reason in zip(*source.rejections.documents(source.indices), strict=True)
     )
     recorded = ((one.source, one.document, one.reason) for one in read_rejected(folder / manifest.rejected_name))
     for one, other in zip_longest(recorded, found):

@@ -12,8 +12,9 @@ segments-run-00007.json      note of what it was made from, and of its hash; see
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
@@ -90,9 +91,9 @@ class SegmentIndex:
         segments = self.manifest.totals.segments / len(self.manifest.shards)
         return max(1, int(_RUN / max(1.0, segments * _BYTES)))
 
-    def path(self, number: int) -> AnyPath:
-        """Return the path of a run."""
-        return self.folder / f"segments-run-{number:05d}.arrow"
+    def run(self, number: int) -> NotedFile:
+        """Return the file of a run, with its note."""
+        return NotedFile(path=self.folder / f"segments-run-{number:05d}.arrow", made_from=self.made_from)
 
     def write(self, number: int, path: Path) -> str:
         """Sort the segments of some shards, and write them as a run; return its hash."""
@@ -117,8 +118,7 @@ class SegmentIndex:
     def read(self, first: int, last: int) -> SortedSegments:
         """Return the segments of documents first to last - 1."""
         parts = [SortedSegments(*np.empty((len(_FIELDS), 0), np.int64))]
-        for run in range(self.runs):
-            path = self.path(run)
+        for path in (self.run(number).path for number in range(self.runs)):
             with reading(path.name), opened(path) as (source, _):
                 file = pa.ipc.open_file(source)
                 firsts = np.frombuffer(file.schema.metadata[_FIRSTS], np.int64)
@@ -152,34 +152,15 @@ class SegmentIndex:
                 row += batch.num_rows
 
 
-@dataclass(frozen=True, slots=True)
-class _SortTask:
-    """Writes single runs. Can be pickled."""
-
-    index: SegmentIndex
-    sync: bool
-
-    def run(self, number: int) -> NotedFile:
-        """Return a run and its note."""
-        return NotedFile(path=self.index.path(number), made_from=self.index.made_from)
-
-    def __call__(self, number: int) -> int:
-        """Write a run; return its number."""
-        with atomic_write(self.index.path(number), sync=self.sync) as temporary:
-            digest = self.index.write(number, temporary)
-        self.run(number).write_note({}, digest, None)
-        return number
-
-
 def write_runs(index: SegmentIndex, engine: Engine, progress: Progress) -> None:
     """Write the runs that are missing, and report progress in segments."""
     is_shared = engine.is_shared
-    task = _SortTask(index, is_shared or not engine.is_local)
 
     def written(numbers: Sequence[int]) -> list[int]:
-        runs = ((number, task.run(number)) for number in numbers)
+        runs = ((number, index.run(number)) for number in numbers)
         return [number for number, run in runs if (run.has_note() if is_shared else run.is_intact())]
 
+    task = partial(_write_run, index, sync=is_shared or not engine.is_local)
     done, total = 0, index.manifest.totals.segments
     for missing in engine.assigned(range(index.runs), written):
         for _ in engine.run(task, missing):
@@ -187,29 +168,31 @@ def write_runs(index: SegmentIndex, engine: Engine, progress: Progress) -> None:
             progress("sort", total * done // index.runs, total)
 
 
+def _write_run(index: SegmentIndex, number: int, *, sync: bool) -> int:
+    """Write a run and its note; return its number."""
+    run = index.run(number)
+    with atomic_write(run.path, sync=sync) as temporary:
+        digest = index.write(number, temporary)
+    run.write_note({}, digest, None)
+    return number
+
+
 @contextmanager
 def sorted_for_now(index: SegmentIndex) -> Iterator[SegmentIndex]:
     """Yield the index with all of its runs in a temporary folder, which is removed at the end of the block."""
-    try:
-        folder = TemporaryDirectory(prefix="segments-", dir=temporary_folder())
-    except OSError as error:
-        raise _cannot_write(error, index) from error
-    with folder as name:
-        ready = replace(index, folder=Path(name))
+    with ExitStack() as stack:
         try:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="segments-", dir=temporary_folder())))
+            ready = replace(index, folder=folder)
             for number in range(ready.runs):
-                ready.write(number, Path(name) / ready.path(number).name)
+                ready.write(number, folder / ready.run(number).path.name)
         except OSError as error:
-            raise _cannot_write(error, index) from error
+            count = index.manifest.totals.segments
+            raise PackerError(
+                f"{gettempdir()}: {error.strerror or error}: to sort {count:,} segments by document takes "
+                f"{count * _BYTES / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
+            ) from error
         yield ready
-
-
-def _cannot_write(error: OSError, index: SegmentIndex) -> PackerError:
-    count = index.manifest.totals.segments
-    return PackerError(
-        f"{gettempdir()}: {error.strerror or error}: to sort {count:,} segments by document takes "
-        f"{count * _BYTES / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
-    )
 
 
 def _sorted(parts: Sequence[SortedSegments], dtypes: Sequence[type[np.integer]]) -> SortedSegments:

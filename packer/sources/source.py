@@ -106,12 +106,6 @@ class Rejections:
         found = np.flatnonzero(self.lists[places] == lists)
         return found, self.reasons[places[found]]
 
-    def named(self, order: Order | None) -> Iterator[tuple[int, str]]:
-        """Yield (document, reason) of the rejected documents in ascending order; see `documents`."""
-        documents, reasons = self.documents(order)
-        for document, reason in zip(documents.tolist(), reasons.tolist(), strict=True):
-            yield document, REASONS[reason]
-
     def records(self, order: Order | None) -> Iterator[RejectedRecord]:
         """Yield the records of the rejected documents in ascending order, from the files that list them.
 

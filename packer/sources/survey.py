@@ -242,8 +242,8 @@ class CorpusSurvey:
             return pa.chunked_array(cast_to_common_type([chunk for chunks in lists for chunk in chunks], name))
         except DocumentError:  # the names of the sources help a user more than the document
             types = [(source, chunk.type) for source, of in zip(self.corpus.names, lists, strict=True) for chunk in of]
-            kind = one_type(", ".join(self.corpus.names), name, types)
-            return pa.chunked_array([chunk for chunks in lists for chunk in chunks], kind)
+            one_type(", ".join(self.corpus.names), name, types)
+            raise
 
 
 def survey_corpus(corpus: Corpus, progress: Progress = silent, *, with_extra: bool = False) -> CorpusSurvey:
