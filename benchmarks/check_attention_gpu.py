@@ -132,7 +132,7 @@ def norms(exact, tensors, options):
     found = [float(tensor.norm()) for tensor in exact]
     if options["window"] == 1:
         query, key, value = (tensor.detach().float() for tensor in tensors)
-        key, value = (varlen._repeat_heads(query, tensor) for tensor in (key, value))
+        key, value = (varlen.repeat_heads(query, tensor) for tensor in (key, value))
         term = (output_weights(value.shape) * value).sum(-1, keepdim=True) * (
             options["scale"] or query.shape[-1] ** -0.5
         )

@@ -14,9 +14,11 @@ from torch._dynamo.utils import counters  # noqa: E402  needs torch, as all that
 
 from packer.attention import IMPLEMENTATION, transformers_hook  # noqa: E402
 from tests.documents import assert_same_gradients, make_example, make_source  # noqa: E402
-from tests.families import tiny_model  # noqa: E402
+from tests.families import VOCABULARY, tiny_model  # noqa: E402
 from tests.models import recorded_gradients, tiny_llama, train_alone  # noqa: E402
+from tests.naive_trees import random_forest  # noqa: E402
 from tests.test_attention import alone, batch_of  # noqa: E402
+from tests.test_trees_attention import distance, train_trees  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_gpu"),
@@ -134,6 +136,34 @@ def test_wrong_boundaries_are_an_error_in_compiled_code(monkeypatch, changes, me
     model = torch.compile(model, backend="aot_eager", fullgraph=True)
     with pytest.raises(RuntimeError, match=message):
         model(**batch_of(**changes))
+
+
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize(("family", "checkpointing"), [("qwen3", False), ("qwen3", True), ("gemma3_text", False)])
+def test_a_pass_over_trees_is_compiled_for_any_number_of_tokens(family, checkpointing):
+    forests = [random_forest(seed, vocabulary=VOCABULARY) for seed in range(3)]
+    plain = packer.attention.use(tiny_model(family))
+    expected = [train_trees(plain, forest) for forest in forests]
+    model = packer.attention.use(tiny_model(family))
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    model.compile(backend="aot_eager", fullgraph=True)
+    graphs = []
+    for forest, each in zip(forests, expected, strict=True):
+        assert distance(train_trees(model, forest), each) < 1e-5
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[1] == graphs[2]  # compiled for the first number of tokens, then for any
+    with pytest.raises(RuntimeError, match="tree is not that of the batch"):
+        model(**forests[0].batch(tree=forests[0].tree * 0))
+
+
+@pytest.mark.nightly(after=1)
+def test_a_tree_that_does_not_reach_compiled_layers_is_refused():
+    model = compiled_layers(packer.attention.use(tiny_model("stablelm")))
+    model(**batch_of())
+    with pytest.raises(packer.PackerError, match="did not reach StableLmAttention"):
+        model(**random_forest(0, vocabulary=VOCABULARY).batch())
+    model(**batch_of())
 
 
 @pytest.mark.nightly

@@ -2,11 +2,13 @@
 
     packer.attention.use(model)      run a loaded model on torch's varlen attention, without a flash-attn build
     packer.attention.register()      register it by name, for from_pretrained(..., attn_implementation=register())
+    packer.attention.dense_mask(tree), block_mask(tree)   masks of a batch of trees, for other attention
     packer.attention.probe(model)    test whether documents affect each other, for each attention implementation
 
 The modules, in the order in which a batch passes through them:
 
     varlen.py              segment boundaries of a batch; attention by torch's varlen kernel, or SDPA per segment
+    trees.py               attention in rows whose documents share the tokens that they begin with
     rope.py                LongRoPE and dynamic RoPE with frequencies per document
     transformers_hook.py   the interface to transformers, and the cases it refuses
 
@@ -27,12 +29,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from packer.attention.isolation import probe
     from packer.attention.transformers_hook import register, use
+    from packer.attention.trees import block_mask, dense_mask
     from packer.attention.varlen import IMPLEMENTATION
 
-__all__ = ["IMPLEMENTATION", "probe", "register", "use"]
+__all__ = ["IMPLEMENTATION", "block_mask", "dense_mask", "probe", "register", "use"]
 
 _HOMES = {
     "IMPLEMENTATION": "varlen",
+    "block_mask": "trees",
+    "dense_mask": "trees",
     "probe": "isolation",
     "register": "transformers_hook",
     "use": "transformers_hook",

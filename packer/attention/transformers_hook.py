@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from packer.errors import PackerError
@@ -15,7 +16,8 @@ try:
 except ImportError as error:
     raise PackerError(f'{error.name} is not installed: pip install "packer-llm[torch]" transformers') from error
 
-from packer.attention.rope import check_longest_segment, use_document_frequencies
+from packer.attention.rope import check_longest_segment, rope_limit, use_document_frequencies
+from packer.attention.trees import check_tree, longest_path, tree_attention, tree_obstacle
 from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES, find_boundaries, segment_attention
 
 REFUSED = {
@@ -33,7 +35,10 @@ MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, to
 """Function of transformers that says, by the indices of row, head, query and key, which keys a query sees."""
 
 _IN_USE = "_packer_in_use"
-"""Attribute of the modules of a model that `use` has switched, whose batches are checked for boundaries."""
+"""Attribute of the modules of a model that `use` has switched, which holds their one `_InUse`."""
+
+APART = "pack its documents without trees"
+"""Remedy for a model that cannot train on trees."""
 
 _callers: set[type[torch.nn.Module]] = set()
 """Classes of the layers that have called this attention in this process."""
@@ -71,6 +76,11 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
         for batch in packer.batches(packer.load("dataset-packed-4096"), rows=4):
             model(**batch).loss.backward()
 
+    Batches of format "tree", in which documents that begin alike share their common tokens, need this attention: every
+    other one, FlashAttention among them, ignores their `tree` and computes another result without an error. Trees run
+    FlexAttention on a GPU, and SDPA elsewhere. Models that pass something on from token to token outside attention
+    refuse them.
+
     The model can be compiled afterwards, with `torch.compile` or the Trainer's `torch_compile=True`.
 
     The forward pass raises PackerError if its result would be wrong: with a KV cache, an attention mask, chunked layers
@@ -95,28 +105,79 @@ def use(model: PreTrainedModel, *, rows_are_documents: bool = False) -> PreTrain
         )
     use_document_frequencies(model)
     _FirstPass(model)
+    in_use = _InUse(rows_are_documents=rows_are_documents, tree_obstacle=tree_obstacle(model))
     for module in model.modules():
-        setattr(module, _IN_USE, True)
+        setattr(module, _IN_USE, in_use)
     for part_called in {model, model.base_model}:  # adapters such as PEFT's call the forward method of the model itself
-        for number, hook in list(part_called._forward_pre_hooks.items()):
-            if hook is _require_boundaries:
-                del part_called._forward_pre_hooks[number], part_called._forward_pre_hooks_with_kwargs[number]
-        if not rows_are_documents:
+        if _require_boundaries not in part_called._forward_pre_hooks.values():
             part_called.register_forward_pre_hook(_require_boundaries, with_kwargs=True)
+            part_called.register_forward_hook(_end_pass, with_kwargs=True, always_call=True)
     return model
+
+
+@dataclass(kw_only=True, slots=True)
+class _InUse:
+    """What the modules of a model that `use` has switched share."""
+
+    rows_are_documents: bool
+    """Whether batches without boundaries are accepted."""
+
+    tree_obstacle: str | None
+    """Why trees cannot be exact in this model; None if nothing shows that."""
+
+    tree_passes: int = 0
+    """Forward passes of batches of trees that have begun and not ended: of the model, and of its base model within."""
 
 
 def _require_boundaries(model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Forward pre-hook: refuse a batch for which the model itself would make positions, of one document per row."""
+    in_use: _InUse = getattr(model, _IN_USE)
+    if kwargs.get("tree") is not None:
+        in_use.tree_passes += 1
+        _check_tree_batch(model, kwargs, in_use)
+        return
     if len(args) > 1:
-        kwargs = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
-    if kwargs.get("cu_seq_lens_q") is None and kwargs.get("position_ids") is None:
-        if model.config.get_text_config()._attn_implementation != IMPLEMENTATION:  # switched since
-            return
+        kwargs = kwargs | inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    if in_use.rows_are_documents or not (kwargs.get("cu_seq_lens_q") is None and kwargs.get("position_ids") is None):
+        return
+    if model.config.get_text_config()._attn_implementation == IMPLEMENTATION:  # not switched since
         raise PackerError(
             "the batch has neither cu_seq_lens_q nor position_ids, so documents in a row would attend to each other: "
             "make batches with packer.collate (in TRL, set packing=True); or, if every row is one document, call "
             "packer.attention.use(model, rows_are_documents=True)"
+        )
+
+
+def _end_pass(model: PreTrainedModel, _args: object, kwargs: dict[str, Any], _output: object) -> None:
+    """Forward hook: end a pass that `_require_boundaries` has begun, also after an error."""
+    if kwargs.get("tree") is not None:
+        in_use: _InUse = getattr(model, _IN_USE)
+        in_use.tree_passes -= 1
+
+
+def _check_tree_batch(model: PreTrainedModel, batch: Mapping[str, Any], in_use: _InUse) -> None:
+    """Refuse a batch of trees that this model would not compute exactly."""
+    name, config, tree = type(model).__name__, model.config.get_text_config(), batch["tree"]
+    if config._attn_implementation != IMPLEMENTATION:
+        if batch.get("attention_mask") is None:
+            raise PackerError(
+                f"{name} was switched to {config._attn_implementation}, which ignores the batch's tree: call "
+                "packer.attention.use(model) again, or pass attention_mask=packer.attention.dense_mask(tree)"
+            )
+        return
+    if in_use.tree_obstacle:
+        raise PackerError(f"{name} cannot train on trees, because {in_use.tree_obstacle}: {APART}")
+    if batch.get("position_ids") is None:
+        raise PackerError(
+            f"the batch has a tree but no position_ids, so {name} would make positions without regard to it: pass "
+            "those of packer.collate"
+        )
+    check_tree(tree, batch["position_ids"].shape[-1] * batch["position_ids"].shape[-2])
+    limit, longest = rope_limit(config), longest_path(tree)
+    if limit is not None and longest > limit:
+        raise PackerError(
+            f"a document has {longest:,} tokens, and above {limit:,} {name} takes its RoPE frequencies from the length "
+            f"of each document, which tokens that several share cannot have: {APART}"
         )
 
 
@@ -178,6 +239,7 @@ def attention(
     position_ids: torch.Tensor | None = None,
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int | None = None,
+    tree: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Return the attention of a layer, `[rows, tokens, heads, value_size]`, as transformers' AttentionInterface does.
@@ -195,31 +257,29 @@ def attention(
         position_ids: `[rows, tokens]`, restarting with every segment; used if there is no cu_seq_lens_q.
         cu_seq_lens_q: int32 `[segments + 1]` over all rows.
         max_length_q: tokens in the longest segment.
+        tree: int32 `[2, rows * tokens]`, for `dense_mask`; takes the place of the segments.
         **others: other arguments of all implementations; `REFUSED` must be None.
     """
     _note_call(type(module))
-    _check_boundaries(module, cu_seq_lens_q)
+    _check_boundaries(module, cu_seq_lens_q, tree)
     rows, _, tokens, _ = query.shape
     _check_arguments(module, query, key, attention_mask, dropout, others)
-    found = find_boundaries(
-        rows,
-        tokens,
-        cu_seq_lens=cu_seq_lens_q,
-        max_length=max_length_q,
-        position_ids=position_ids,
-        device=query.device,
-    )
-    _check_layer(module, sliding_window, found.longest)
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     query, key, value = (_kernel_dtype(tensor, value).transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
-    attended = segment_attention(
-        query,
-        key,
-        value,
-        *found,
-        causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
-        window=sliding_window,
-        scale=scaling,
-    )
+    if tree is not None:
+        _check_tree_layer(module, tree, sliding_window, causal)
+        attended = tree_attention(query, key, value, tree, window=sliding_window, scale=scaling)
+    else:
+        found = find_boundaries(
+            rows,
+            tokens,
+            cu_seq_lens=cu_seq_lens_q,
+            max_length=max_length_q,
+            position_ids=position_ids,
+            device=query.device,
+        )
+        _check_layer(module, sliding_window, found.longest)
+        attended = segment_attention(query, key, value, *found, causal=causal, window=sliding_window, scale=scaling)
     return attended.reshape(rows, tokens, *attended.shape[1:]).contiguous(), None
 
 
@@ -260,14 +320,25 @@ def _check_mask_function(mask_function: MaskFunction, tokens: int, device: torch
         )
 
 
-def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None) -> None:
+def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None, tree: torch.Tensor | None) -> None:
     """Refuse a layer that boundaries did not reach, or that got those of other rows."""
-    if cu_seq_lens is None and not getattr(module, _IN_USE, False):
+    in_use: _InUse | None = getattr(module, _IN_USE, None)
+    if in_use is None and tree is not None:
+        raise PackerError(
+            f"{type(module).__name__} got a tree, but nothing has checked that its model computes trees exactly: "
+            "switch the model by packer.attention.use(model)"
+        )
+    if in_use is None and cu_seq_lens is None:
         raise PackerError(
             "no cu_seq_lens_q reached attention, and the model may have made its position_ids itself, without "
             "boundaries: switch the model by packer.attention.use(model), or pass cu_seq_lens_q and max_length_q"
         )
-    if cu_seq_lens is not None and getattr(module, "_is_replica", False):
+    if in_use is not None and in_use.tree_passes and tree is None:
+        raise PackerError(
+            f"the batch has a tree that did not reach {type(module).__name__}, because this model does not pass it on: "
+            f"{APART}"
+        )
+    if (cu_seq_lens is not None or tree is not None) and getattr(module, "_is_replica", False):
         raise PackerError(
             "torch.nn.DataParallel splits cu_seq_lens_q among the GPUs but not the rows that it belongs to: start one "
             "process per GPU, with torchrun --nproc-per-node or accelerate launch, or set CUDA_VISIBLE_DEVICES=0"
@@ -324,6 +395,16 @@ def _check_layer(module: torch.nn.Module, sliding_window: int | None, longest: i
             f"{name} {layer} has a window of {window:,} tokens but does not pass it to attention: choose another "
             "attn_implementation that `packer check` finds safe"
         )
+
+
+def _check_tree_layer(module: torch.nn.Module, tree: torch.Tensor, sliding_window: int | None, causal: bool) -> None:
+    """Refuse a layer that trees cannot be exact in."""
+    if not causal:
+        raise PackerError(
+            f"{type(module).__name__} attends to later tokens, and those after a shared token differ between "
+            f"documents: {APART}"
+        )
+    _check_layer(module, sliding_window, longest_path(tree))
 
 
 def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

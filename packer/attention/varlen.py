@@ -223,7 +223,7 @@ def _by_kernel(
     if "enable_gqa" in PARAMETERS:  # torch 2.12
         options["enable_gqa"] = key.shape[1] != query.shape[1]
     else:
-        key, value = _repeat_heads(query, key), _repeat_heads(query, value)
+        key, value = repeat_heads(query, key), repeat_heads(query, value)
     # Padding with zeros changes neither the products of queries and keys nor the values, whose padding is cut off.
     query, key, value = (_pad_heads(tensor, width) for tensor in (query, key, value))
     attended = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
@@ -253,7 +253,7 @@ def _by_sdpa(
 ) -> torch.Tensor:
     """Compute `segment_attention` by SDPA, with one call for all segments of the same length."""
     lengths = cu_seqlens.diff().tolist()
-    key, value = _repeat_heads(query, key), _repeat_heads(query, value)
+    key, value = repeat_heads(query, key), repeat_heads(query, value)
     segments = [torch.split(tensor.transpose(0, 1), lengths, dim=1) for tensor in (query, key, value)]
     numbers_by_length: dict[int, list[int]] = {}
     for number, length in enumerate(lengths):
@@ -275,7 +275,7 @@ def _by_sdpa(
     return torch.cat(attended, dim=1).transpose(0, 1)
 
 
-def _repeat_heads(query: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+def repeat_heads(query: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Repeat heads of keys or values for the query heads that share them: [a, b] for 4 query heads -> [a, a, b, b]."""
     groups = query.shape[1] // tensor.shape[1]
     return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=1)
