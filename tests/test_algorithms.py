@@ -160,7 +160,7 @@ def heavy_tailed(capacity, sigma):
 )
 @pytest.mark.parametrize("max_segments", [None, 8, 64])
 def test_spfhp_stays_quick(histogram, max_segments):
-    patterns = spfhp(histogram, max_segments)  # some 0.01-0.3 s; trying every limit from the start takes minutes
+    patterns = spfhp(histogram, max_segments)  # 0.01-1 s; without giving up early, minutes
     np.testing.assert_array_equal(patterns.histogram(len(histogram) - 1), histogram)
 
 

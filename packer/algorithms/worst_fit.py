@@ -1,13 +1,12 @@
 """Worst-fit decreasing: shortest-pack-first histogram packing (SPFHP), published and repaired, and spread."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.jit import jit, jit_if_large
+from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import (
     BELOW,
     CHAIN,
@@ -21,7 +20,6 @@ from packer.algorithms.open_packs import (
     add_segments,
     best_fit,
     best_fit_decreasing,
-    copy_packs,
     detach,
     new_links,
     next_key,
@@ -53,8 +51,7 @@ def worst_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None 
 def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
     """Keep the best of `worst_fit_decreasing` and `spfhp_published` over every limit up to `max_segments`.
 
-    So it never needs more packs than SPFHP as published, nor more with a larger limit than with a smaller one. Limits
-    that cannot win are not tried.
+    So it never needs more packs than SPFHP as published, nor more with a larger limit than with a smaller one.
     """
     bound = lower_bound(histogram, max_segments)
     best = worst_fit_decreasing(histogram, max_segments)
@@ -64,179 +61,73 @@ def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patt
         run = best if refill else spfhp_published(histogram, max_segments)
         if run.packs < best.packs:
             best = run
-        lengths, trunk, branch = descending_lengths(histogram), _new_run(histogram), _new_run(histogram)
-        better_limit = _better_limit(histogram, lengths, _reached(run), refill, best.packs, trunk, branch)
-        if better_limit > 0:
-            best = _worst_fit(histogram, better_limit, refill=refill)
+        for limit in range(1, run.max_segments):  # a limit above the deepest pack changes nothing
+            better = _worst_fit(histogram, limit, refill=refill, fewer_than=best.packs)
+            best = better if better.packs else best
     return best
 
 
-def _reached(patterns: Patterns) -> NDArray[np.int64]:
-    """The length at which a pack first held 1, 2, ... segments: [9, 1] and [5, 4, 1] -> [9, 4, 1]."""
-    sizes = np.diff(patterns.offsets)
-    places = np.arange(len(patterns.extents)) - np.repeat(patterns.offsets[:-1], sizes)
-    reached = np.zeros(patterns.max_segments, np.int64)
-    np.maximum.at(reached, places, patterns.extents)
-    return reached
-
-
-USED, OPENED, CLOSED, CLOSED_SEGMENTS, CLOSED_TOKENS = range(5)
-"""Counts of a run: groups, packs that are not empty, packs that take no more, and the segments and tokens in these."""
-
-
-class _Run(NamedTuple):
-    """A run of worst fit between two lengths; stacks are kept by fill."""
-
-    packs: OpenPacks
-    counts: NDArray[np.int64]  # (5,)
-    links: Links
-
-
-def _new_run(histogram: NDArray[np.int64]) -> _Run:
-    return _Run(open_packs(histogram, 0), np.array([1, 0, 0, 0, 0]), new_links())
-
-
-def descending_lengths(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the lengths that occur, descending: [0, 2, 0, 1] -> [3, 1]."""
-    lengths: NDArray[np.int64] = np.flatnonzero(histogram)[::-1].copy()
-    return lengths
-
-
-def _worst_fit(histogram: NDArray[np.int64], limit: int, *, refill: bool) -> Patterns:
-    """Pack by worst fit, with `refill` or as published."""
-    run = _new_run(histogram)
-    links = _place_all(run, descending_lengths(histogram), histogram, limit, refill)
-    return to_patterns(run.packs.groups[: run.counts[USED]], links.rows[: links.used])
+def _worst_fit(histogram: NDArray[np.int64], limit: int, *, refill: bool, fewer_than: int | None = None) -> Patterns:
+    """Pack by worst fit, with `refill` or as published; return no patterns if that takes `fewer_than` packs or more."""
+    fewer_than = int(histogram.sum()) + 1 if fewer_than is None else fewer_than
+    packs = open_packs(histogram, 0)
+    used, links = _place(packs, new_links(), histogram, limit, refill, fewer_than)
+    return to_patterns(packs.groups[:used], links.rows[: links.used])
 
 
 @jit
-def _place_all(out: _Run, lengths: NDArray[np.int64], histogram: NDArray[np.int64], limit: int, refill: bool) -> Links:
-    """Place all segments; returns the links."""
-    links = out.links
-    for length in lengths:
-        links = _place(out, links, length, histogram[length], limit, refill, lengths[-1])
-    return links
+def _place(
+    out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], limit: int, refill: bool, fewer_than: int
+) -> tuple[int, Links]:
+    """Place all segments by worst fit; stacks are kept by fill. Returns the groups in use, and the links.
 
-
-@jit_if_large
-def _place(out: _Run, out_links: Links, length: int, left: int, limit: int, refill: bool, shortest: int) -> Links:
-    """Place `left` segments of one length; returns the links. Packs without room for `shortest` close.
-
-    Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. The segments that are
-    then left open new packs: with `refill` each takes as many segments as it can, otherwise one.
+    Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. The segments of a
+    length that are then left open new packs: with `refill` each takes as many segments as it can, otherwise one. The
+    end comes early, with 1 group in use, as soon as fewer than `fewer_than` packs cannot hold what is left.
     """
-    packs, counts, links = out.packs, out.counts, out_links
-    groups = packs.groups
-    capacity = len(packs.tops) - 1
-    fill = 1
-    while left > 0:
-        fill = next_key(packs, fill)
-        fresh = fill > capacity - length
-        key = 0 if fresh else fill
-        repeat = min(capacity // length, limit, left) if fresh and refill else 1
-        top = packs.tops[key]
-        taken = min(groups[top, COUNT], left // repeat)
-        group = detach(packs, key, taken, counts[USED])
-        counts[USED] += group == counts[USED]
-        counts[OPENED] += taken if fresh else 0
-        left -= repeat * taken
-
-        link = groups[group, CHAIN]
-        if group == top and link != NONE and links.rows[link, EXTENT] == length:
-            # One link for all segments of a length: else links multiply where many short ones fill long gaps.
-            # No other chain shares this link: a group splits only when the last segments of a length are placed.
-            links.rows[link, REPEAT] += repeat
-            groups[group, SEGMENTS] += repeat
-        else:
-            links = add_segments(groups, group, length, repeat, links)
-
-        filled = key + repeat * length
-        if capacity - filled >= shortest and groups[group, SEGMENTS] < limit:
-            push(packs, filled, group)
-        else:
-            counts[CLOSED] += taken
-            counts[CLOSED_SEGMENTS] += taken * groups[group, SEGMENTS]
-            counts[CLOSED_TOKENS] += taken * filled
-    return links
-
-
-@jit
-def _better_limit(
-    histogram: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    reached: NDArray[np.int64],
-    refill: bool,
-    packs: int,
-    out_trunk: _Run,
-    out_branch: _Run,
-) -> int:
-    """The limit below `len(reached)` that packs best, if it needs fewer than `packs` packs; otherwise 0.
-
-    Runs with limits L and d < L are equal until a pack holds d segments. So the run that `reached` describes is
-    repeated, and where it first reaches d segments, the run with limit d branches off. (A limit above the deepest
-    pack of a run changes nothing.) A branch ends as soon as it cannot win.
-    """
+    groups, links = out.groups, out_links
     capacity = len(histogram) - 1
-    shortest = lengths[-1]
-    segments, tokens = 0, 0
-    for length in lengths:
-        segments += histogram[length]
-        tokens += histogram[length] * length
-    remaining = segments
-    trunk, branch = out_trunk.counts, out_branch.counts
-    trunk_links, branch_links = out_trunk.links, out_branch.links
-    winner = 0
-    limit = 1
-    for index in range(len(lengths)):
-        length = lengths[index]
-        while limit < len(reached) and reached[limit - 1] == length:
-            if limit * (packs - 1) >= segments and _packs_needed(out_trunk, remaining, limit, shortest) < packs:
-                for count in range(len(trunk)):
-                    branch[count] = trunk[count]
-                branch[USED] = copy_packs(out_trunk.packs, out_branch.packs)
-                branch_links = Links(branch_links.rows, 0)
-                can_win = True
-                for place in range(index, len(lengths)):
-                    shorter = lengths[place]
-                    branch_links = _place(
-                        out_branch, branch_links, shorter, histogram[shorter], limit, refill, shortest
-                    )
-                    # the packs not closed must take all that closed packs do not hold
-                    usable = packs - 1 - branch[CLOSED]
-                    can_win = (
-                        usable * capacity >= tokens - branch[CLOSED_TOKENS]
-                        and usable * limit >= segments - branch[CLOSED_SEGMENTS]
-                        and branch[OPENED] < packs
-                    )
-                    if not can_win:
-                        break
-                if can_win:
-                    winner = limit
-                    packs = branch[OPENED]
-            limit += 1
-        if trunk[OPENED] >= packs or limit >= len(reached):
-            break
-        trunk_links = _place(out_trunk, trunk_links, length, histogram[length], capacity, refill, shortest)
-        remaining -= histogram[length]
-    return winner
+    shortest, segments, tokens = capacity, 0, 0  # still to be held by packs that are not closed
+    for length in range(capacity, 0, -1):
+        if histogram[length] > 0:
+            shortest = length
+            segments += histogram[length]
+            tokens += histogram[length] * length
+    used, usable, opened = 1, fewer_than - 1, 0  # usable: packs that are not closed, at most
+    for length in range(capacity, 0, -1):
+        if opened >= fewer_than or usable * capacity < tokens or usable * limit < segments:
+            return 1, links
+        fill = 1
+        left = histogram[length]
+        while left > 0:
+            fill = next_key(out, fill)
+            fresh = fill > capacity - length
+            key = 0 if fresh else fill
+            repeat = min(capacity // length, limit, left) if fresh and refill else 1
+            top = out.tops[key]
+            taken = min(groups[top, COUNT], left // repeat)
+            group = detach(out, key, taken, used)
+            used += group == used
+            opened += taken if fresh else 0
+            left -= repeat * taken
 
+            link = groups[group, CHAIN]
+            if group == top and link != NONE and links.rows[link, EXTENT] == length:
+                # One link for all segments of a length: else links multiply where many short ones fill long gaps.
+                # No other chain shares this link: a group splits only when the last segments of a length are placed.
+                links.rows[link, REPEAT] += repeat
+                groups[group, SEGMENTS] += repeat
+            else:
+                links = add_segments(groups, group, length, repeat, links)
 
-@jit_if_large
-def _packs_needed(run: _Run, remaining: int, limit: int, shortest: int) -> int:
-    """Lower bound on the packs at the end of the run: as if all remaining segments had the shortest length."""
-    packs = run.packs
-    capacity = len(packs.tops) - 1
-    fill = next_key(packs, 1)
-    while fill <= capacity:
-        group = packs.tops[fill]
-        while group != NONE:
-            places = min((capacity - fill) // shortest, limit - packs.groups[group, SEGMENTS])
-            remaining -= places * packs.groups[group, COUNT]
-            group = packs.groups[group, BELOW]
-        fill = next_key(packs, fill + 1)
-    most = min(limit, capacity // shortest)
-    opened: int = run.counts[OPENED]
-    return opened + max(0, (remaining + most - 1) // most)
+            filled = key + repeat * length
+            if capacity - filled >= shortest and groups[group, SEGMENTS] < limit:
+                push(out, filled, group)
+            else:  # the pack takes no more: it is closed
+                usable -= taken
+                segments -= taken * groups[group, SEGMENTS]
+                tokens -= taken * filled
+    return (used if opened < fewer_than else 1), links
 
 
 SWITCHES = 12
