@@ -95,6 +95,15 @@ def dataset(packed):
 
 
 @pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory) -> str:
+    """The folder of a small tokenizer without a chat template."""
+    pytest.importorskip("transformers")
+    from tests.chat_templates import save_tokenizer
+
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours")
+
+
+@pytest.fixture(scope="session")
 def another_process():
     """Function that calls a function in another process, one for all tests; arguments and result are pickled."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -7,17 +7,10 @@ import pyarrow as pa
 import pytest
 
 import packer
-from tests.chat_templates import save_tokenizer
 from tests.small import shrink
 from tests.writing import write_as
 
 BIG = 2**53 + 1  # not representable as a double
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    pytest.importorskip("transformers")
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=None)
 
 
 @pytest.fixture(params=["tokens", "text"])

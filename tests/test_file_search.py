@@ -73,6 +73,19 @@ def test_a_link_that_leads_to_itself_or_nowhere_is_named(tmp_path):
     assert refused(tmp_path / "d") == "a.jsonl: cannot be read: Too many levels of symbolic links"
 
 
+def test_the_first_bytes_decide_how_a_file_is_read_whatever_its_name(tmp_path):
+    content = (save(tmp_path, ["a.parquet"]) / "a.parquet").read_bytes()
+    for name in ("a.arrow", "a.bin", "a"):
+        (tmp_path / name).write_bytes(content)
+        assert tokens_of(tmp_path / name) == [0]
+    (tmp_path / "a.parquet.gz").write_bytes(b"\x1f\x8b")
+    assert refused(tmp_path / "a.parquet.gz").endswith(
+        "unknown format (it begins with b'\\x1f\\x8b'); supported formats are Arrow (.arrow .ipc .feather), "
+        "Parquet (.parquet), JSON (.jsonl .ndjson .json, also .gz .zst), CSV (.csv, also .gz .zst) and "
+        "text (.txt, also .gz .zst)"
+    )
+
+
 # ---- special files ----
 
 

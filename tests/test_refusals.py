@@ -480,14 +480,6 @@ PATHS = [
 CASES = [*IN_LINES, *IN_DOCUMENTS, *COLUMNS, *KEPT, *IN_TEXT, *NOTHING, *PATHS]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    pytest.importorskip("transformers")
-    from tests.chat_templates import save_tokenizer
-
-    return str(save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=None))
-
-
 def refused(case: Case, folder: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run a command that must fail in one line and leave nothing; return the line."""
     for name, content in case.files.items():

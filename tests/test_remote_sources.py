@@ -20,7 +20,7 @@ from packer.pipeline import job, packing
 from packer.pipeline.collect_figures import measure
 from packer.sources.find_source import find_source
 from packer.stores import RemotePath, mirror
-from tests.chat_templates import WORDS, save_tokenizer
+from tests.chat_templates import WORDS
 from tests.small import forget_mirrors, shrink
 from tests.test_pack import hashes
 from tests.writing import write_ipc, write_lines
@@ -105,11 +105,6 @@ def upload(folder: Path, to: RemotePath) -> RemotePath:
         if path.is_file():
             (to / path.relative_to(folder).as_posix()).upload(path)
     return to
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours")
 
 
 def pack(source, output, **options):

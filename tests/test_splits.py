@@ -9,7 +9,6 @@ from datasets.data_files import get_data_patterns, resolve_pattern
 import packer
 from packer.errors import PackerError
 from packer.sources.find_source import splits_of
-from tests.chat_templates import save_tokenizer
 from tests.commands import run
 from tests.opening import open_source
 
@@ -123,11 +122,6 @@ def test_globs_single_files_and_folders_of_a_split_are_read_as_they_are(tmp_path
 
 
 # ---- in every command ----
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours")
 
 
 @pytest.mark.parametrize("column", ["input_ids", "text"])

@@ -8,16 +8,11 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from tests.chat_templates import save_tokenizer
 from tests.commands import run
 from tests.small import shrink
+from tests.writing import write_lines
 
 TEXTS = ["one, two", 'a "quoted" word', "two\nlines", "", "Zoë's naïve café 中文 😀", "last"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory) -> Path:
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def packed(source: Path, tokenizer: Path, out: str = "packed", **options) -> list[list[int]]:
@@ -34,11 +29,6 @@ def packed(source: Path, tokenizer: Path, out: str = "packed", **options) -> lis
                 documents.setdefault(int(document), []).extend(row["input_ids"][place : place + length].tolist())
             place += length
     return [documents[number] for number in sorted(documents)]
-
-
-def write_lines(path: Path, records: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 def write_csv(path: Path, texts: list[str], header: str = "text", end: str = "\r\n") -> Path:

@@ -268,7 +268,8 @@ def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> 
         except pa.ArrowInvalid:  # a value may merely be of another type
             pass
     lists = _read(block, columns, {})
-    return _infer_extra(block, columns) | lists
+    records = [read_record(line) for line in filled_lines(block)] if columns.extra else []
+    return _infer_extra({name: [record.get(name) for record in records] for name in columns.extra}, columns) | lists
 
 
 def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
@@ -283,13 +284,10 @@ def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> d
     return {name: table[name].chunk(0) for name in schema}  # the only chunk, since there is one block
 
 
-def _infer_extra(block: bytes, columns: Columns) -> dict[str, pa.Array]:
-    """Read the extra columns, with types inferred from their values in this block."""
-    if not columns.extra:
-        return {}
-    records = [read_record(line) for line in filled_lines(block)]
-    extra = {column: infer([record.get(column) for record in records], column) for column in columns.extra}
-    return extra | {column: require_lists(extra[column], column) for column in columns.per_token}
+def _infer_extra(values: Mapping[str, Sequence[object]], columns: Columns) -> dict[str, pa.Array]:
+    """Return the values of the extra columns as arrays of inferred types."""
+    extra = {name: infer(values[name], name) for name in columns.extra}
+    return extra | {name: require_lists(extra[name], name) for name in columns.per_token}
 
 
 def _is_checked(kind: pa.DataType) -> bool:
@@ -363,10 +361,8 @@ def _parse_each(lines: list[bytes], columns: Columns, *, has_labels: bool, skips
     values = {name: [record.get(name) for record in records] for name in (*tokens, *columns.extra)}
     for name in (*tokens, *columns.per_token):
         values[name] = [[] if row in faults else value for row, value in enumerate(values[name])]
-    extra = {name: infer(values[name], name) for name in columns.extra}
-    extra |= {name: require_lists(extra[name], name) for name in columns.per_token}
     lists = {name: pa.array(values[name], _LIST) for name in tokens[: 1 + has_labels]}
-    batch = _batch({**extra, **lists}, columns, has_labels=has_labels)
+    batch = _batch({**_infer_extra(values, columns), **lists}, columns, has_labels=has_labels)
     faults |= list_faults(batch, columns)
     return leave_out(batch, columns, faults, skips=skips)
 

@@ -22,7 +22,7 @@ from packer.figures.row_figures import RowFigures, RowSums
 from packer.loader.dataset import load
 from packer.options import PackOptions
 from packer.options.declarations import LONGEST_ROW
-from packer.paths import PathList, expanded
+from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
 from packer.plan.rows import Plan, rows_of_plan
@@ -33,7 +33,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.corpus import Documents
-from packer.sources.open_sources import SourceLike, open_sources
+from packer.sources.open_sources import SourceLike, open_sources, source_name
 from packer.sources.shared_prefixes import REPEATED, SAVED
 from packer.sources.survey import CorpusSurvey, survey_corpus
 from packer.stores import AnyPath, any_path
@@ -176,7 +176,7 @@ def dataset_figures(
         return figures
     origins = None if measured.survey is None else measured.survey.origins(measured.order_for(options))
     shown = planned_rows(rows_of_plan(plan), chosen_rows(rows.profile), options.align, origins)
-    return replace(figures, name=_name(source), row_lengths=compared, shown_rows=shown)
+    return replace(figures, name=source_name(source), row_lengths=compared, shown_rows=shown)
 
 
 def _counted(measured: Measured, name: str) -> int | None:
@@ -325,17 +325,6 @@ def _lengths_around(options: PackOptions) -> list[int]:
     """Return row lengths to compare with max_len: from an eighth of it to twice as much."""
     lengths = [options.max_len // 8, options.max_len // 4, options.max_len // 2, options.max_len, 2 * options.max_len]
     return sorted({length - length % options.align for length in lengths if options.align <= length <= LONGEST_ROW})
-
-
-def _name(source: SourceLike | Sequence[SourceLike]) -> str:
-    """Return the name of a source without its path; of a mixture, the names of its sources."""
-    if isinstance(source, (list, tuple)):
-        return " + ".join(_name(each) for each in source)
-    if isinstance(source, PathList):
-        return str(PathList(tuple(map(_name, source.paths))))
-    if not isinstance(source, (str, Path)):
-        return "dataset"
-    return Path(source).name or Path(source).resolve().name
 
 
 def _has_whole_documents(manifest: Manifest) -> bool:

@@ -164,8 +164,7 @@ def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
     """Name the files of a source relative to its root; raises a PackerError if there are none or one is special."""
     if not files:
         raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
-    names = [_relative(file, root) for file in files]
-    named = [(pinned(file), name) for file, name in zip(files, names, strict=True)]
+    named = [(pinned(file), _relative(file, root)) for file in files]
     for file in named:
         require_regular(*file)
     return Found(name, named)

@@ -79,7 +79,7 @@ def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions
     _refuse_unused(parts, options)
     return Corpus(
         parts=parts,
-        names=distinct_names([_name(each) for each in source]),
+        names=distinct_names([source_name(each) for each in source]),
         recipe=Recipe(
             weights=options.weights,
             unit=options.mix_unit,
@@ -130,7 +130,9 @@ def _refuse_twice(sources: Sequence[SourceLike]) -> None:
         if isinstance(source, (str, Path)) and not is_remote(source):
             key = os.path.realpath(source)
         if key in seen:
-            raise PackerError(f"the source {_name(source)} is given twice: give it once, with the sum of the weights")
+            raise PackerError(
+                f"the source {source_name(source)} is given twice: give it once, with the sum of the weights"
+            )
         seen.add(key)
 
 
@@ -158,8 +160,12 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
         )
 
 
-def _name(source: SourceLike) -> str:
-    """Return the name of a source: the last part of its path, or its Hub id."""
+def source_name(source: SourceLike | Sequence[SourceLike]) -> str:
+    """Return the name of a source, the last part of its path or its Hub id; of a mixture, the names of its sources."""
+    if isinstance(source, (list, tuple)):
+        return " + ".join(map(source_name, source))
+    if isinstance(source, PathList):
+        return str(PathList(tuple(map(source_name, source.paths))))
     if not isinstance(source, (str, Path)):
         return "dataset"
     path = Path(source)
