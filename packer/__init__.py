@@ -12,20 +12,6 @@
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
 
-The folders, in the order in which data passes them:
-
-    options/     every option, declared once
-    sources/     files and Hugging Face datasets -> documents
-    text/        texts and chats -> tokens and labels
-    plan/        documents -> segments and their histogram; patterns -> rows
-    algorithms/  histogram -> patterns, and lower bounds
-    gather/      kernels that copy tokens into rows
-    shards/      the bytes on disk
-    pipeline/    all of these in order
-    loader/      rows -> training
-    exporting/   rows -> the files of other trainers
-    attention/   varlen attention, and a probe for leaks between documents
-
 Importing this package imports no other; loading a packed dataset imports numpy and pyarrow only.
 """
 

@@ -36,11 +36,8 @@ def command(
 ) -> Callable[[Callable[..., None]], PackerCommand]:
     """Make a command of a function; its options are those declared for it, and parameters annotated with `Option`.
 
-    Args:
-        declarations: dataclasses of options, of which the command has those that name it.
-        changes: fields of `Option` that differ in this command, by the name of the option.
-        resumes: whether the command continues where it was interrupted, which the message of an interrupt says.
-        settings: as for `click.Command`.
+    Of the options in `declarations`, which are dataclasses, the command has those that name it. `changes` are fields of
+    `Option` that differ in this command, by the name of the option. An interrupted command that `resumes` says so.
     """
 
     def made_of(function: Callable[..., None]) -> PackerCommand:

@@ -39,9 +39,7 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
     These trainers take labels from the tokens, and leave out the last token of every sequence, which has nothing to
     predict. `loss_mask` is shifted one place to the left: it says whether the next token is trained. With aligned
     extents, the last token of each is repeated, so that the remaining length is still a multiple of the alignment.
-
-    Raises:
-        PackerError: a label differs from its token.
+    A label that differs from its token is a PackerError.
     """
     import numpy as np
 

@@ -88,17 +88,8 @@ def export(
 ) -> Written[Export]:
     """Write a packed dataset as Parquet for another trainer; an export that is complete is left as it is.
 
-    A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory.
-
-    Args:
-        packed: folder of the packed dataset.
-        to: target whose columns are written; a name in TARGETS.
-        compression: codec of the Parquet pages; one of COMPRESSIONS.
-        job: how it is written, by this process alone: where (by default the packed dataset's name with "-TARGET"), with
-            how many files at a time, and whether an existing export is replaced.
-
-    Raises:
-        PackerError: anything that the user can fix, in one line.
+    A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory. The arguments
+    are those of `packer.export`; the job is done by this process alone.
     """
     if to not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
@@ -194,9 +185,7 @@ def _write_files(
 ) -> tuple[WrittenFile, ...]:
     """Write the file of each shard, which depends on the shard, the target and the compression only.
 
-    Raises:
-        OSError: the disk is full, or writing fails.
-        PackerError: a shard was changed after packing, or has values that the target cannot hold.
+    A shard that was changed after packing, or has values that the target cannot hold, is a PackerError.
     """
     packed, manifest = dataset.path, dataset.manifest
     counting, done = threading.Lock(), 0  # tokens that all threads have written
@@ -240,11 +229,7 @@ def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
 
 
 def convert(target: Target, batch: pa.RecordBatch) -> pa.Table:
-    """Make a target's columns from a record batch of rows.
-
-    Raises:
-        PackerError: the rows have values that the columns cannot hold.
-    """
+    """Make a target's columns from a record batch of rows; values that they cannot hold are a PackerError."""
     schema = schema_of(target, batch.schema)
     if not target.columns:
         return pa.Table.from_batches([batch]).cast(schema)  # Parquet has no lists of fixed size

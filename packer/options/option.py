@@ -53,8 +53,6 @@ class Option:
     """Heading under which `--help` and the reference list it: one of `HEADINGS`."""
 
     least: float = 0
-    """Smallest value of a number."""
-
     most: float | None = None
     """Largest value of a number; None for the largest that its type can have: 2**63 - 1, or no limit for floats."""
 
@@ -62,8 +60,6 @@ class Option:
     """Allowed values; empty for any. Those of a `Literal` need not be declared."""
 
     metavar: str | None = None
-    """Name of the value in `--help`."""
-
     flags: tuple[str, ...] = ()
     """Names on the command line, the long one last; by default --max-len, or --no-eos for what is on by default."""
 
@@ -95,11 +91,7 @@ class Option:
     """Type of a value, or of each value in a list: bool, int, float, str or Path."""
 
     is_list: bool = False
-    """Whether the value is a tuple of values."""
-
     is_optional: bool = False
-    """Whether the value may be None."""
-
     default: object = ...
     """Default value; `...` if the option is required."""
 
@@ -139,11 +131,7 @@ class Option:
         return or_null(kind) if self.is_optional else kind
 
     def check(self, value: object) -> None:
-        """Check a value.
-
-        Raises:
-            OptionError: it has another type, or is outside the limits.
-        """
+        """Raise an OptionError if a value has another type, or is outside the limits."""
         if self.is_optional and value is None:
             return
         if self.is_list and not isinstance(value, tuple):
@@ -284,11 +272,7 @@ _UNITS = _DECIMAL | {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size like 512MB, 2GiB or 1000000.
-
-    Raises:
-        OptionError: it is not a size.
-    """
+    """Bytes of a size like 512MB, 2GiB or 1000000; any other text is an OptionError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", text.upper())
     unit = match[2] if match else "?"
     unit = unit if unit.endswith("B") or not unit else unit + "B"
