@@ -170,9 +170,8 @@ def _types(declaration: type) -> dict[str, str]:
         hint = declaration.__annotations__[name]
         if option.convert is not None:
             hint = next(iter(option.convert.__annotations__.values()))
-        hint = re.sub(r"^tuple\[(\w+), \.\.\.\]$", r"Sequence[\1]", hint)
+        hint = re.sub(r"^tuple\[([\w.]+), \.\.\.\]$", r"Sequence[\1]", hint)
         hint += " | None" if option.is_optional and "None" not in hint else ""
-        hint = re.sub(r"\b\w+\b", lambda word: f"choices.{word[0]}" if hasattr(choices, word[0]) else word[0], hint)
         types[name] = f"Required[{hint}]" if option.is_required else hint
     return types
 

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # generic at run time since click 8.4 only
 
-ARGUMENTS = "packer.arguments"
-"""Where the context has the words of the command line after `packer`."""
-
-GROUPED_FROM = 12
-"""Number of options from which a command lists them under headings."""
-
-NAME_WIDTH = 24
-"""Width of the column of names under all headings."""
+ARGUMENTS = "packer.arguments"  # where the context has the words of the command line after `packer`
+GROUPED_FROM = 12  # options from which a command lists them under headings
+NAME_WIDTH = 24  # of the column of names under all headings
 
 
 def command(

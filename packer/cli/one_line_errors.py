@@ -27,8 +27,7 @@ from packer.errors import OptionError, PackerError
 from packer.stores.buckets import StoreError
 from packer.system_errors import shortage_behind
 
-NOT_RIGHT = 3
-"""Exit code of a check that has found something wrong."""
+NOT_RIGHT = 3  # exit code of a check that has found something wrong
 
 
 def error_as_json(message: str, code: int) -> str:

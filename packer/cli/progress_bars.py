@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
     from packer.progress import Progress
 
-INTERVAL = 15.0
-"""Seconds between lines of progress where stderr is not a terminal."""
-
-DELAY = 1.0
-"""Seconds of a stage before a bar is drawn on a terminal."""
+INTERVAL = 15.0  # seconds between lines of progress where stderr is not a terminal
+DELAY = 1.0  # seconds of a stage before a bar is drawn on a terminal
 
 _UNITS = {
     "decode": ("doc", "documents"),

@@ -31,14 +31,9 @@ if TYPE_CHECKING:
 Decode = Callable[[Any], str]
 """Function from token ids to text."""
 
-_SHOWN_TOKENS = 8
-"""Tokens of a segment that the table shows."""
-
-_WIDEST = 40
-"""Largest number of characters of a kept value in the table."""
-
-_COLORS = ("cyan", "yellow", "green", "magenta", "blue")
-"""Colors of segments, in turn."""
+_SHOWN_TOKENS = 8  # of a segment in the table
+_WIDEST = 40  # characters of a kept value in the table
+_COLORS = ("cyan", "yellow", "green", "magenta", "blue")  # of segments, in turn
 
 Segment = dict[str, Any]
 """A segment of a row, or the padding at its end, which is document -1 without tokens, as `--json` prints it.

@@ -27,14 +27,9 @@ PALETTE = {
 }
 """Color of each role on a light and on a dark page."""
 
-SOURCE_COLORS = ("green", "purple", "rose", "gray")
-"""Colors of the sources of a mixture, in order; further sources repeat them."""
-
-HEIGHT = 180
-"""Height of the area of a plot in pixels."""
-
+SOURCE_COLORS = ("green", "purple", "rose", "gray")  # in a mixture; further sources repeat them
+HEIGHT = 180  # of the area of a plot, in pixels
 _LEFT, _RIGHT = 0.12, 0.97  # shares of the width
-
 _MOST_TICKS = 7
 
 Series = Mapping[str, tuple[str, Sequence[float]]]
@@ -255,20 +250,11 @@ def legend(entries: Mapping[str, str]) -> tuple[str, int]:
 # ---- rows ----
 
 
-STEP = 22
-"""Distance of rows in pixels."""
-
-BAR = 16
-"""Height of a row in pixels."""
-
-_BRANCH = 2
-"""Height by which a branch of a tree is lower than what it continues, in pixels."""
-
-_TRAINED = 5
-"""Height of the strip that marks trained tokens, in pixels."""
-
-_LABELS = 0.11
-"""Share of the width left of the rows."""
+STEP = 22  # pixels from a row to the next
+BAR = 16  # height of a row in pixels
+_BRANCH = 2  # pixels by which a branch of a tree is lower than what it continues
+_TRAINED = 5  # height of the strip that marks trained tokens in pixels
+_LABELS = 0.11  # share of the width left of the rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

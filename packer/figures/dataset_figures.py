@@ -19,8 +19,7 @@ from packer.options import PackOptions
 TOLERATED = 0.01
 """Share of the tokens without context, or lost, below which a row length is long enough."""
 
-FEW_STEPS = 100
-"""Optimizer steps per epoch below which a dataset is called small."""
+FEW_STEPS = 100  # optimizer steps per epoch below which a dataset is called small
 
 FULL = 0.95
 """Share of tokens in all rows from which on they count as full; `--limit` and few documents leave more padding."""
@@ -31,8 +30,6 @@ class Epoch:
     """Rows and optimizer steps of one epoch, unpacked and packed, with about as many documents per step."""
 
     documents_per_step: int
-    """Documents per optimizer step in unpacked training."""
-
     rows: int
     """Rows with one segment each."""
 

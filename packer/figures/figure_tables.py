@@ -10,7 +10,6 @@ from packer.figures.plain_text import count_of, folded, number, percent, render_
 from packer.figures.row_figures import LimitUse, RowFigures
 
 _PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
-"""Participles of the long-document policies."""
 
 
 def render_figures(figures: Figures) -> str:

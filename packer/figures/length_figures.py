@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_BINS = 16
-"""Largest number of bars in a plot, so that a report fits a screen."""
-
-BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Rows per batch for which padding ratios are computed."""
+MAX_BINS = 16  # bars in a plot, so that a report fits a screen
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)  # for which padding ratios are computed
 
 Tally = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
 """(values, counts): distinct ascending values, and the number of occurrences of each."""

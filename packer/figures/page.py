@@ -20,11 +20,8 @@ from packer.figures.dataset_figures import Figures
 from packer.figures.page_sections import BATCHES, SECTIONS
 from packer.figures.plain_text import count_of, duration, number, percent, share
 
-TOKENS_A_SECOND = 10_000
-"""Tokens per second and GPU, until the reader enters another number."""
-
-_LISTED = 40
-"""Segments that are listed in the table below the rows."""
+TOKENS_A_SECOND = 10_000  # on one GPU, until the reader enters another number
+_LISTED = 40  # segments in the table below the rows
 
 
 def render_page(figures: Figures, *, made_by: str = "") -> str:
@@ -116,7 +113,7 @@ def _row_data(figures: Figures) -> dict[str, Any]:
     """Return what the script shows of segments: for each row, values of all segments one after the other."""
     rows = [asdict(row) for row in figures.shown_rows]
     for row in rows:
-        del row["trained_runs"]  # which only the plot shows
+        del row["trained_runs"], row["nodes"]  # which only the plot shows
     return {"maxLen": figures.max_len, "sources": [part.name for part in figures.mixture], "rows": rows}
 
 

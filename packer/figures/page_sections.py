@@ -29,14 +29,9 @@ from packer.figures.length_figures import Tally, binned, weighted_median
 from packer.figures.plain_text import count_of, number, share
 from packer.figures.row_figures import KEYS_OF_MATRICES, RowFigures, RowProfile
 
-BATCHES = (8, 64)
-"""Batch sizes in the table of padding."""
-
-RANKS = 8
-"""Ranks of the example in the section on attention."""
-
+BATCHES = (8, 64)  # batch sizes in the table of padding
+RANKS = 8  # of the example in the section on attention
 _MOST_LENGTH_BINS = 24
-
 _MOST_WORK_BINS = 20
 
 Table = Sequence[Sequence[str]]

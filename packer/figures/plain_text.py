@@ -3,14 +3,9 @@
 from collections.abc import Sequence
 from textwrap import fill
 
-WIDTH = 80
-"""Columns of a terminal."""
-
-BLOCKS = " ▏▎▍▌▋▊▉█"
-"""Blocks that fill 0 to 8 eighths of a character cell."""
-
-BAR_WIDTH = 40
-"""Length of the longest bar in character cells."""
+WIDTH = 80  # columns of a terminal
+BLOCKS = " ▏▎▍▌▋▊▉█"  # fill 0 to 8 eighths of a character cell
+BAR_WIDTH = 40  # character cells of the longest bar
 
 
 def in_encoding(text: str, encoding: str | None) -> str:

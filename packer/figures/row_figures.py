@@ -34,9 +34,7 @@ from packer.figures.length_figures import Distribution, distribution
 KEYS_OF_MATRICES = 25_204
 """Keys at which attention and matrices of a 7B model cost the same: 2 * 6,607,077,376 / (4 * 32 * 4,096)."""
 
-SAMPLED = 1 << 18
-"""Largest number of segments that are shuffled to estimate the figures of a shuffled corpus."""
-
+SAMPLED = 1 << 18  # segments that are shuffled at most to estimate the figures of a shuffled corpus
 _BLOCK = 1 << 20  # segments per block of rows, which bounds memory
 
 
@@ -113,8 +111,6 @@ class RowFigures:
     """Largest work of a row for a 7B model, attention and matrices, divided by the mean; padding is not counted."""
 
     limits: tuple[LimitUse, ...]
-    """What the rows hold of each column that is limited."""
-
     profile: RowProfile | None = field(repr=False, compare=False)
     """Numbers for each row; None if they are not kept."""
 

@@ -9,19 +9,7 @@ from pathlib import Path
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.errors import OptionError
 from packer.facts.json_record import JsonRecord
-from packer.options.choices import (
-    BUILT_IN_TEMPLATES,
-    EngineName,
-    GroupMode,
-    LongPolicy,
-    MixUnit,
-    OnError,
-    SplitAt,
-    TokenColumn,
-    TrainOn,
-    TruncateSide,
-    Untrained,
-)
+from packer.options import choices
 from packer.options.option import (
     LONG,
     MIXTURES,
@@ -83,7 +71,7 @@ class RunOptions:
     overwrite: bool = option(
         False, "Replace an existing output as soon as the new one is complete.", OUTPUT, commands=WRITING
     )
-    engine: EngineName = option(
+    engine: choices.EngineName = option(
         "threads",
         "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.",
         RANKS,
@@ -159,7 +147,7 @@ class PackFields(JsonRecord):
     lengths_column: str | None = option(
         None, "Column with the number of tokens of each document, instead of tokens.", READING, commands=()
     )
-    on_error: OnError = option(
+    on_error: choices.OnError = option(
         "error",
         "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
         READING,
@@ -190,7 +178,7 @@ class PackFields(JsonRecord):
         default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
         commands=OF_TEXT,
     )
-    train_on: TrainOn | None = option(
+    train_on: choices.TrainOn | None = option(
         None,
         "Part of each document to train on; messages with weight 0 or train false are always context only.",
         TEXT_AND_CHATS,
@@ -201,7 +189,7 @@ class PackFields(JsonRecord):
         None,
         "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
         TEXT_AND_CHATS,
-        choices=BUILT_IN_TEMPLATES,
+        choices=choices.BUILT_IN_TEMPLATES,
         metavar="NAME_OR_FILE",
         is_file=True,
         commands=OF_TEXT,
@@ -255,7 +243,7 @@ class PackFields(JsonRecord):
         metavar="N",
         commands=PREDICTED,
     )
-    untrained: Untrained = option(
+    untrained: choices.Untrained = option(
         "keep", "What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True
     )
     allow_nothing_trained: bool = option(False, "Pack the dataset even if no token is trained.", ROWS)
@@ -270,7 +258,7 @@ class PackFields(JsonRecord):
         commands=PACK,
     )
 
-    long: LongPolicy = option("split", "What to do with documents longer than a row.", LONG)
+    long: choices.LongPolicy = option("split", "What to do with documents longer than a row.", LONG)
     overlap: int = option(
         0,
         "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
@@ -280,14 +268,14 @@ class PackFields(JsonRecord):
         convert=as_length,
         commands=PREDICTED,
     )
-    split_at: SplitAt = option(
+    split_at: choices.SplitAt = option(
         "tokens",
         "With --long split, where to split: at any token, or only between the turns of a chat.",
         LONG,
         commands=PACK,
         needs_tokens=True,
     )
-    truncate_side: TruncateSide = option(
+    truncate_side: choices.TruncateSide = option(
         "right", "With --long truncate, the side to cut off.", LONG, commands=PREDICTED
     )
 
@@ -299,7 +287,7 @@ class PackFields(JsonRecord):
         shown="the weight of a source",
         commands=(),
     )
-    mix_unit: MixUnit = option(
+    mix_unit: choices.MixUnit = option(
         "tokens", "Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES
     )
     mix_tokens: int | None = option(
@@ -317,7 +305,7 @@ class PackFields(JsonRecord):
         MIXTURES,
         metavar="COLUMN",
     )
-    group_mode: GroupMode = option(
+    group_mode: choices.GroupMode = option(
         "together", "With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES
     )
     pairs: bool = option(
@@ -336,7 +324,7 @@ class PackFields(JsonRecord):
         commands=PREDICTED,
     )
 
-    add_column: tuple[TokenColumn, ...] = option(
+    add_column: tuple[choices.TokenColumn, ...] = option(
         (),
         "Token columns to write in addition to input_ids and labels.",
         OUTPUT,
