@@ -61,11 +61,6 @@ def label(text: str, x: object, y: object, color: str = "muted", **attributes: o
     return element("text", escape(text), x=x, y=y, fill=color, **attributes)
 
 
-def _tooltip(text: str) -> str:
-    """Return the title of an element, which browsers show next to the pointer."""
-    return element("title", escape(text))
-
-
 def percentage(share: float) -> str:
     """Format a share of the width as a position: 0.25 -> 25%."""
     return f"{_short(100 * share)}%"
@@ -171,8 +166,8 @@ def line_plot(title: str, series: Series, ticks: Sequence[str]) -> Plot:
         for (x1, y1), (x2, y2) in pairwise(points):
             parts.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_width=2))
         for tick, (x, y), value in zip(ticks, points, shares, strict=True):
-            said = _tooltip(f"{name}, {tick}: {share(value)}")
-            parts.append(element("circle", said, cx=x, cy=y, r=4, fill=color))
+            tooltip = element("title", escape(f"{name}, {tick}: {share(value)}"))
+            parts.append(element("circle", tooltip, cx=x, cy=y, r=4, fill=color))
     for tick, place in zip(ticks, places, strict=True):
         parts.append(label(tick, percentage(place), HEIGHT + 18, text_anchor="middle"))
     return _on_grid(title, series, parts, space=14)
@@ -198,11 +193,9 @@ def histogram_plot(
             if value > 0:
                 height = max(value * scale, 1.0)
                 x = percentage(_LEFT + width * (index + 0.08 + 0.84 * place / len(series)))
-                wide, said = (
-                    percentage(0.84 * width / len(series)),
-                    _tooltip(f"{bins[index]}: {share(value)} of {name}"),
-                )
-                parts.append(element("rect", said, x=x, width=wide, y=HEIGHT - height, height=height, fill=color))
+                wide = percentage(0.84 * width / len(series))
+                tooltip = element("title", escape(f"{bins[index]}: {share(value)} of {name}"))
+                parts.append(element("rect", tooltip, x=x, width=wide, y=HEIGHT - height, height=height, fill=color))
     labelled = [index for index, tick in enumerate(ticks) if tick]
     for index in labelled[:: -(-len(labelled) // _MOST_TICKS)]:
         anchor = "end" if index == len(ticks) - 1 else "middle"

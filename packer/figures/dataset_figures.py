@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.algorithms import get_algorithm
 from packer.facts import Account, MixturePart, PlanTotals
 from packer.figures.charts import ShownRow
-from packer.figures.length_figures import Distribution, Padding, Tally, distribution, grouped_total, padding_ratios
+from packer.figures.length_figures import Distribution, Padding, Tally, distribution, padding_ratios
 from packer.figures.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures, shuffled
 from packer.options import PackOptions
 
@@ -230,12 +230,6 @@ class Figures:
         """Share of attention in the work of a 7B model; see `packer.figures.row_figures`."""
         keys = self.row_figures.keys_per_token
         return keys / (KEYS_OF_MATRICES + keys)
-
-    def largest_grouped_batch(self, size: int) -> float:
-        """Return the tokens of the largest batch of `size` grouped by length, divided by the mean."""
-        longest = int(np.flatnonzero(self.histogram)[-1])
-        batches = -(-self.segments // size)
-        return longest * min(size, self.segments) * batches / grouped_total(self.histogram, size)
 
     def __repr__(self) -> str:
         return (

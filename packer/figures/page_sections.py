@@ -25,7 +25,7 @@ from packer.figures.charts import (
 )
 from packer.figures.dataset_figures import Figures
 from packer.figures.figure_tables import length_notes, length_table, recommend_length
-from packer.figures.length_figures import Tally, binned, weighted_median
+from packer.figures.length_figures import Tally, binned, grouped_total, weighted_median
 from packer.figures.plain_text import count_of, number, share
 from packer.figures.row_figures import KEYS_OF_MATRICES, RowFigures, RowProfile
 
@@ -158,12 +158,14 @@ def padding_section(figures: Figures) -> Section:
         f"Padding to max_len computes {number(padding.speedup(padding.max_len))} times the tokens that packing does, "
         f"and such batches {number(padding.speedup(padding.batch_longest[middle]))} times."
     )
-    grouped, size = padding.group_by_length, BATCHES[-1]
+    grouped, size, segments = padding.group_by_length, BATCHES[-1], figures.segments
+    largest = int(np.flatnonzero(figures.histogram)[-1]) * min(size, segments)  # tokens of a batch of the longest
+    mean = grouped_total(figures.histogram, size) / -(-segments // size)
     wins = "nearly as little" if grouped[size] < padding.packed + 0.05 else "less than random batches"
     note = (
         f"Grouping by length pads {wins}: {share(grouped[size])} in batches of {size}. It costs otherwise: a batch has "
         "documents of one length, so it is not a sample of the corpus, and each step sees another kind of documents; "
-        f"and the largest batch has {number(figures.largest_grouped_batch(size))} times the tokens of the mean one, "
+        f"and the largest batch has {number(largest / mean)} times the tokens of the mean one, "
         "which memory must hold."
     )
     limit = "Tokens are counted, and the work of attention is left out: the factors are upper limits."

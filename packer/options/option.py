@@ -161,11 +161,6 @@ def values_of(declaration: type, values: Mapping[str, object]) -> dict[str, Any]
     return {name: declared[name].converted(values[name]) if name in declared else values[name] for name in names}
 
 
-def as_json(value: object) -> object:
-    """Return the value of an option as stored in a manifest: a list for a tuple."""
-    return list(value) if isinstance(value, tuple) else value
-
-
 def option(default: Any, help: str, heading: str, **settings: Any) -> Any:
     """Return a dataclass field that declares an option; the settings are fields of `Option`.
 

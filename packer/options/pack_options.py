@@ -13,7 +13,7 @@ from packer.column_names import ANSWER, RECORD_IDS, ROLE, SEGMENT_COLUMNS, TOKEN
 from packer.errors import OptionError, PackerError
 from packer.facts.json_record import read_fields
 from packer.options.declarations import INT32, PackFields
-from packer.options.option import TEXT_AND_CHATS, as_json, check_options, options_of, values_of
+from packer.options.option import TEXT_AND_CHATS, check_options, options_of, values_of
 from packer.paths import tokenizer_name
 
 
@@ -117,13 +117,12 @@ class PackOptions(PackFields):
 
     def to_dict(self) -> dict[str, object]:
         """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
-        declared = options_of(type(self))
-        options = {name: getattr(self, name) for name in declared if getattr(self, name) != declared[name].default}
+        options = PackFields.to_dict(self)
         if "algorithm" in options:
             options["algorithm"] = get_algorithm(self.algorithm).name
         if self.tokenizer is not None:
             options["tokenizer"] = tokenizer_name(self.tokenizer)
-        return {name: as_json(value) for name, value in options.items()}
+        return options
 
     @classmethod
     def from_dict(cls, content: object, name: str = "") -> PackOptions:

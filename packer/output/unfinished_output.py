@@ -36,7 +36,6 @@ from packer.facts import REJECTED, FileIdentity, ShardEntry, TextIdentity
 from packer.facts.json_record import Count, JsonRecord
 from packer.notes import Note, Notes, note_of
 from packer.options import PackOptions, options_of
-from packer.options.option import as_json
 from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
@@ -137,7 +136,8 @@ def difference(begun: Request, request: Request) -> str:
     is_planned = "index" not in {**begun.options, **request.options}
     if is_planned and begun.options.get("plan_version") != request.options.get("plan_version"):
         return "of another version of packer, which places documents by other rules"
-    defaults = {name: as_json(each.default) for name, each in options_of(PackOptions).items() if not each.is_required}
+    declared = options_of(PackOptions).items()
+    defaults = {name: [*each.default] if isinstance(each.default, tuple) else each.default for name, each in declared}
     for made, asked in ((begun.options, request.options), (_by_name(begun.texts), _by_name(request.texts))):
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name) and name != "plan_version":  # which an index does not have
