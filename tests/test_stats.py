@@ -21,6 +21,7 @@ from packer.figures.length_figures import (
     distribution,
     grouped_total,
     padding_ratios,
+    tally,
 )
 from packer.figures.row_figures import RowSums
 from tests import naive
@@ -136,7 +137,7 @@ def test_speedup_is_padded_tokens_over_packed_tokens() -> None:
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=300))
 def test_quantiles_and_bins_are_those_of_the_sorted_list(numbers: list[int]) -> None:
-    spread, in_order = distribution(np.array(numbers)), sorted(numbers)
+    spread, in_order = distribution(tally(numbers)), sorted(numbers)
     for percent, value in ((1, spread.p1), (25, spread.p25), (50, spread.p50), (75, spread.p75), (99, spread.p99)):
         assert value == in_order[max(0, ceil(percent * len(numbers) / 100) - 1)]
     assert (spread.min, spread.max) == (in_order[0], in_order[-1])
@@ -149,20 +150,14 @@ def test_quantiles_and_bins_are_those_of_the_sorted_list(numbers: list[int]) -> 
     assert spread.bin_counts[-1] > 0
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=50))
-def test_values_with_counts_are_the_same_as_the_list(numbers: list[int]) -> None:
-    values, counts = np.unique(numbers, return_counts=True)
-    assert distribution((values, counts)) == distribution(np.array(numbers))
-
-
 def test_values_that_do_not_occur_change_nothing() -> None:
-    assert distribution((np.arange(6), np.array([0, 0, 3, 0, 1, 0]))) == distribution(np.array([2, 2, 2, 4]))
+    assert distribution((np.arange(6), np.array([0, 0, 3, 0, 1, 0]))) == distribution(tally([2, 2, 2, 4]))
 
 
 def test_bins_are_of_one_width_or_double_when_the_tail_is_long() -> None:
-    assert distribution(np.array([62, 159, 469])).bin_edges == tuple(range(32, 481, 32))
-    assert distribution(np.array([17, 114, 5853])).bin_edges == tuple(2**power for power in range(4, 14))
-    assert distribution(np.array([0, 0, 0, 3])).bin_edges == (0, 1, 2, 4)
+    assert distribution(tally([62, 159, 469])).bin_edges == tuple(range(32, 481, 32))
+    assert distribution(tally([17, 114, 5853])).bin_edges == tuple(2**power for power in range(4, 14))
+    assert distribution(tally([0, 0, 0, 3])).bin_edges == (0, 1, 2, 4)
 
 
 # Epochs
@@ -238,7 +233,7 @@ def test_figures_of_packed_rows_are_those_counted_row_by_row(tmp_path: Path, opt
     expected |= {"efficiency": tokens / (len(rows) * 40), "attention_share": attended / (len(rows) * 40**2)}
     assert {name: read[name] for name in expected} == expected
     assert read["mean_padding"] == pytest.approx(40 - tokens / len(rows))
-    assert read["segments_per_row"] == json.loads(json.dumps(asdict(distribution(np.array(list(map(len, rows)))))))
+    assert read["segments_per_row"] == json.loads(json.dumps(asdict(distribution(tally(list(map(len, rows)))))))
     assert read["mixing"] == {
         "within_row_share": pytest.approx(naive.within_row_share(rows), abs=1e-6),
         "attention": sum(squares),

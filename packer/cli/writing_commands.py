@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -286,19 +286,15 @@ To = Annotated[
 PageCompression = Annotated[Compression, Option("Compression of the Parquet pages.", OUTPUT)]
 
 
-def _table() -> str:
-    """Return the targets and their columns, aligned."""
-    lines = []
-    for name, target in TARGETS.items():
-        first, *others = wrap(target.summary, 60)
-        lines += [f"{name:<13}{first}", *(f"{'':13}{line}" for line in others)]
-    return "\n".join(lines)
-
+_COLUMNS = "\n".join(
+    fill(target.summary, 73, initial_indent=f"{name:<13}", subsequent_indent=13 * " ")
+    for name, target in TARGETS.items()
+)
 
 HELP = f"""Write a PACKED dataset as Parquet, with the columns that a trainer reads.
 
 \b
-{_table()}
+{_COLUMNS}
 
 Every shard becomes one file. An interrupted export never looks complete.
 """

@@ -42,9 +42,9 @@ class Distribution:
     """Numbers in each bin, at most MAX_BINS bins and one less than bin_edges."""
 
 
-def distribution(numbers: NDArray[np.integer[Any]] | Tally) -> Distribution:
-    """Return the distribution of at least one non-negative integer, from the numbers or their tally."""
-    values, counts = tally(numbers)
+def distribution(numbers: Tally) -> Distribution:
+    """Return the distribution of at least one non-negative integer; values that do not occur count for nothing."""
+    values, counts = (each[numbers[1] > 0].astype(np.int64) for each in numbers)
     ends = np.cumsum(counts)
     count = int(ends[-1])
 
@@ -85,12 +85,10 @@ def _bin_edges(smallest: int, median: int, largest: int) -> list[int]:
     return edges
 
 
-def tally(numbers: NDArray[np.integer[Any]] | Tally) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (values, counts): distinct ascending values with counts above 0: [3, 1, 3] -> [1, 3], [1, 2]."""
-    values, counts = numbers if isinstance(numbers, tuple) else np.unique(numbers, return_counts=True)
-    assert (np.diff(values) > 0).all()
-    occurs = counts > 0
-    return values[occurs].astype(np.int64), counts[occurs].astype(np.int64)
+def tally(numbers: NDArray[np.integer[Any]]) -> Tally:
+    """Return (values, counts): distinct ascending values with their counts: [3, 1, 3] -> [1, 3], [1, 2]."""
+    values, counts = np.unique(numbers, return_counts=True)
+    return values.astype(np.int64), counts
 
 
 def weighted_median(lengths: Tally) -> int:
