@@ -65,16 +65,10 @@ def verify(
 
 Attention = Annotated[
     str | None,
-    Option(
-        "Attention implementation that must be safe for the command to succeed.",
-        GENERAL,
-        metavar="NAME",
-        default_words="any",
-    ),
+    Option("Attention implementation that must be safe for the command to succeed.", GENERAL, default_words="any"),
 ]
 PositionOffset = Annotated[
-    int,
-    Option("Position of the first token of a document, as in packer.batches: 2 for RoBERTa.", GENERAL, metavar="N"),
+    int, Option("Position of the first token of a document, as in packer.batches: 2 for RoBERTa.", GENERAL)
 ]
 
 

@@ -45,7 +45,9 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A process
     that works silently, because another one shows all this, prints only messages about itself.
     """
-    log, handler = logging.getLogger("packer.ranks" if silently else "packer"), _LinesOnStderr()
+    log, handler = logging.getLogger("packer.ranks" if silently else "packer"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("packer: %(message)s"))
+    handler.addFilter(lambda record: record.name != STATUS.name or sys.stderr.isatty())
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
@@ -116,11 +118,3 @@ def _line(stage: str, done: int, total: int, seconds: float) -> str:
         return f"{stage}, {done} of {total} {words} done"
     so_far, all_, rate = map(tqdm.format_sizeof, (done, total, done / max(seconds, 1e-3)))
     return f"{stage} {done / max(total, 1):.0%}, {so_far} of {all_} {words}, {rate} a second"
-
-
-class _LinesOnStderr(logging.Handler):
-    """Prints every log message as a line on stderr; messages about the status only on a terminal."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name != STATUS.name or sys.stderr.isatty():
-            click.echo(f"packer: {record.getMessage()}", err=True)

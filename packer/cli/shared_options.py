@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, Option("Print JSON instead of text.", GENERAL, flags=("--json",))]
 Verbose = Annotated[bool, Option("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
-BatchSize = Annotated[
-    int, Option("Documents per optimizer step in training without packing.", GENERAL, least=1, metavar="N")
-]
+BatchSize = Annotated[int, Option("Documents per optimizer step in training without packing.", GENERAL, least=1)]
 PackedSources = Annotated[
     tuple[str, ...],
     Option(
@@ -51,8 +49,7 @@ MixtureSources = Annotated[
     ),
 ]
 Report = Annotated[
-    Path | None,
-    Option("HTML file to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
+    Path | None, Option("HTML file to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html")
 ]
 WithText = Annotated[
     bool,

@@ -255,29 +255,24 @@ def tokens_section(figures: Figures) -> Section:
     totals = figures.totals
     tokens = max(1, totals.tokens)  # a manifest that was changed may have none
     once = totals.tokens_packed - totals.tokens_repeated
-    fates: list[tuple[str, int, str]] = []
-    if isinstance(totals, Totals) and figures.options.labels:
-        fates += [("packed and trained", totals.tokens_trained, "orange")]
-        fates += [("packed as context, without loss", once - totals.tokens_trained, "blue")]
-    else:
-        fates += [("packed", once, "blue")]
-    fates += [("truncated", totals.tokens_truncated, "rose")]
-    fates += [
-        (f"dropped, {reason.replace('_', ' ')}", count, "rose") for reason, count in totals.tokens_dropped.items()
-    ]
-    if totals.tokens_repeated:
-        fates.append(("repeated by --overlap, as context", totals.tokens_repeated, "gray"))
-    shown = [fate for index, fate in enumerate(fates) if fate[1] or index == 0]
     if totals.tokens_lost:
         lost = count_of(totals.tokens_lost, "token")
         verdict = f"{lost} of {totals.tokens:,}, {share(totals.tokens_lost / tokens)}, are not in the rows."
     else:
         verdict = f"All {count_of(totals.tokens, 'token')} are in the rows."
+    fates = {"packed": (once, "blue")}
     if isinstance(totals, Totals) and figures.options.labels:
         verdict += f" {share(totals.tokens_trained / totals.tokens_packed)} of what is packed is trained."
+        fates = {"packed and trained": (totals.tokens_trained, "orange")}
+        fates["packed as context, without loss"] = (once - totals.tokens_trained, "blue")
+    lost_by_reason = {f"dropped, {reason.replace('_', ' ')}": count for reason, count in totals.tokens_dropped.items()}
+    for name, count in {"truncated": totals.tokens_truncated, **lost_by_reason}.items():
+        fates[name] = (count, "rose")
+    fates["repeated by --overlap, as context"] = (totals.tokens_repeated, "gray")
     bars = [
         Bar(name=name, value=count, text=f"{count:,} ({share(count / tokens)})", color=color)
-        for name, count, color in shown
+        for index, (name, (count, color)) in enumerate(fates.items())
+        if count or index == 0
     ]
     plot = bar_plot("What became of every token", bars, largest=tokens)
     rejected = totals.documents_dropped.get("rejected", 0)
@@ -296,15 +291,12 @@ def mixture_section(figures: Figures) -> Section | None:
     if not parts:
         return None
     tokens = [part.taken.tokens_kept for part in parts]
-    if figures.options.mix_unit == "epochs":
-        asked = [part.weight for part in parts]
-        found = [count / part.tokens_kept for count, part in zip(tokens, parts, strict=True)]
-        unit = "epochs"
-    else:
-        asked = [part.weight / sum(part.weight for part in parts) for part in parts]
-        found = [count / max(1, sum(tokens)) for count in tokens]
-        unit = "of the tokens"
-    said = share if unit == "of the tokens" else "{:.4g}".format
+    by_epochs = figures.options.mix_unit == "epochs"
+    unit, said = ("epochs", "{:.4g}".format) if by_epochs else ("of the tokens", share)
+    all_weights = 1 if by_epochs else sum(part.weight for part in parts)
+    wholes = [part.tokens_kept if by_epochs else max(1, sum(tokens)) for part in parts]
+    asked = [part.weight / all_weights for part in parts]
+    found = [count / whole for count, whole in zip(tokens, wholes, strict=True)]
     miss = max(abs(one - two) for one, two in zip(found, asked, strict=True))
     answer = "Yes" if miss < 0.005 else "Not quite"
     verdict = f"{answer}: no source differs by more than {said(max(miss, 0.0001))} {unit}."
@@ -318,8 +310,8 @@ def mixture_section(figures: Figures) -> Section | None:
         )
         for number, (part, got, wanted) in enumerate(zip(parts, found, asked, strict=True))
     ]
-    title = f"Sources by {'epochs' if unit == 'epochs' else 'share of the tokens'}, and lines at what was asked for"
-    plot = bar_plot(title, bars, largest=0.0 if unit == "epochs" else 1.0)
+    title = f"Sources by {'epochs' if by_epochs else 'share of the tokens'}, and lines at what was asked for"
+    plot = bar_plot(title, bars, largest=0.0 if by_epochs else 1.0)
     return Section(question="Is the mixture what was asked for?", verdict=verdict, plot=plot)
 
 

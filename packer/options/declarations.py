@@ -57,7 +57,6 @@ class RunOptions:
         "Number of threads.",
         OUTPUT,
         least=1,
-        metavar="N",
         default_words="the number of available cores",
         commands=(*WRITING, "verify"),
     )
@@ -128,7 +127,6 @@ class PackFields(JsonRecord):
         ROWS,
         least=1,
         most=LONGEST_ROW,
-        metavar="N",
         convert=as_length,
         commands=("pack", "stats", "compare", "demo"),
     )
@@ -137,13 +135,10 @@ class PackFields(JsonRecord):
         None,
         "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
         READING,
-        metavar="NAME",
         commands=OF_TEXT,
     )
-    input_column: str = option("input_ids", "Column of token ids.", READING, metavar="NAME")
-    labels_column: str = option(
-        "labels", "Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME"
-    )
+    input_column: str = option("input_ids", "Column of token ids.", READING)
+    labels_column: str = option("labels", "Column of labels; without one, labels are made from the tokens.", READING)
     lengths_column: str | None = option(
         None, "Column with the number of tokens of each document, instead of tokens.", READING, commands=()
     )
@@ -174,7 +169,6 @@ class PackFields(JsonRecord):
         "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
         "JSON.",
         TEXT_AND_CHATS,
-        metavar="NAME",
         default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
         commands=OF_TEXT,
     )
@@ -209,9 +203,7 @@ class PackFields(JsonRecord):
         choices=(*ALGORITHMS, *ALIASES),
         metavar="NAME",
     )
-    max_segments: int | None = option(
-        None, "Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N"
-    )
+    max_segments: int | None = option(None, "Maximum number of documents in a row.", ROWS, least=1, most=INT32)
     gap: float | None = option(
         None,
         "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
@@ -240,14 +232,13 @@ class PackFields(JsonRecord):
         ROWS,
         least=1,
         most=INT32,
-        metavar="N",
         commands=PREDICTED,
     )
     untrained: choices.Untrained = option(
         "keep", "What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True
     )
     allow_nothing_trained: bool = option(False, "Pack the dataset even if no token is trained.", ROWS)
-    seed: int = option(0, "Seed of all permutations and samples.", ROWS, metavar="N")
+    seed: int = option(0, "Seed of all permutations and samples.", ROWS)
     pad_id: int | None = option(
         None,
         "Token id of the padding.",
@@ -264,7 +255,6 @@ class PackFields(JsonRecord):
         "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
         LONG,
         most=INT32,
-        metavar="N",
         convert=as_length,
         commands=PREDICTED,
     )
@@ -295,7 +285,6 @@ class PackFields(JsonRecord):
         "Number of tokens in a mixture; 10M is 10,000,000.",
         MIXTURES,
         least=1,
-        metavar="N",
         convert=as_amount,
         default_words="as many as there are without repeating a source",
     )

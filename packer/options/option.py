@@ -60,6 +60,8 @@ class Option:
     """Allowed values; empty for any. Those of a `Literal` need not be declared."""
 
     metavar: str | None = None
+    """Name of the value in `--help`; by default N for a whole number, and NAME for a string."""
+
     flags: tuple[str, ...] = ()
     """Names on the command line, the long one last; by default --max-len, or --no-eos for what is on by default."""
 
@@ -200,6 +202,7 @@ def _completed(declared: Option, name: str, hint: Any, default: object) -> Optio
     if is_list:
         hint = get_args(hint)[0]
     is_literal = get_origin(hint) is Literal
+    choices = get_args(hint) if is_literal else declared.choices
     flags = declared.flags or (f"--{'no-' if default is True else ''}{name.replace('_', '-')}",)
     return replace(
         declared,
@@ -207,7 +210,8 @@ def _completed(declared: Option, name: str, hint: Any, default: object) -> Optio
         type=str if is_literal else hint,
         is_list=is_list,
         is_optional=is_optional,
-        choices=get_args(hint) if is_literal else declared.choices,
+        choices=choices,
+        metavar=declared.metavar or (None if choices else {int: "N", str: "NAME"}.get(hint)),
         default=default,
         flags=flags,
         shown=declared.shown or (name if default is True else flags[-1]),
