@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,35 +18,25 @@ _HASHED_TOGETHER = 16 << 20  # bytes
 _WRITTEN_TOGETHER = 1 << 16  # bytes: Arrow writes headers, padding and short columns one by one
 
 
-class HashingFile:
-    """Binary file that hashes everything written to it; has the methods of a file object that pyarrow calls."""
+class HashingFile(io.BufferedWriter):
+    """Binary file that hashes everything written to it."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=_WRITTEN_TOGETHER)
+        super().__init__(io.FileIO(path, "wb"), _WRITTEN_TOGETHER)
         self._hash = xxhash.xxh3_128()
         self.bytes = 0
-        self.closed = False
 
     def write(self, data: Buffer) -> int:
         """Write all of `data`."""
         self._hash.update(data)
-        size: int = self._file.write(data)
+        size = super().write(data)
         self.bytes += size
         return size
 
-    def flush(self) -> None:
-        """Write what is left in the buffer."""
-        self._file.flush()
-
     def sync(self) -> None:
         """Flush the file to the disk (fsync)."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-        self.closed = True
+        self.flush()
+        os.fsync(self.fileno())
 
     def hexdigest(self) -> str:
         """Return the xxh3-128 of all bytes written, hexadecimal."""

@@ -55,10 +55,6 @@ class ChangedError(StoreError):
     """An object has another version than when it was opened."""
 
 
-class CutShortError(Exception):
-    """An answer has fewer bytes than were asked for."""
-
-
 def requested(name: str, request: Callable[[], Result]) -> Result:
     """Make a request to an address; repeat it after a pause if the store or the network fails.
 
@@ -89,7 +85,7 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
             ) from error
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise PermissionError(13, f"access denied ({reason_of(error)})", name) from error
-        except (exceptions.BaseError, CutShortError, OSError) as error:
+        except (exceptions.BaseError, OSError) as error:
             if "NoSuchBucket" in str(error):
                 raise StoreError(f"{name}: there is no such bucket") from error
             if "status: 403" in str(error):  # of a list, which obstore does not tell from other errors

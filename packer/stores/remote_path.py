@@ -15,7 +15,6 @@ from packer.stores.buckets import (
     PART,
     SCHEMES,
     Bucket,
-    CutShortError,
     StoreError,
     in_parallel,
     opened_bucket,
@@ -181,7 +180,7 @@ class RemotePath:
             result = self.store.get(self.key, options=self._version())
             content = bytes(result.bytes())
             if len(content) != result.meta["size"]:
-                raise CutShortError(f"{len(content):,} of {result.meta['size']:,} bytes came")
+                raise OSError(f"{len(content):,} of {result.meta['size']:,} bytes came")
             return content
 
         return self._requested(read)
@@ -199,7 +198,7 @@ class RemotePath:
             options: GetOptions = {**self._version(), "range": (start, start + length)}
             content = memoryview(self.store.get(self.key, options=options).bytes())
             if len(content) != length:
-                raise CutShortError(f"{len(content):,} of {length:,} bytes came from byte {start:,} on")
+                raise OSError(f"{len(content):,} of {length:,} bytes came from byte {start:,} on")
             return content
 
         return self._requested(read)
