@@ -190,7 +190,7 @@ class DecodePool:
                     return
                 done = pending.popleft()
                 self._let_go(pending)
-                yield result_of(done)
+                yield next(as_completed([done])).result()
         finally:
             while pending:
                 pending.popleft().cancel()
@@ -221,8 +221,3 @@ def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None)
             future.add_done_callback(ended.put)
             count += 1
         yield done
-
-
-def result_of(future: Future[Result]) -> Result:
-    """Wait for a future, and return its result or raise its exception."""
-    return next(as_completed([future])).result()

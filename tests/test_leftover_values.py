@@ -25,7 +25,8 @@ def few_partitions_in_a_region(monkeypatch):
 
 def stored(folder):
     """Hashes of all objects of a dataset, by name; comparable to `hashes` of a local one."""
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.files()}
+    hashed = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.files()}
+    return {path.removeprefix(f"{folder}/"): digest for path, digest in hashed.items()}
 
 
 def lists_of(count, longest, seed=0):

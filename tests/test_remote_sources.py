@@ -142,7 +142,7 @@ def streams(bucket, tmp_path):
 def test_folders_files_and_globs_are_found_as_locally(place, streams):
     local, remote = (find_source(f"{root}{place}", None) for root in streams)
     assert [name for _, name in remote.files] == [name for _, name in local.files]
-    assert [str(path.relative_to(streams[1])) for path, _ in remote.files] == [
+    assert [str(path).removeprefix(f"{streams[1]}/") for path, _ in remote.files] == [
         str(path.relative_to(streams[0])) for path, _ in local.files
     ]
 
@@ -209,8 +209,7 @@ def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path, stor
     pack(f"{remote}/a.arrow", tmp_path / "out", shard_size=10_000_000)
     store_server.faults()
     assert size <= store_server.sent < 1.4 * size  # the first thousand documents are looked at for padding, too
-    kept = mirror.resident_bytes()
-    assert kept < size / 2  # headers and offsets
+    assert len(mirror._mirrors._present) * mirror.CHUNK < size / 2  # headers and offsets
 
 
 def test_the_headers_of_an_arrow_file_are_fetched_together(bucket, tmp_path, store_server):

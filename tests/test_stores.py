@@ -37,9 +37,6 @@ def test_parts_of_paths_are_those_of_pathlib():
     path = RemotePath.of("s3://bucket/a/b.tar.gz")
     assert (path.name, path.suffix, str(path.parent)) == ("b.tar.gz", ".gz", "s3://bucket/a")
     assert path.with_suffix(".json").name == "b.tar.json"
-    assert path.relative_to(RemotePath.of("s3://bucket")).as_posix() == "a/b.tar.gz"
-    with pytest.raises(ValueError, match="not inside"):
-        path.relative_to(RemotePath.of("s3://other"))
     assert pickle.loads(pickle.dumps(path)) == path
 
 
@@ -59,7 +56,7 @@ def test_objects_are_written_read_listed_and_removed(bucket, tmp_path):
     assert (bucket / "folder" / "large").read_bytes() == CONTENT
     (bucket / "folder" / "b" / "c").write_bytes(b"")
     assert [each.name for each in (bucket / "folder").iterdir()] == ["b", "data.bin", "large"]
-    assert [str(each.relative_to(bucket)) for each in bucket.files()] == [
+    assert [str(each).removeprefix(f"{bucket}/") for each in bucket.files()] == [
         "folder/b/c",
         "folder/data.bin",
         "folder/large",

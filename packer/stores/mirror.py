@@ -291,8 +291,3 @@ def in_use() -> bool:
 def is_mirrored(addresses: ArrayLike) -> bool:
     """Whether any of these addresses lies in a mirror."""
     return bool(_mirrors.contains(np.asarray(addresses).astype(np.int64)).any())
-
-
-def resident_bytes() -> int:
-    """Return the bytes of all mirrors that are in memory."""
-    return len(_mirrors._present) * CHUNK

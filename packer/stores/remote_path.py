@@ -108,12 +108,6 @@ class RemotePath:
         """Return the path itself."""
         return self
 
-    def relative_to(self, other: RemotePath) -> PurePosixPath:
-        """Return the path relative to a folder; raise a ValueError if it is not inside."""
-        if (self.scheme, self.bucket) != (other.scheme, other.bucket):
-            raise ValueError(f"{self} is not inside {other}")
-        return PurePosixPath("/" + self.key).relative_to("/" + other.key)
-
     @property
     def store(self) -> Bucket:
         """The bucket; raises as `opened_bucket`."""
