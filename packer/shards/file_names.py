@@ -63,15 +63,9 @@ def names_listed(content: Mapping[str, Any]) -> list[str]:
 
     Raises a LookupError, TypeError, ValueError or AttributeError if the content is damaged.
     """
-    shards = content["shards"]
-    if isinstance(shards, list):
-        return [*(shard["file"] for shard in shards), *content["files"]]
-    if not 0 < shards <= MOST_SHARDS:
-        raise ValueError(f"shards is {shards}")
-    parts = content["generations"] if "source" not in content else [content]
-    ends = list(accumulate(part["shards"] for part in parts))
-    if ends[-1] != shards:
-        raise ValueError(f"shards is {shards}, and the generations have {ends[-1]}")
+    ends = list(accumulate(generation["shards"] for generation in content["generations"]))
+    if not 0 < ends[-1] <= MOST_SHARDS:
+        raise ValueError(f"the generations have {ends[-1]} shards")
     return [*all_shard_names(*ends), *content["files"]]
 
 
