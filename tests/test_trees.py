@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -484,3 +485,14 @@ def test_a_tree_is_shown_branch_by_branch(tmp_path):
     page = tmp_path / "page.html"
     succeeded("stats", tmp_path / "out", "--report", page)
     assert "lower: a branch" in page.read_text()
+
+
+def test_the_format_of_trees_is_written_and_read_unchanged(tmp_path):
+    """The golden folder has version 6 of the format; other bytes need another version."""
+    golden = Path(__file__).parent / "golden" / "trees"
+    source = write_lines(tmp_path / "samples.jsonl", [samples(number) for number in range(30)])
+    packer.pack(source, tmp_path / "out", max_len=48, share_prefixes=True, keep=["weight"])
+    assert json.loads((golden / "manifest.json").read_bytes())["format_version"] == 6
+    assert list(packer.verify(golden, source)) == []
+    for path in golden.iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
