@@ -46,8 +46,8 @@ def shared_beginnings(figures: Figures) -> list[str]:
     whole = figures.tokens + saved * shared
     does = "storing them once saves" if shared else "--share-prefixes stores them once and saves"
     return [
-        f"Shared beginnings: {count_of(repeated, 'token')} ({percent(repeated / whole)}) are also in another document "
-        f"of the record; {does} {percent(saved / whole)}"
+        f"Shared beginnings: {count_of(repeated, 'token')} ({percent(repeated / whole)}) are in other documents, too;",
+        f"  {does} {count_of(saved, 'token')} ({percent(saved / whole)})",
     ]
 
 
