@@ -14,10 +14,8 @@ _PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 
 def render_figures(figures: Figures) -> str:
     """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns."""
-    return _render_packed(figures) if figures.is_packed else _render_planned(figures)
-
-
-def _render_planned(figures: Figures) -> str:
+    if figures.is_packed:
+        return _render_packed(figures)
     lines = [
         f"{count_of(figures.documents, 'document')}, {count_of(figures.tokens, 'token')}",
         f"Packed: {count_of(figures.rows, 'row')} of {figures.max_len:,} tokens, {percent(figures.efficiency)} full "
@@ -101,6 +99,7 @@ def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
     for source in sources:
         weight, taken = source.weight, source.taken
         tokens = taken.tokens_kept
+        epochs = tokens / source.tokens_kept
         table.append(
             [
                 source.name,
@@ -108,15 +107,10 @@ def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
                 f"{taken.documents:,}",
                 f"{tokens:,}",
                 percent(tokens / max(all_tokens, 1)),
-                _epochs(tokens / source.tokens_kept),
+                f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}",  # 3,000, not 3e+03
             ]
         )
     return render_table(table)
-
-
-def _epochs(value: float) -> str:
-    """0.498, 64.3 or 3,000; not 3e+03."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _render_padding(padding: Padding, *, max_len: int, packed: str) -> str:
