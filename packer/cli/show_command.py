@@ -101,20 +101,14 @@ def show(
         rows = [{"row": number, "segments": segments} for number, segments in found.items()]
         click.echo(json.dumps({"packed": str(packed), "rows": rows}, indent=1, default=_json_value))
         return
-    color = _wants_color()
+    # See no-color.org and force-color.org.
+    color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
     for number, segments in found.items():
         if full:
             text = _render_text(segments, decode, color=color)
         else:
             text = render_row(segments, decode, group_by=dataset.manifest.options.group_by, color=color)
         click.echo(text if row is not None else f"row {number:,}\n{text}", color=color)
-
-
-def _wants_color() -> bool:
-    """Return whether stdout is a terminal, unless NO_COLOR or FORCE_COLOR is set (no-color.org, force-color.org)."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[Segment]]:

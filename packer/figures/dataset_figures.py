@@ -231,22 +231,12 @@ class Figures:
         keys = self.row_figures.keys_per_token
         return keys / (KEYS_OF_MATRICES + keys)
 
-    def __repr__(self) -> str:
-        return (
-            f"Figures(documents={self.documents}, tokens={self.tokens}, rows={self.rows}, max_len={self.max_len}, "
-            f"efficiency={self.efficiency:.6f})"
-        )
-
     def to_json(self) -> dict[str, object]:
         """Return all figures of `packer stats` as values for JSON."""
         content: dict[str, object] = {
-            **_named(self, "documents", "tokens"),
-            **_named(self.totals, "documents_packed", "tokens_packed"),
-            **_named(self, "segments", "max_len"),
+            **_named(self, "documents", "tokens", "segments", "max_len", "algorithm", "rows", "packing_factor"),
+            **_named(self.totals, "documents_packed", "tokens_packed", "lower_bound", "efficiency"),
             "max_segments": self.options.max_segments,
-            **_named(self, "algorithm", "rows"),
-            "lower_bound": self.totals.lower_bound,
-            **_named(self, "efficiency", "packing_factor"),
             "mean_padding": self.padding_tokens / self.rows,
             "padding": asdict(self.padding),
             "epoch": asdict(self.epoch),
@@ -366,18 +356,11 @@ class Comparison:
         account, best, prover = self.account, self.best, self.prover
         failed = [{"algorithm": name, "error": error} for name, error in self.failures.items()]
         return {
-            "documents": account.documents,
-            "tokens": account.tokens,
-            "max_len": best.max_len,
-            "max_segments": best.options.max_segments,
-            "long": best.options.long,
-            "documents_over_max_len": self.documents_over_max_len,
+            **_named(account, "documents", "tokens", "documents_packed", "tokens_packed"),
             "documents_empty": account.documents_dropped["empty"],
-            "shuffled_share": self.shuffled_share,
-            "documents_packed": account.documents_packed,
-            "tokens_packed": account.tokens_packed,
+            **_named(self, "documents_over_max_len", "shuffled_share", "lower_bound"),
+            **_named(best.options, "max_len", "max_segments", "long"),
             "segments": best.segments,
-            "lower_bound": self.lower_bound,
             "lower_bound_by": "bounds" if prover is None else prover.algorithm,
             "best": best.algorithm,
             "rows": [*map(self._outcome_to_json, self.outcomes), *failed],

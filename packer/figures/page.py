@@ -9,7 +9,6 @@ from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -47,7 +46,7 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
         ways=_ways(figures),
         rate=TOKENS_A_SECOND,
         listed=_listed(figures),
-        data=_json(_row_data(figures)),
+        data=_row_data(figures),
     )
     return page + "\n"
 
@@ -109,12 +108,14 @@ def _ways(figures: Figures) -> list[tuple[str, str, float, int, str]]:
     return ways
 
 
-def _row_data(figures: Figures) -> dict[str, Any]:
-    """Return what the script shows of segments: for each row, values of all segments one after the other."""
+def _row_data(figures: Figures) -> str:
+    """Return what the script shows of segments, as JSON: for each row, values of all segments one after the other."""
     rows = [asdict(row) for row in figures.shown_rows]
     for row in rows:
         del row["trained_runs"], row["nodes"]  # which only the plot shows
-    return {"maxLen": figures.max_len, "sources": [part.name for part in figures.mixture], "rows": rows}
+    content = {"maxLen": figures.max_len, "sources": [part.name for part in figures.mixture], "rows": rows}
+    # An element of HTML cannot be ended early, because < is written as an escape.
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _listed(figures: Figures) -> list[list[str]]:
@@ -132,11 +133,6 @@ def _listed(figures: Figures) -> list[list[str]]:
                 line["text"] = row.texts[index]
             lines.append(line)
     return [list(lines[0]), *(list(line.values()) for line in lines)]
-
-
-def _json(content: object) -> str:
-    """Return JSON that cannot end an HTML element early: < is written as an escape."""
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:
