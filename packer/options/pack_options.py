@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
 from packer.column_names import ANSWER, RECORD_IDS, ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
@@ -146,15 +147,15 @@ _sentences = [f"    {name}: {option.help}" for name, option in options_of(PackOp
 PackOptions.__doc__ = "\n".join([f"{PackOptions.__doc__}\n\nAttributes:", *_sentences])
 
 
-_Rule = tuple[bool, Sequence[str], str]
-"""Whether a rule applies, the options that must then have their defaults, and the reason and the remedy."""
+Conflict = tuple[Sequence[str], str]
+"""Options that must have their defaults, with the reason why others are in conflict, and the remedy."""
 
 
 def conflicts(options: PackOptions) -> Iterator[str]:
     """Yield a sentence for every conflict of options, each of which has a valid value."""
     declared = options_of(PackOptions)
-    for applies, names, reason in (*_rules_of_documents(options), *_rules_of_rows(options), *_rules_of_trees(options)):
-        for option in (declared[name] for name in names if applies):
+    for names, reason in chain(_conflicts_of_documents(options), _conflicts_of_rows(options)):
+        for option in (declared[name] for name in names):
             value = getattr(options, option.name)
             if value != option.default:
                 text = ", ".join(map(str, value)) if option.is_list else str(value)
@@ -170,119 +171,81 @@ def conflicts(options: PackOptions) -> Iterator[str]:
             yield f"{of} {name!r}: it is named {names.count(name)} times; name it once"
 
 
-def _rules_of_documents(options: PackOptions) -> tuple[_Rule, ...]:
-    """Rules for text, labels and long documents."""
-    max_len, long, algorithm, cuts = options.max_len, options.long, options.algorithm, not options.keeps_whole
-    template, is_text = options.chat_template, options.tokenizer is not None
-    text = [name for name, option in options_of(PackOptions).items() if option.heading == TEXT_AND_CHATS]
-    below = max_len - max_len % options.align
-    near = " or ".join(str(size) for size in (below, below + options.align) if size)
-    return (
-        (
-            template is not None and not template.strip(),
-            ["chat_template"],
-            ", which is empty: give the content of a Jinja template, or leave it out",
-        ),
-        (not is_text, text, ", but there is no tokenizer: set --tokenizer"),
-        (
-            is_text,
-            ["input_column", "labels_column"],
-            ", but tokens and labels come from the tokenizer: name the text with --text-column, or leave --tokenizer "
-            "out",
-        ),
-        (
-            is_text,
-            ["keep_tokens"],
-            ", and text has no values per token: leave it out, or keep a value per document with --keep",
-        ),
-        (not options.labels, ["untrained", "overlap", "align"], ", which needs labels: leave them in"),
-        (options.overlap >= max_len, ["overlap"], f": it must be below --max-len {max_len}"),
-        (long != "split", ["overlap"], f", and --long is {long}: only pieces overlap; use --long split"),
-        (long != "truncate", ["truncate_side"], f", and --long is {long}: use --long truncate"),
-        (below < max_len, ["align"], f", and --max-len {max_len} is not a multiple of it: take {near}"),
-        (
-            cuts,
-            ["overlap", "align"],
-            f", and {algorithm} cuts documents wherever a row ends: choose another --algorithm",
-        ),
-        (long != "split", ["split_at"], f", which does not go with --long {long}: leave one out"),
-        (options.overlap > 0, ["split_at"], f", which does not go with --overlap {options.overlap}: leave one out"),
-        (cuts, ["split_at"], f", which does not go with --algorithm {algorithm}: leave one out"),
-        (options.pairs, ["split_at", "overlap"], ", and pairs are never split: leave it out"),
-    )
+def _conflicts_of_documents(options: PackOptions) -> Iterator[Conflict]:
+    """Yield conflicts of text, labels and long documents."""
+    max_len, long, overlap, algorithm = options.max_len, options.long, options.overlap, options.algorithm
+    if options.chat_template is not None and not options.chat_template.strip():
+        yield ["chat_template"], ", which is empty: give the content of a Jinja template, or leave it out"
+    if options.tokenizer is None:
+        text = [name for name, option in options_of(PackOptions).items() if option.heading == TEXT_AND_CHATS]
+        yield text, ", but there is no tokenizer: set --tokenizer"
+    else:
+        remedy = "name the text with --text-column, or leave --tokenizer out"
+        yield ["input_column", "labels_column"], f", but tokens and labels come from the tokenizer: {remedy}"
+        remedy = "leave it out, or keep a value per document with --keep"
+        yield ["keep_tokens"], f", and text has no values per token: {remedy}"
+    if not options.labels:
+        yield ["untrained", "overlap", "align"], ", which needs labels: leave them in"
+    if overlap >= max_len:
+        yield ["overlap"], f": it must be below --max-len {max_len}"
+    if long != "split":
+        yield ["overlap"], f", and --long is {long}: only pieces overlap; use --long split"
+        yield ["split_at"], f", which does not go with --long {long}: leave one out"
+    if long != "truncate":
+        yield ["truncate_side"], f", and --long is {long}: use --long truncate"
+    if rest := max_len % options.align:
+        near = " or ".join(str(size) for size in (max_len - rest, max_len - rest + options.align) if size)
+        yield ["align"], f", and --max-len {max_len} is not a multiple of it: take {near}"
+    if not options.keeps_whole:
+        yield ["overlap", "align"], f", and {algorithm} cuts documents wherever a row ends: choose another --algorithm"
+        yield ["split_at"], f", which does not go with --algorithm {algorithm}: leave one out"
+    if overlap > 0:
+        yield ["split_at"], f", which does not go with --overlap {overlap}: leave one out"
+    if options.pairs:
+        yield ["split_at", "overlap"], ", and pairs are never split: leave it out"
 
 
-def _rules_of_rows(options: PackOptions) -> tuple[_Rule, ...]:
-    """Rules for algorithms, mixtures, groups, limits and pairs."""
-    algorithm, pairs, least = get_algorithm(options.algorithm), options.in_pairs, 2 * options.align
-    solves = isinstance(algorithm, Algorithm) and algorithm.limited
+def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
+    """Yield conflicts of algorithms, mixtures, groups, limits, pairs, and beginnings that are stored once."""
+    algorithm = get_algorithm(options.algorithm)
     of_tokens = {*options.keep_tokens, options.input_column, options.labels_column}
-    other = f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
-    return (
-        (not solves, ["gap", "time_limit"], f", which {algorithm.name} does not use: choose --algorithm optimal"),
-        (not options.weights, ["mix_tokens", "mix_unit"], ", but there is no mixture: give sources with weights"),
-        (
-            options.mix_unit == "epochs",
-            ["mix_tokens"],
-            ", but weights in epochs fix the size already: choose one of the two",
-        ),
-        (options.group_by is None, ["group_mode"], ": name the column of groups with --group-by"),
-        (options.keeps_order, ["group_by"], other),
-        (options.group_by in of_tokens, ["group_by"], ", a column of tokens: name one with a value per document"),
-        (
-            bool(options.limit),
-            ["group_by", "pairs", "split_at", "overlap", "algorithm"],
-            ", which does not go with --limit: leave one out",
-        ),
-        (
-            not {*of_tokens, options.lengths_column}.isdisjoint(options.limits),
-            ["limit"],
-            ", a column of tokens or lengths: name one with a number for each document",
-        ),
-        (bool(options.weights), ["pairs"], "; pairs are not mixed: pack each source of pairs separately"),
-        (
-            not options.keeps_whole,
-            ["pairs"],
-            f"; pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm",
-        ),
-        (options.pairs, ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"),
-        (
-            options.pairs,
-            ["input_column", "labels_column"],
-            "; pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out",
-        ),
-        (
-            pairs and options.untrained == "drop",
-            ["untrained"],
-            ", which may leave out one side of a pair: choose keep or error",
-        ),
-        (pairs and options.max_segments == 1, ["max_segments"], ": a pair is two segments, so allow at least 2"),
-        (pairs and options.max_len < least, ["max_len"], f": a pair takes at least {least}, twice the alignment"),
-    )
-
-
-def _rules_of_trees(options: PackOptions) -> tuple[_Rule, ...]:
-    """Rules for beginnings that are stored once."""
-    shares = options.share_prefixes
-    return (
-        (
-            shares,
-            ["split_at", "overlap", "keep_tokens", "labels", "add_column", "index_only"],
-            ", which does not go with --share-prefixes: leave one out",
-        ),
-        (
-            not options.keeps_whole,
-            ["share_prefixes"],
-            f", and {options.algorithm} cuts documents: choose another --algorithm",
-        ),
-        (
-            shares and options.train_on == "all",
-            ["share_prefixes"],
-            ": with --train-on all, every document trains its beginning, so none is shared: leave one out",
-        ),
-        (
-            shares and options.pairs and options.long == "truncate",
-            ["share_prefixes"],
-            ", and the tree of a pair cannot be truncated: choose --long drop",
-        ),
-    )
+    if not (isinstance(algorithm, Algorithm) and algorithm.limited):
+        yield ["gap", "time_limit"], f", which {algorithm.name} does not use: choose --algorithm optimal"
+    if not options.weights:
+        yield ["mix_tokens", "mix_unit"], ", but there is no mixture: give sources with weights"
+    if options.mix_unit == "epochs":
+        yield ["mix_tokens"], ", but weights in epochs fix the size already: choose one of the two"
+    if options.group_by is None:
+        yield ["group_mode"], ": name the column of groups with --group-by"
+    if options.keeps_order:
+        yield ["group_by"], f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
+    if options.group_by in of_tokens:
+        yield ["group_by"], ", a column of tokens: name one with a value per document"
+    if options.limit:
+        apart = ["group_by", "pairs", "split_at", "overlap", "algorithm"]
+        yield apart, ", which does not go with --limit: leave one out"
+    if not {*of_tokens, options.lengths_column}.isdisjoint(options.limits):
+        yield ["limit"], ", a column of tokens or lengths: name one with a number for each document"
+    if options.weights:
+        yield ["pairs"], "; pairs are not mixed: pack each source of pairs separately"
+    if not options.keeps_whole:
+        yield ["pairs"], f"; pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm"
+        yield ["share_prefixes"], f", and {options.algorithm} cuts documents: choose another --algorithm"
+    if options.pairs:
+        yield ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"
+        read = "chosen_input_ids and rejected_input_ids"
+        yield ["input_column", "labels_column"], f"; pairs are read from {read}: leave the names of columns out"
+    if options.in_pairs and options.untrained == "drop":
+        yield ["untrained"], ", which may leave out one side of a pair: choose keep or error"
+    if options.in_pairs and options.max_segments == 1:
+        yield ["max_segments"], ": a pair is two segments, so allow at least 2"
+    if options.in_pairs and options.max_len < 2 * options.align:
+        yield ["max_len"], f": a pair takes at least {2 * options.align}, twice the alignment"
+    if options.share_prefixes:
+        apart = ["split_at", "overlap", "keep_tokens", "labels", "add_column", "index_only"]
+        yield apart, ", which does not go with --share-prefixes: leave one out"
+    if options.train_on == "all":
+        reason = "every document trains its beginning, so none is shared"
+        yield ["share_prefixes"], f": with --train-on all, {reason}: leave one out"
+    if options.pairs and options.long == "truncate":
+        yield ["share_prefixes"], ", and the tree of a pair cannot be truncated: choose --long drop"
