@@ -67,6 +67,7 @@ nitpick_ignore = [
         "transformers.PreTrainedModel",
         "ProcessGroup",
         "Tensor",
+        "torch.Tensor",
         "NDArray",
         "optional",
     )

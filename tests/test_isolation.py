@@ -194,6 +194,60 @@ def test_a_window_that_is_lost_and_gradients_that_are_wrong_alone_are_noticed(mo
         assert max(verdict.moved, verdict.logits, verdict.loss) < 1e-5 < verdict.gradients
 
 
+# ---- trees ----
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("mistral", {"eager": "safe", "sdpa": "safe", IMPLEMENTATION: "safe"}),
+        ("gemma3_text", {"eager": "safe", "sdpa": "safe", IMPLEMENTATION: "safe"}),  # a mask for each kind of layer
+        ("falcon", {"eager": "safe", "sdpa": "safe", IMPLEMENTATION: "refuses"}),
+        ("gemma2", {"eager": "safe", "sdpa": "refuses", IMPLEMENTATION: "refuses"}),
+        ("llama4_text", {"eager": "differs", "sdpa": "differs", IMPLEMENTATION: "refuses"}),
+        ("qwen3_next", {"eager": "refuses", "sdpa": "refuses", IMPLEMENTATION: "refuses"}),
+        ("bert", {"eager": "differs", "sdpa": "differs", IMPLEMENTATION: "refuses"}),
+    ],
+)
+def test_trees_have_a_verdict_for_each_implementation(family, expected):
+    verdicts = probe(tiny_model(family))
+    assert {verdict.implementation: verdict.trees for verdict in verdicts} == expected
+    for verdict in verdicts:
+        assert (verdict.trees == "safe") == (verdict.trees_reason == "")
+        assert "\n" not in verdict.trees_reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_trees_are_judged_in_every_dtype(dtype):
+    assert all(verdict.trees == "safe" for verdict in probe(tiny_model("qwen3_moe", dtype=dtype)))
+
+
+@pytest.mark.parametrize("fault", ["range", "position", "window"])
+def test_a_tree_that_is_computed_wrongly_differs(monkeypatch, fault):
+    from packer.attention import transformers_hook
+
+    def faulty(query, key, value, tree, *, window, scale):
+        wrong = tree.clone()
+        if fault == "range":
+            wrong[0, 14] = 24  # a token that two documents share is seen by one
+        elif fault == "position":
+            wrong[1, 7:14] -= 6  # the window of a branch reaches too far
+        return tree_attention(query, key, value, wrong, window=None if fault == "window" else window, scale=scale)
+
+    tree_attention = transformers_hook.tree_attention
+    monkeypatch.setattr(transformers_hook, "tree_attention", faulty)
+    (verdict,) = probe(tiny_model("mistral"), [IMPLEMENTATION])
+    assert (verdict.answer, verdict.trees) == ("safe", "differs")
+    assert verdict.trees_reason.startswith("documents in a tree and single ones differ by 0.")
+
+
+def test_attention_without_masks_refuses_trees():
+    with flash_attn_installed():
+        (verdict,) = probe(tiny_model("qwen3"), ["flash_attention_2"])
+    assert (verdict.answer, verdict.trees) == ("safe", "refuses")
+    assert verdict.trees_reason == "it takes neither a tree nor a mask of one"
+
+
 def test_flash_attn_is_probed_where_it_is_installed():
     assert "flash_attention_2" not in answers(probe(tiny_model("falcon")))
     with flash_attn_installed():
@@ -409,11 +463,28 @@ def check(*arguments):
 def test_check_prints_a_verdict_for_each_implementation(tmp_path):
     result = check(save_config(tmp_path, "gpt2"))
     assert result.exit_code == 0, result.output
-    head, columns, *rows, legend = result.stdout.splitlines()
+    head, columns, *rows, legend, trees = result.stdout.splitlines()
     assert head == "GPT2LMHeadModel: 2 of 12 layers, random weights, float32 on cpu"
     assert columns.split("  ")[0] == "attention"
     assert [row.split()[:3] for row in rows] == [[name, "safe", "0"] for name in ("eager", "sdpa", IMPLEMENTATION)]
     assert legend.startswith("(others moved:")
+    assert trees == "(trees: safe with packer.attention.use(model))"
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "line"),
+    [
+        ("falcon", {"hidden_size": 128, "num_attention_heads": 4}, "safe with a mask only, by eager or sdpa; Falcon"),
+        (
+            "qwen3_next",
+            {**NARROW, "num_experts": 16},
+            "not supported; Qwen3NextForCausalLM cannot train on trees, because",
+        ),
+    ],
+)
+def test_check_says_what_trees_need(tmp_path, family, changes, line):
+    lines = check(save_config(tmp_path, family, **changes)).stdout.splitlines()
+    assert [each for each in lines if each.startswith(f"(trees: {line}")]
 
 
 def test_check_says_a_line_for_each_bad_verdict_and_exits_with_3_when_none_is_safe(tmp_path):
@@ -457,7 +528,8 @@ def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
     }
     assert [verdict["implementation"] for verdict in verdicts] == ["eager", "sdpa", IMPLEMENTATION]
     assert set(verdicts[0]) == {
-        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy", "thresholds")
+        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy", "thresholds"),
+        *("trees", "trees_reason"),
     }
     assert all(verdict["answer"] == "safe" and verdict["moved"] == 0 for verdict in verdicts)
 

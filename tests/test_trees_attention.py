@@ -474,7 +474,7 @@ def refusal(model, forest, **changes):
 def test_models_that_mix_tokens_outside_attention_are_refused(family, forest):
     message = refusal(tiny_model(family), forest)
     assert re.search(r"cannot train on trees, because (it has layers of \w+|its \w+ mixes or selects)", message)
-    assert message.endswith("pack its documents without trees")
+    assert message.endswith("pack without --share-prefixes")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +32,13 @@ CHANGED = 2
 CHANGED_TOKENS = slice(sum(LENGTHS[:CHANGED]), sum(LENGTHS[: CHANGED + 1]))
 """Tokens of the changed document in the flattened batch."""
 
+NODES = (7, -1, 0, 7, 0, 0, 5, 0, 1, 5, 2, 1, 8, 2, 2)
+"""Tree of three documents, as in the column of rows: length, parent and document of each node. All begin with the same
+8 tokens, and two of them share 5 more; every branch begins with the last token that it shares."""
+
+PATHS = ((*range(14),), (*range(7), *range(14, 24)), (*range(7), *range(14, 19), *range(24, 32)), (*range(32, 38),))
+"""Places in the row of the tokens of each document; the last is an ordinary document after the tree."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outputs:
@@ -55,6 +62,15 @@ def make_batches(model: PreTrainedModel, position_offset: int) -> tuple[dict[str
 
     `position_offset` is the position of the first token of every document.
     """
+    ordinary = _ordinary_tokens(model)
+    random = np.random.default_rng([0, len(ordinary)])
+    documents = [random.choice(ordinary, length) for length in LENGTHS]
+    changed = [*documents[:CHANGED], random.choice(ordinary, LENGTHS[CHANGED]), *documents[CHANGED + 1 :]]
+    return _collate(model, documents, position_offset), _collate(model, changed, position_offset)
+
+
+def _ordinary_tokens(model: PreTrainedModel) -> list[int]:
+    """Return the tokens of a model that are not special; raise PackerError if there are fewer than 2."""
     config = model.config.get_text_config()
     fields = vars(model.config) | vars(config)
     names = [name for name in fields if name.endswith(("_token_id", "_token_index"))]
@@ -65,10 +81,7 @@ def make_batches(model: PreTrainedModel, position_offset: int) -> tuple[dict[str
             f"only {len(ordinary)} of {config.vocab_size:,} tokens of {type(model).__name__} are not special, and the "
             "probe needs 2: correct vocab_size or the fields that end in _token_id in its config"
         )
-    random = np.random.default_rng([0, len(ordinary)])
-    documents = [random.choice(ordinary, length) for length in LENGTHS]
-    changed = [*documents[:CHANGED], random.choice(ordinary, LENGTHS[CHANGED]), *documents[CHANGED + 1 :]]
-    return _collate(model, documents, position_offset), _collate(model, changed, position_offset)
+    return ordinary
 
 
 def _collate(model: PreTrainedModel, documents: Sequence[Any], position_offset: int) -> dict[str, Any]:
@@ -80,6 +93,43 @@ def _collate(model: PreTrainedModel, documents: Sequence[Any], position_offset: 
     device = next(model.parameters()).device
     batch = accepted_arguments(model, collate(rows, position_offset=position_offset))
     return {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
+
+
+def make_tree_batch(model: PreTrainedModel) -> tuple[dict[str, Any], list[dict[str, torch.Tensor]]]:
+    """Return a batch of the tree `NODES` and an ordinary document, with random tokens, and batches of each document.
+
+    Targets that several documents share have their loss in the first of them, as in the tree.
+    """
+    ordinary = _ordinary_tokens(model)
+    tokens = np.random.default_rng([1, len(ordinary)]).choice(ordinary, PATHS[-1][-1] + 1)
+    tokens[14], tokens[24] = tokens[7], tokens[19]
+    labels, trees = tokens.copy(), np.empty(2, object)
+    labels[[0, 14, 24, 32]], trees[:] = NO_LOSS, [list(NODES), []]
+    row = {
+        "input_ids": tokens,
+        "labels": labels,
+        "seq_lengths": np.array([32, 6]),
+        "doc_ids": np.arange(2),
+        "tree": trees,
+    }
+    device = next(model.parameters()).device
+    batch = collate([row], format="tree")
+    batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
+    left, documents = batch["labels"].clone(), []
+    for path in map(list, PATHS):
+        documents.append({"input_ids": batch["input_ids"][:, path], "labels": left[:, path]})
+        left[:, path] = NO_LOSS
+    return batch, documents
+
+
+def tree_outputs(model: PreTrainedModel, batch: Mapping[str, Any]) -> Outputs:
+    """Return the outputs for a batch of `make_tree_batch`, with the logits of each document; `moved` is 0."""
+    model.zero_grad()
+    torch.manual_seed(0)
+    output = model(**batch)
+    output.loss.backward()
+    logits = torch.cat([output.logits[0].detach()[list(path)] for path in PATHS])
+    return Outputs(logits=logits, loss=float(output.loss.detach()), gradients=_gradients(model), moved=0.0)
 
 
 def packed_outputs(model: PreTrainedModel, batch: Mapping[str, Any], changed: Mapping[str, Any]) -> Outputs:
@@ -140,26 +190,32 @@ def outputs_alone(
     Some implementations do not run without positions and segment `boundaries`. More than one of `copies`, the rows that
     contain the document, changes only how sums are rounded; tokens of `padding` after it do not affect a causal model.
     """
-    without_cache = accepted_arguments(model, {"use_cache": False})
-    trained = int((batch["labels"] != NO_LOSS).sum())
-    logits, total, place = [], 0.0, 0
-    model.zero_grad()
+    singles, place = [], 0
     for length in LENGTHS:
         ids, labels = (batch[name][:, place : place + length] for name in ("input_ids", "labels"))
         single = {
             "input_ids": torch.cat([ids, ids[:, :1].expand(1, padding)], dim=1).repeat(copies, 1),
             "labels": torch.nn.functional.pad(labels, (0, padding), value=NO_LOSS).repeat(copies, 1),
         }
-        if boundaries:
-            single |= _boundaries(batch, place, length + padding, copies)
+        singles.append(single | (_boundaries(batch, place, length + padding, copies) if boundaries else {}))
+        place += length
+    return document_outputs(model, singles, padding=padding)
+
+
+def document_outputs(model: PreTrainedModel, documents: Sequence[Mapping[str, Any]], *, padding: int = 0) -> Outputs:
+    """Return the outputs for batches of one document each, or its copies, and `padding` after it; `moved` is 0."""
+    without_cache = accepted_arguments(model, {"use_cache": False})
+    counts = [int((document["labels"][0] != NO_LOSS).sum()) for document in documents]
+    logits, total = [], 0.0
+    model.zero_grad()
+    for document, trained in zip(documents, counts, strict=True):
         with document_frequencies(model):
-            output = model(**single, **without_cache)
-        share = int((labels != NO_LOSS).sum()) / trained
+            output = model(**document, **without_cache)
+        share = trained / sum(counts)
         if share:  # a document of one token has no loss
             (output.loss * share).backward()
             total += float(output.loss.detach()) * share
-        logits.append(output.logits[0, :length].detach())
-        place += length
+        logits.append(output.logits[0, : document["input_ids"].shape[1] - padding].detach())
     return Outputs(logits=torch.cat(logits), loss=total, gradients=_gradients(model), moved=0.0)
 
 
@@ -275,7 +331,7 @@ def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: O
     `plain` are outputs for the single documents, by an implementation that needs no boundaries.
     """
     alone = outputs_alone(model, batch, boundaries=True)
-    perturbed = _perturbed_outputs(model, batch, boundaries=True)
+    perturbed = _perturbed_outputs(model, lambda: outputs_alone(model, batch, boundaries=True))
     most = max(max(differences(each, alone)) for each in perturbed)
     by_shape = [max(differences(outputs_alone(model, batch, boundaries=True, **shape), alone)) for shape in SHAPES]
     return Rounding(
@@ -288,24 +344,25 @@ def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: O
     )
 
 
-def is_rounding(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs, other: Outputs) -> bool:
-    """Return whether rounding explains the difference between outputs for single documents; False for NaN.
+def is_rounding(model: PreTrainedModel, run: Callable[[], Outputs], found: Outputs, expected: Outputs) -> bool:
+    """Return whether rounding explains the difference between two outputs; False for NaN.
 
-    The model computed `alone`, without boundaries; `other` is by another implementation.
+    `run` computes one of the two, `found` or `expected`, with the model as it is.
     """
-    found, limit = max(differences(other, alone)), tolerance_of(alone.logits.dtype).difference
-    if not found <= limit:
-        perturbed = _perturbed_outputs(model, batch, boundaries=False)
-        limit = FACTOR * max(max(differences(each, alone)) for each in perturbed)
-    return found <= limit
+    difference, limit = max(differences(found, expected)), tolerance_of(expected.logits.dtype).difference
+    if not difference <= limit:
+        perturbed = _perturbed_outputs(model, run)
+        plain = run()
+        limit = FACTOR * max(max(differences(each, plain)) for each in perturbed)
+    return difference <= limit
 
 
-def _perturbed_outputs(model: PreTrainedModel, batch: Mapping[str, Any], *, boundaries: bool) -> list[Outputs]:
-    """Return outputs for single documents with other random last bits in each run."""
+def _perturbed_outputs(model: PreTrainedModel, run: Callable[[], Outputs]) -> list[Outputs]:
+    """Return outputs of two runs, with other random last bits in each."""
     found = []
     for seed in range(2):
         with _random_last_bits(model, seed):
-            found.append(outputs_alone(model, batch, boundaries=boundaries))
+            found.append(run())
     return found
 
 

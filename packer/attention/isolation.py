@@ -10,9 +10,10 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, cast
 
-from packer.attention.transformers_hook import use
+from packer.attention.transformers_hook import accepted_arguments, use
 from packer.errors import PackerError
 
 import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
@@ -26,9 +27,11 @@ from packer.attention.compare_outputs import (
     Outputs,
     Rounding,
     differences,
+    document_outputs,
     earlier_moved,
     is_rounding,
     make_batches,
+    make_tree_batch,
     measure_rounding,
     one_line,
     outputs_alone,
@@ -36,14 +39,19 @@ from packer.attention.compare_outputs import (
     reference_outputs,
     seeded,
     tolerance_of,
+    tree_outputs,
     without_dropout,
 )
 from packer.attention.load_model import thresholds_above
 from packer.attention.rope import depends_on_longest_document
+from packer.attention.trees import block_mask, dense_mask
 from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES
 
 EXACT = ("eager", "sdpa", IMPLEMENTATION)
 """Implementations that run in float32 on every device."""
+
+MASKED = ("eager", "sdpa", "flex_attention")
+"""Implementations that attend by the mask that they are given."""
 
 MASK_REMEDY = (
     "train it without packing, with the arguments that its documentation names (such as token_type_ids) and an "
@@ -53,6 +61,7 @@ MASK_REMEDY = (
 
 
 Answer = Literal["safe", "leaks", "differs", "refuses", "unclear"]
+TreeAnswer = Literal["safe", "differs", "refuses"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +99,17 @@ class Verdict:
 
     remedy: str = ""
     """What to use instead, in one line; empty if the implementation is safe."""
+
+    trees: TreeAnswer = "refuses"
+    """One of "safe", "differs" and "refuses".
+
+    This is for a batch of format "tree", in which documents share tokens. Models in half precision are compared in
+    float32. Implementations other than packer's get a mask, which is `block_mask` for flex_attention and `dense_mask`
+    for eager and sdpa. FlashAttention takes none.
+    """
+
+    trees_reason: str = ""
+    """Why trees are not safe, in one line; empty if they are."""
 
     thresholds: Mapping[str, int] = field(default_factory=dict)
     """Config fields, such as a sliding window, that exceed the probed lengths. The verdict holds for batches of up to
@@ -150,6 +170,7 @@ def probe(
         verdicts = _judge_all(model, names, position_offset)
         if also_in_float32 and model.dtype in KERNEL_DTYPES:
             verdicts = _confirm_in_float32(model, verdicts, position_offset)
+        verdicts = _judge_trees(model, verdicts)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
             remedy = _remedy_by_offset(model, verdicts) or remedy
@@ -175,6 +196,54 @@ def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], pos
             verdict = replace(found, reason=reason)
         confirmed.append(verdict)
     return confirmed
+
+
+def _judge_trees(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts with those for trees, which float32 decides for a model in half precision."""
+    if model.dtype in KERNEL_DTYPES:
+        model = copy.deepcopy(model)
+        cast("torch.nn.Module", model).to(torch.float32)
+    batch, documents = make_tree_batch(model)
+    _use_plain_attention(model)
+    alone = document_outputs(model, documents)
+    judged = []
+    for verdict in verdicts:
+        answer, reason = _judge_tree(model, verdict.implementation, batch, alone)
+        judged.append(replace(verdict, trees=answer, trees_reason=reason))
+    return judged
+
+
+def _judge_tree(model: PreTrainedModel, name: str, batch: Mapping[str, Any], alone: Outputs) -> tuple[TreeAnswer, str]:
+    """Return the answer for trees of one implementation, and why it is not "safe"."""
+    if name not in (*MASKED, IMPLEMENTATION):
+        return "refuses", "it takes neither a tree nor a mask of one"
+    try:
+        switched = _switched(model, name)
+        arguments = accepted_arguments(switched, batch if name == IMPLEMENTATION else _masked(switched, name, batch))
+        if name == IMPLEMENTATION and "tree" not in arguments:
+            return "refuses", f"the forward method of {type(model).__name__} does not accept the argument tree"
+        found = tree_outputs(switched, arguments)
+        if is_rounding(switched, partial(tree_outputs, switched, arguments), found, alone):
+            return "safe", ""
+    except Exception as error:  # an error of any type is the model's answer
+        return "refuses", _refusal(model, name, error)
+    return "differs", f"documents in a tree and single ones differ by {max(differences(found, alone)):.2g}"
+
+
+def _masked(model: PreTrainedModel, name: str, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch of trees with a mask instead of its tree, or one for each kind of layer."""
+    config, tree = model.config.get_text_config(), batch["tree"]
+    window = getattr(config, "sliding_window", None)
+    plain = "full_attention" if window is None else "sliding_attention"
+    masks: dict[str, Any] = {}
+    for kind in getattr(config, "layer_types", None) or [plain]:
+        width = window if kind == "sliding_attention" else None
+        masks[kind] = block_mask(tree, width) if name == "flex_attention" else dense_mask(tree, width)
+        if name == "eager":  # adds its mask to the scores
+            unseen = torch.finfo(model.dtype).min
+            masks[kind] = torch.zeros_like(masks[kind], dtype=model.dtype).masked_fill(~masks[kind], unseen)
+    mask = masks if len(masks) > 1 else next(iter(masks.values()))
+    return {name: value for name, value in batch.items() if name != "tree"} | {"attention_mask": mask}
 
 
 def _judge_all(model: PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
@@ -203,7 +272,7 @@ def _doubt_about_reference(model: PreTrainedModel, batch: Mapping[str, Any], alo
     finally:
         if _implementation(model) != plain:
             model.set_attn_implementation(plain)
-    if is_rounding(model, batch, alone, other):
+    if is_rounding(model, partial(outputs_alone, model, batch, boundaries=False), other, alone):
         return ""
     difference = max(differences(other, alone))
     return f"eager and sdpa differ by {difference:.2g} on single documents, so it is unknown which of them is right"

@@ -37,7 +37,7 @@ MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, to
 _IN_USE = "_packer_in_use"
 """Attribute of the modules of a model that `use` has switched, which holds their one `_InUse`."""
 
-APART = "pack its documents without trees"
+APART = "pack without --share-prefixes"
 """Remedy for a model that cannot train on trees."""
 
 _callers: set[type[torch.nn.Module]] = set()

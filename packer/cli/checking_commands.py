@@ -128,10 +128,21 @@ def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> str:
     if thresholds:
         named = ", ".join(f"{name} {value:,}" for name, value in thresholds.items())
         lines.append(f"(shown for batches of up to {min(thresholds.values()):,} tokens, not beyond {named})")
+    lines.append(f"(trees: {_trees(verdicts)})")
     for verdict in verdicts:
         if not verdict.safe:
             lines.append(f"{verdict.implementation} {verdict.answer}: {verdict.reason}; {verdict.remedy}")
     return "\n".join(lines)
+
+
+def _trees(verdicts: Sequence[Verdict]) -> str:
+    """Return which implementations are safe for trees, or why none is."""
+    safe = [verdict.implementation for verdict in verdicts if verdict.trees == "safe"]
+    if "packer_varlen" in safe:
+        return "safe with packer.attention.use(model)"
+    reasons = {verdict.implementation: verdict.trees_reason for verdict in verdicts}
+    why = reasons.get("packer_varlen") or next(iter(reasons.values()))
+    return f"safe with a mask only, by {' or '.join(safe)}; {why}" if safe else f"not supported; {why}"
 
 
 def _measure(value: float | None) -> str:
