@@ -108,16 +108,17 @@ class Outcome:
 def stage_of(path: Path, root: Path) -> str:
     """The stage of a pack in which a path is written, renamed or removed.
 
-    out/.packer/spill/00001.arrow -> spill; out/.packer/committed/data-00000-of-00002.arrow.json -> commit
+    out/.packer/spill/00001.arrow -> spill; out/.packer/notes/committed/0 -> commit
     """
     parts = path.relative_to(root).parts
     name = path.name
     if "spill" in parts:
         return "spill"
+    is_entry = "committed" in parts or name.startswith("notes-committed-")
+    if is_entry or (name.startswith("data-") and ".packer" not in parts):
+        return "commit"
     if "notes" in parts or name.startswith("notes-"):
         return "plan"
-    if "committed" in parts or name.startswith("committed-") or (name.startswith("data-") and ".packer" not in parts):
-        return "commit"
     if name.startswith("data-"):
         return "write"
     if name.startswith(("manifest.json", "state.json", "dataset_info.json")):

@@ -6,14 +6,13 @@ OUT                       a packed dataset is built here, unless a complete outp
     .packer/lock            lock held by the working process; moves along with the swap; not in object storage
     .packer/request.json    options and source files of the output; only an equal request resumes it
     .packer/spill/          decoded copies of sources that cannot be mapped, or shards of a tokenized dataset
-    .packer/notes/          results of finished tasks, for later tasks
-    .packer/committed/      the future manifest entry of each shard in place, with its hash
+    .packer/notes/          results of finished tasks, for later tasks; in committed/, the entries of shards in place
     .packer/ranks/          heartbeats
     .packer/*               temporary files
 
 The record is written last: without it, an output is unfinished. Claims by several processes are held by locks, in
-object storage by the request (`claim.py`). There, decoded copies, notes and entries are in .packer/ID, where ID is a
-hash of the request, so that what a process of another request may still write is never read. Everything that is needed
+object storage by the request (`claim.py`). There, decoded copies and notes are in .packer/ID, where ID is a hash of the
+request, so that what a process of another request may still write is never read. Everything that is needed
 to resume is in the store. A note, decoded source or shard that does not match its hash is made again.
 """
 
@@ -34,9 +33,9 @@ import xxhash
 from packer.errors import UNREADABLE, PackerError
 from packer.facts import REJECTED, FileIdentity, ShardEntry, TextIdentity
 from packer.facts.json_record import Count, JsonRecord
-from packer.notes import Note, Notes, note_of
+from packer.notes import Note, Notes
 from packer.options import PackOptions, options_of
-from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output
+from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output, shard_number
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
@@ -195,11 +194,6 @@ class Output:
         return Notes(store=self.store, folder=f"{self.own}/notes", is_shared=self.is_shared)
 
     @property
-    def entries(self) -> str:
-        """Name of the folder of the entries of committed shards."""
-        return f"{self.own}/committed"
-
-    @property
     def disk(self) -> Path:
         """Local folder on the disk that fills while the output is written."""
         return temporary_folder() if self.store.is_remote else self.work
@@ -229,21 +223,15 @@ class Output:
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
         """Put a written shard in place: first its entry, then the shard itself; see `check_request`."""
         self.check_request()
-        self.store.put(f"{self.entries}/{entry.file}.json", Note(facts=entry.to_dict()).to_bytes())
+        self.notes.save(f"committed-{shard_number(entry.file)}", Note(facts=entry.to_dict()))
         self.store.put_file(entry.file, temporary)
 
     def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
         """Return entries, by name, of the given shards that are in place with the right size."""
         sizes = self.store.sizes(among=names)
-        entries = zip(sizes, self.store.each(self._entry, list(sizes)), strict=True)
-        return {name: entry for name, entry in entries if entry is not None and entry.bytes == sizes[name]}
-
-    def _entry(self, name: str) -> ShardEntry | None:
-        """Return the entry of a shard; None if it is missing or damaged."""
-        with contextlib.suppress(FileNotFoundError, *UNREADABLE):
-            note = note_of(self.store.get(f"{self.entries}/{name}.json"))
-            return None if note is None else ShardEntry.from_dict(note.facts)
-        return None
+        noted = self.notes.facts_of("committed", [shard_number(name) for name in sizes])
+        entries = map(ShardEntry.from_dict, noted.values())
+        return {entry.file: entry for entry in entries if sizes.get(entry.file) == entry.bytes}
 
     def is_intact(self, entry: ShardEntry) -> bool:
         """Whether a shard in place matches its hash; object storage checks what it holds."""
@@ -275,10 +263,10 @@ class Output:
             self.store.delete(name)
 
     def forget_plan(self) -> None:
-        """Remove the notes of the plan, and the shards made from it."""
-        self.store.delete_all(self.notes.folder)
+        """Remove the shards and the notes; the identity of the source last, with which nothing else is resumed."""
         self.remove_shards()
-        self.store.delete_all(self.entries)
+        self.store.delete_all(self.notes.folder, keep=["source"])
+        self.store.delete(f"{self.notes.folder}/source")
 
     def clear(self) -> None:
         """Remove everything but the lock.

@@ -40,6 +40,11 @@ def shard_name(shard: int, shards: int) -> str:
     return f"data-{shard:0{max(5, len(str(shards - 1)))}d}-of-{shards:05d}.arrow"
 
 
+def shard_number(name: str) -> int:
+    """Return the number of a shard from its file name."""
+    return int(name.split("-")[1])
+
+
 def all_shard_names(*ends: int) -> list[str]:
     """Return the file names of all shards in order, given the number of shards after each generation.
 
