@@ -113,23 +113,17 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
 
 
 def measure_at_lengths(
-    source: SourceLike | Sequence[SourceLike], progress: Progress = silent
+    source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress
 ) -> Callable[[PackOptions], Measured]:
-    """Return a function that measures a source at several `max_len`, other options being the same at every call.
+    """Return a function that measures a source, given options that differ in `max_len` alone.
 
     The source is read once, unless documents of a mixture are truncated or dropped: then what the mixture takes of each
     source depends on max_len.
     """
-    held: dict[int, Measured] = {}
-
-    def measure_at(options: PackOptions) -> Measured:
-        read_at = options.max_len if options.weights and options.long != "split" else 0
-        if read_at not in held:
-            held.clear()
-            held[read_at] = measure(source, options, progress)
-        return held[read_at]
-
-    return measure_at
+    if options.weights and options.long != "split":
+        return lambda at_length: measure(source, at_length, progress)
+    measured = measure(source, options, progress)
+    return lambda _: measured
 
 
 def dataset_figures(
@@ -152,7 +146,7 @@ def dataset_figures(
         for_report: whether to collect everything that a report shows.
         progress: callback, called in documents while files are read, and as `progress("plan", done, total)` in tasks.
     """
-    measure_at = measure_at_lengths(source, progress)
+    measure_at = measure_at_lengths(source, options, progress)
     compared = None
     if for_report:
         compared = _compare_lengths(measure_at, options, max_lens, documents_per_step, progress)
@@ -198,7 +192,9 @@ def row_lengths(
 
     Arguments are those of `dataset_figures`; the lengths are ascending, and replace that of the options.
     """
-    return _compare_lengths(measure_at_lengths(source, progress), options, max_lens, documents_per_step, progress)
+    return _compare_lengths(
+        measure_at_lengths(source, options, progress), options, max_lens, documents_per_step, progress
+    )
 
 
 def packed_figures(
