@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -146,12 +146,10 @@ class JsonFile(Reader):
         """Yield the valid records, up to where an array is damaged; see `Reader.samples`."""
         names = [spelling for column in having for spelling in spellings(column)]
         with contextlib.suppress(DocumentError):
-            for block, _ in self.blocks(()):
-                if not names or any(name in block for name in names):
-                    for line in filled_lines(block):
-                        if not names or any(name in line for name in names):
-                            with contextlib.suppress(DocumentError):
-                                yield read_record(line)
+            for line in chain.from_iterable(filled_lines(block) for block, _ in self.blocks(())):
+                if not names or any(name in line for name in names):
+                    with contextlib.suppress(DocumentError):
+                        yield read_record(line)
 
     def lines_of(self, block: bytes) -> bytes | None:
         """Return the block, which is made of the lines of the file; None for an array."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,29 +15,12 @@ from packer.errors import SourceError
 from packer.facts import REASONS, SourceIdentity
 from packer.inputs.documents import Input, reading
 from packer.inputs.token_tables import TokenTable
-from packer.options.choices import MixUnit
+from packer.options import PackOptions
 from packer.plan.mixture_shares import Take
 from packer.progress import Progress, documents_of
 from packer.sources.source import Order, Source
 from packer.stores import AnyPath
 from packer.stores.mirror import fetch_queued
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """How much of each source a mixture takes; see `packer.plan.mixture_shares`."""
-
-    weights: tuple[float, ...]
-    unit: MixUnit
-    """Unit of the weights: shares of the tokens of the mixture, or epochs of the source."""
-
-    tokens: int | None
-    """Tokens of the mixture, for shares only; None for as many as possible without repeating a source."""
-
-    seed: int
-    kept: Callable[[NDArray[np.int32], int], NDArray[np.int32]]
-    """Callback, called with the lengths of consecutive documents and the number of the first; returns the tokens of
-    each that reach the rows. Weights are shares of these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +36,9 @@ class Corpus:
     names: tuple[str, ...] = ("",)
     """Name of each source in messages and in the manifest; no two are equal. A source that is not mixed has none."""
 
-    recipe: Recipe | None = None
-    """How much of each source is taken; None for one source, of which every document is taken once."""
+    mix: PackOptions | None = None
+    """Options that say how much of each source a mixture takes; None for one source, of which every document is taken
+    once. Weights are shares of the tokens that reach the rows."""
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -84,7 +68,7 @@ class Corpus:
 
     def spill_folders(self, folder: AnyPath) -> list[AnyPath]:
         """Return the folder in which each source is decoded: a subfolder each if they are mixed."""
-        return [folder] if self.recipe is None else [folder / f"{number:05d}" for number in range(len(self.parts))]
+        return [folder] if self.mix is None else [folder / f"{number:05d}" for number in range(len(self.parts))]
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:

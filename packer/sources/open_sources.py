@@ -6,7 +6,6 @@ import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
@@ -17,10 +16,9 @@ from packer.inputs.hugging_face import Found
 from packer.inputs.token_tables import MappedLists
 from packer.options import PackOptions
 from packer.paths import PathList
-from packer.plan.segments import kept_lengths_of
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, parts_of
-from packer.sources.corpus import Corpus, Documents, Recipe, distinct_names
+from packer.sources.corpus import Corpus, Documents, distinct_names
 from packer.sources.find_source import column_names, count_files, find_source
 from packer.sources.number_columns import is_array_file, open_array, open_lengths, with_numbers
 from packer.sources.packed_documents import PackedDocuments
@@ -77,17 +75,7 @@ def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions
     _refuse_twice(source)
     parts = tuple(open_with(each, options, mixed=True) for each in source)
     _refuse_unused(parts, options)
-    return Corpus(
-        parts=parts,
-        names=distinct_names([source_name(each) for each in source]),
-        recipe=Recipe(
-            weights=options.weights,
-            unit=options.mix_unit,
-            tokens=options.mix_tokens,
-            seed=options.seed,
-            kept=partial(kept_lengths_of, options),
-        ),
-    )
+    return Corpus(parts=parts, names=distinct_names([source_name(each) for each in source]), mix=options)
 
 
 def open_with(source: SourceLike, options: PackOptions, *, turns_of_chats: bool = False, mixed: bool = False) -> Source:

@@ -19,11 +19,13 @@ from packer.gather import lengths_of
 from packer.inputs.column_types import cast_to_common_type, one_type
 from packer.inputs.documents import DocumentError
 from packer.inputs.token_tables import MappedLists, TokenTable
+from packer.options import PackOptions
 from packer.plan.mixture_shares import Take, WeightCounter, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import key_of
+from packer.plan.segments import kept_lengths_of
 from packer.progress import Progress, silent
 from packer.random_purposes import MIXTURE
-from packer.sources.corpus import Corpus, Documents, Origins, Recipe, count_rejected, overall_progress, prefix_errors
+from packer.sources.corpus import Corpus, Documents, Origins, count_rejected, overall_progress, prefix_errors
 from packer.sources.pairs import sides_in_turn
 from packer.sources.segment_index import own_documents
 from packer.sources.source import Order, Source
@@ -190,7 +192,7 @@ class CorpusSurvey:
     def source(self) -> Source:
         """One source with the lists of all sources, each list once; a source that is not mixed is itself."""
         parts = self.corpus.parts
-        if self.corpus.recipe is None:
+        if self.corpus.mix is None:
             return parts[0]
         has_labels = any(part.has_labels for part in parts)
         inputs = tuple(
@@ -208,9 +210,9 @@ class CorpusSurvey:
 
     def lengths(self) -> NDArray[np.int32]:
         """Return the lengths of all documents, shape (documents,)."""
-        if self.corpus.recipe is None:
+        if self.corpus.mix is None:
             return self.surveys[0].lengths()
-        refuse_too_many(self.takes, self.corpus.names, self.corpus.recipe.unit, in_order=True)
+        refuse_too_many(self.takes, self.corpus.names, self.corpus.mix.mix_unit, in_order=True)
         parts = [np.zeros(0, np.int32)]
         for survey, take in zip(self.surveys, self.takes, strict=True):
             whole = survey.lengths()
@@ -224,14 +226,14 @@ class CorpusSurvey:
         Return another order of the documents, shape (documents,), or None for one source. The lengths, if they are
         known, are those of `lengths`.
         """
-        if self.corpus.recipe is None:
+        if self.corpus.mix is None:
             return None
         lengths = self.lengths() if lengths is None else lengths
-        return interleave(self.corpus.recipe.kept(lengths, 0), self.origins().firsts)
+        return interleave(kept_lengths_of(self.corpus.mix, lengths), self.origins().firsts)
 
     def lists(self, order: Order | None = None) -> Order | None:
         """Return the list of `source` that each document is, shape (documents,); None if document i is list i."""
-        if self.corpus.recipe is None:
+        if self.corpus.mix is None:
             return self.corpus.parts[0].indices
         return self.origins(order)[np.arange(self.identity.documents)]
 
@@ -252,11 +254,11 @@ def survey_corpus(corpus: Corpus, progress: Progress = silent, *, with_extra: bo
     Extra columns are kept for `CorpusSurvey.column` if they are requested. A SourceError is raised if a source has no
     documents, or no tokens to take, and a PackerError if the mixture has more documents than can be numbered.
     """
-    if corpus.recipe is None:
+    if corpus.mix is None:
         survey = survey_source(corpus.parts[0], progress, with_extra=with_extra)
         take = Take.whole(survey.identity.documents)
         return CorpusSurvey(corpus=corpus, surveys=(survey,), takes=(take,), identity=survey.identity)
-    return _draw_mixture(corpus, corpus.recipe, progress, with_extra=with_extra)
+    return _draw_mixture(corpus, corpus.mix, progress, with_extra=with_extra)
 
 
 def read_documents(
@@ -275,7 +277,7 @@ def read_documents(
     return Documents(source=survey.source, identity=survey.identity, lengths=lengths, origins=survey.origins(order))
 
 
-def _draw_mixture(corpus: Corpus, recipe: Recipe, progress: Progress, *, with_extra: bool) -> CorpusSurvey:
+def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, with_extra: bool) -> CorpusSurvey:
     """Check the sources of a mixture, and decide how often each document is taken.
 
     The lengths that are hashed are those of the documents that are taken, source by source and in the order of the
@@ -286,30 +288,30 @@ def _draw_mixture(corpus: Corpus, recipe: Recipe, progress: Progress, *, with_ex
     in_turn = overall_progress(progress, corpus.parts)
     for number, part in enumerate(corpus.parts):
         with prefix_errors(corpus.names[number]):
-            counter = WeightCounter(key_of(recipe.seed, MIXTURE, number))
+            counter = WeightCounter(key_of(options.seed, MIXTURE, number))
             overall = next(in_turn)
-            on_table = partial(_count_kept, recipe, counter)
+            on_table = partial(_count_kept, options, counter)
             surveys.append(survey_source(part, overall, with_extra=with_extra, on_table=on_table))
             kept.append(counter)
             if not counter.total:
                 what = "empty, rejected or dropped" if len(part.rejections.lists) else "empty or dropped"
                 raise SourceError(f"there is nothing to take: all {counter.population:,} documents are {what}")
     totals = [counter.total for counter in kept]
-    targets = mixture_targets(totals, recipe.weights, unit=recipe.unit, total=recipe.tokens)
+    targets = mixture_targets(totals, options.weights, unit=options.mix_unit, total=options.mix_tokens)
     digest = xxhash.xxh3_128()
     takes, facts = [], []
     for number, (survey, counter, target) in enumerate(zip(surveys, kept, targets, strict=True)):
-        take, tokens_kept = take_documents(counter, target, partial(_kept_of, survey, recipe))
+        take, tokens_kept = take_documents(counter, target, partial(_kept_of, survey, options))
         takes.append(take)
         tokens = _count_taken(survey, take, digest)
         taken = TakenDocuments(copies=take.copies, documents=take.documents, tokens=tokens, tokens_kept=tokens_kept)
-        name, weight = corpus.names[number], recipe.weights[number]
+        name, weight = corpus.names[number], options.weights[number]
         values = survey.identity.values() | {"files": len(survey.identity.files)}
         del values["mixture"]
         facts.append(MixturePart(**values, name=name, weight=weight, tokens_kept=counter.total, taken=taken))
     if not any(take.documents for take in takes):
         raise SourceError("nothing to pack: no source's share is half a document; raise --mix-tokens or the weights")
-    refuse_too_many(takes, corpus.names, recipe.unit)
+    refuse_too_many(takes, corpus.names, options.mix_unit)
     identity = SourceIdentity(
         files=tuple(file for survey in surveys for file in survey.identity.files),
         documents=sum(part.taken.documents for part in facts),
@@ -322,12 +324,12 @@ def _draw_mixture(corpus: Corpus, recipe: Recipe, progress: Progress, *, with_ex
     return CorpusSurvey(corpus=corpus, surveys=tuple(surveys), takes=tuple(takes), identity=identity)
 
 
-def _count_kept(recipe: Recipe, counter: WeightCounter, table: TokenTable) -> None:
-    counter.add(recipe.kept(table.lengths, table.first_document))
+def _count_kept(options: PackOptions, counter: WeightCounter, table: TokenTable) -> None:
+    counter.add(kept_lengths_of(options, table.lengths, table.first_document))
 
 
-def _kept_of(survey: SourceSurvey, recipe: Recipe, documents: NDArray[np.int64]) -> NDArray[np.int32]:
-    return recipe.kept(survey.lengths_of(documents), 0)
+def _kept_of(survey: SourceSurvey, options: PackOptions, documents: NDArray[np.int64]) -> NDArray[np.int32]:
+    return kept_lengths_of(options, survey.lengths_of(documents))
 
 
 def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) -> int:
@@ -355,7 +357,7 @@ class SourceOrder:
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
-        self._survey = None if corpus.recipe is None else survey_corpus(corpus)
+        self._survey = None if corpus.mix is None else survey_corpus(corpus)
         self.mixture = () if self._survey is None else self._survey.identity.mixture
         """Sources of a mixture, and counts of what is taken of each; empty for a single source."""
         self._takes = None if self._survey is None else self._survey.takes
