@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packer.cli.run_summary import render_manifest_summary
+from packer.cli.run_summary import manifest_summary
 from packer.figures.dataset_figures import Figures
 from packer.figures.figure_tables import render_figures
 from packer.figures.plain_text import duration_and_compiling, in_encoding
@@ -58,9 +58,8 @@ def summary_of(
 ) -> str:
     part = {"source": content["source"], "totals": content["totals"], "shards": len(content["shards"])}
     manifest = Manifest.from_dict({**content, "generations": [part]})
-    return render_manifest_summary(
-        manifest, rows=rows, output="OUT", took=duration_and_compiling(1.234, compiling), verbose=verbose
-    )
+    took = duration_and_compiling(1.234, compiling)
+    return "\n".join(manifest_summary(manifest, rows=rows, output="OUT", took=took, verbose=verbose))
 
 
 # Screens

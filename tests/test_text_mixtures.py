@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.cli.run_summary import render_manifest_summary
+from packer.cli.run_summary import manifest_summary
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.job import Job
@@ -99,7 +99,7 @@ def test_loss_covers_all_of_a_token_source_without_labels(tmp_path):
         assert manifest.totals.tokens_trained == 2 + 3 + 1
         assert manifest.source.labels
         assert list(packer.verify(out, order)) == []
-        summary = render_manifest_summary(manifest, output="out", took="1 s")
+        summary = [*manifest_summary(manifest, output="out", took="1 s")]
         assert "All tokens of source.jsonl are trained" in summary
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from textwrap import fill
@@ -48,14 +48,14 @@ def write_output(
     values: Mapping[str, Any],
     as_json: bool,
     complete: str,
-    summary: Callable[[Written[Any], str], str],
+    summary: Callable[[Written[Any], str], Iterable[str]],
     more: Callable[[AnyPath], list[str]] | None = None,
     **options: object,
 ) -> None:
     """Run a function of the pipeline that writes an output, with a `Job` of these values, and print its result.
 
     `complete` are the words after the name of an output that was complete before. For one that was made, `summary`
-    returns the text, from the result and the time that it took, in words. `more` writes more about the output, and
+    yields the text, from the result and the time that it took, in words. `more` writes more about the output, and
     returns lines about it.
     """
     from packer.algorithms.jit import compile_seconds
@@ -87,10 +87,10 @@ def write_output(
         return
     if result.found_complete:
         checked = f" ({result.checked})" if result.checked else ""
-        text = f"{result.output} {complete}: nothing to do{checked}"
+        text = [f"{result.output} {complete}: nothing to do{checked}"]
     else:
-        text = summary(result, duration_and_compiling(seconds, compiling))
-    click.echo("\n".join([text, *lines]))
+        text = [*summary(result, duration_and_compiling(seconds, compiling))]
+    click.echo("\n".join([*text, *lines]))
 
 
 Lengths = Annotated[
