@@ -1,6 +1,6 @@
 """Tables of figures: of a dataset, of packed rows, of several row lengths, and of algorithms side by side."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from packer.facts import MixturePart
@@ -14,67 +14,53 @@ _PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 
 def render_figures(figures: Figures) -> str:
     """Describe a dataset and the effect of packing it, or packed rows, on one screen of 80 columns."""
-    if figures.is_packed:
-        return _render_packed(figures)
-    lines = [
-        f"{count_of(figures.documents, 'document')}, {count_of(figures.tokens, 'token')}",
-        f"Packed: {count_of(figures.rows, 'row')} of {figures.max_len:,} tokens, {percent(figures.efficiency)} full "
-        f"(lower bound {figures.totals.lower_bound:,})",
-    ]
-    lines += [f"{use.column}: {number(use.mean)} {_of_limit(use)}" for use in figures.limits]
+    return "\n".join(_packed_lines(figures) if figures.is_packed else _planned_lines(figures))
+
+
+def _planned_lines(figures: Figures) -> Iterator[str]:
+    max_len, tokens, totals, options = figures.max_len, figures.tokens, figures.totals, figures.options
+    yield f"{count_of(figures.documents, 'document')}, {count_of(tokens, 'token')}"
+    full = f"{percent(figures.efficiency)} full (lower bound {totals.lower_bound:,})"
+    yield f"Packed: {count_of(figures.rows, 'row')} of {max_len:,} tokens, {full}"
+    for use in figures.limits:
+        yield f"{use.column}: {number(use.mean)} {_of_limit(use)}"
     if figures.mixture:
-        lines.append(render_mixture(figures.mixture, unit=figures.options.mix_unit))
-    lines += ["", _render_distribution(figures.lengths, "Tokens per document")]
-    lines += shared_beginnings(figures)
-    longer, lost = figures.documents_over_max_len, figures.tokens - figures.totals.tokens_packed
-    lines.append(
-        f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / figures.documents)}"
-        + (f"; {count_of(lost, 'token')} cut off or dropped" if lost > 0 else "")
-    )
-    padding = _render_padding(figures.padding, max_len=figures.max_len, packed=f"packed ({figures.algorithm})")
-    return "\n".join([*lines, "", padding, "", _render_epoch(figures.epoch)])
-
-
-def shared_beginnings(figures: Figures) -> list[str]:
-    """Say how many tokens repeat beginnings of documents, and what storing them once saves; nothing if none does."""
+        yield render_mixture(figures.mixture, unit=options.mix_unit)
+    yield ""
+    yield _render_distribution(figures.lengths, "Tokens per document")
     repeated, saved = figures.repeated_tokens, figures.saved_tokens
-    if not repeated or not saved:
-        return []
-    shared = figures.options.share_prefixes
-    whole = figures.tokens + saved * shared
-    does = "storing them once saves" if shared else "--share-prefixes stores them once and saves"
-    return [
-        f"Shared beginnings: {count_of(repeated, 'token')} ({percent(repeated / whole)}) are in other documents, too;",
-        f"  {does} {count_of(saved, 'token')} ({percent(saved / whole)})",
-    ]
+    if repeated and saved:
+        whole = tokens + saved * options.share_prefixes
+        does = "storing them once saves" if options.share_prefixes else "--share-prefixes stores them once and saves"
+        shared = f"{count_of(repeated, 'token')} ({percent(repeated / whole)}) are also in another document"
+        yield f"Shared beginnings: {shared} of the record; {does} {percent(saved / whole)}"
+    longer, lost = figures.documents_over_max_len, tokens - totals.tokens_packed
+    cut = f"; {count_of(lost, 'token')} cut off or dropped" if lost > 0 else ""
+    yield f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / figures.documents)}{cut}"
+    yield ""
+    yield _render_padding(figures.padding, max_len=max_len, packed=f"packed ({figures.algorithm})")
+    yield ""
+    yield _render_epoch(figures.epoch)
 
 
-def _render_packed(figures: Figures) -> str:
-    rows = figures.row_figures
+def _packed_lines(figures: Figures) -> Iterator[str]:
+    rows, padding = figures.row_figures, f"{number(figures.padding_tokens / figures.rows)} tokens per row"
     facts = [
         ["documents", f"{figures.documents:,}", f"{number(figures.packing_factor)} per row"],
         ["segments", f"{figures.segments:,}", "documents, and pieces of split ones"],
         ["tokens", f"{figures.tokens:,}", f"the rows are {percent(figures.efficiency)} full"],
         *([use.column, number(use.mean), _of_limit(use)] for use in figures.limits),
-        [
-            "padding",
-            percent(figures.padding.packed),
-            f"{number(figures.padding_tokens / figures.rows)} tokens per row",
-        ],
+        ["padding", percent(figures.padding.packed), padding],
         ["lower bound", f"{figures.totals.lower_bound:,}", f"rows that any packing needs; here {figures.rows:,}"],
         ["attention", percent(rows.attention_share), "of the work if a row were one document"],
         *mixing_facts(rows),
     ]
-    return "\n".join(
-        [
-            f"{count_of(figures.rows, 'row')} of {figures.max_len:,} tokens",
-            render_table(facts, align="<><"),
-            "",
-            _render_distribution(rows.segments_per_row, "Segments per row"),
-            "",
-            _render_padding(figures.padding, max_len=figures.max_len, packed="packed"),
-        ]
-    )
+    yield f"{count_of(figures.rows, 'row')} of {figures.max_len:,} tokens"
+    yield render_table(facts, align="<><")
+    yield ""
+    yield _render_distribution(rows.segments_per_row, "Segments per row")
+    yield ""
+    yield _render_padding(figures.padding, max_len=figures.max_len, packed="packed")
 
 
 def _of_limit(use: LimitUse) -> str:
@@ -226,25 +212,25 @@ def recommend_length(found: RowLengths) -> str:
 
 def render_comparison(comparison: Comparison) -> str:
     """Show the rows that each algorithm makes of the same documents, the fewest first, and their costs."""
-    parts = [_head(comparison), _packing_table(comparison), _cost_table(comparison), _steps(comparison)]
+    parts = ["\n".join(_head(comparison)), _packing_table(comparison), _cost_table(comparison), _steps(comparison)]
     return "\n\n".join(parts)
 
 
-def _head(comparison: Comparison) -> str:
+def _head(comparison: Comparison) -> Iterator[str]:
     account, best, bound = comparison.account, comparison.best, count_of(comparison.lower_bound, "row")
-    rows, longer = f"rows of {count_of(best.max_len, 'token')}", comparison.documents_over_max_len
+    most = ""
     if best.options.max_segments is not None:
-        rows += f", at most {count_of(best.options.max_segments, 'segment')} in each"
-    lines = [f"{count_of(account.documents, 'document')}, {count_of(account.tokens, 'token')}; {rows}"]
+        most = f", at most {count_of(best.options.max_segments, 'segment')} in each"
+    documents, tokens = count_of(account.documents, "document"), count_of(account.tokens, "token")
+    yield f"{documents}, {tokens}; rows of {count_of(best.max_len, 'token')}{most}"
     proved = "" if comparison.prover is None else f", proved by {comparison.prover.algorithm}"
-    lines.append(f"Lower bound: {bound}{proved}")
+    yield f"Lower bound: {bound}{proved}"
     if empty := account.documents_dropped["empty"]:
-        lines.append(f"Empty, left out: {count_of(empty, 'document')}")
-    if longer:
-        line = f"Longer than a row: {count_of(longer, 'document')}, {_PARTICIPLES[best.options.long]}"
+        yield f"Empty, left out: {count_of(empty, 'document')}"
+    if longer := comparison.documents_over_max_len:
         lost = account.tokens - account.tokens_packed
-        lines.append(f"{line}; {count_of(lost, 'token')} left out" if lost else line)
-    return "\n".join(lines)
+        left_out = f"; {count_of(lost, 'token')} left out" if lost else ""
+        yield f"Longer than a row: {count_of(longer, 'document')}, {_PARTICIPLES[best.options.long]}{left_out}"
 
 
 def _packing_table(comparison: Comparison) -> str:
