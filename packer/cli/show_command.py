@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from numbers import Integral, Real
 from pathlib import Path
@@ -105,7 +105,7 @@ def show(
     color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
     for number, segments in found.items():
         if full:
-            text = _render_text(segments, decode, color=color)
+            text = "\n".join(_text_lines(segments, decode, color=color))
         else:
             text = render_row(segments, decode, group_by=dataset.manifest.options.group_by, color=color)
         click.echo(text if row is not None else f"row {number:,}\n{text}", color=color)
@@ -200,35 +200,31 @@ def render_row(
     return "\n".join([head, *lines])
 
 
-def _branches(segment: Segment) -> list[Segment]:
-    """Return the nodes of a tree, each with its tokens and labels; none for an ordinary document."""
-    found = []
+def _branches(segment: Segment) -> Iterator[Segment]:
+    """Yield the nodes of a tree, each with its tokens and labels; none for an ordinary document."""
     for node in segment.get("nodes", ()):
         here = slice(node["first"], node["first"] + node["tokens"])
-        found.append(node | {name: segment[name][here] for name in ("input_ids", "labels")})
-    return found
+        yield node | {name: segment[name][here] for name in ("input_ids", "labels")}
 
 
-def _render_text(segments: Sequence[Segment], decode: Decode | None, *, color: bool) -> str:
-    """Return all tokens of segments, with trained ones distinguished from their context.
+def _text_lines(segments: Sequence[Segment], decode: Decode | None, *, color: bool) -> Iterator[str]:
+    """Yield all tokens of segments, with trained ones distinguished from their context.
 
     Trained tokens are bold and context is dim; without color, trained tokens are between [[ and ]].
     """
-    parts = []
     for segment in segments:
         first, tokens = segment["doc_start"], len(segment["input_ids"])
         head = f"document {_name(segment)}, tokens {first:,} to {first + tokens - 1:,}, {_trained(segment)} trained"
         if segment["doc_id"] < 0:
             head = f"padding, {count_of(segment['extent'], 'token')}"
         head = f"segment {segment['segment']}: {head}"
-        parts.append(_styled(segment, head) if color else head)
+        yield _styled(segment, head) if color else head
         for number, part in enumerate(_branches(segment)):
             after = f"after {part['parent']}" if part["parent"] >= 0 else "at the beginning"
-            parts.append(f"node {number}, {after}, answer {part['answer']}:")
-            parts.append(_marked(part, decode, color=color))
+            yield f"node {number}, {after}, answer {part['answer']}:"
+            yield _marked(part, decode, color=color)
         if segment["doc_id"] >= 0 and not segment.get("nodes"):
-            parts.append(_marked(segment, decode, color=color))
-    return "\n".join(parts)
+            yield _marked(segment, decode, color=color)
 
 
 def _styled(segment: Segment, line: str) -> str:

@@ -136,16 +136,6 @@ class Figures:
         return int(self.histogram.sum())
 
     @property
-    def efficiency(self) -> float:
-        """Real tokens divided by all tokens of the rows."""
-        return self.totals.efficiency
-
-    @property
-    def keeps_whole(self) -> bool:
-        """Whether only documents that are longer than max_len were cut."""
-        return self.options.keeps_whole
-
-    @property
     def proved_bound(self) -> int:
         """Number of rows that the algorithm proved to be necessary; 0 if it proves nothing."""
         return 0 if self.options.keeps_order else self.totals.lower_bound
@@ -278,7 +268,7 @@ class RowLengths:
     @property
     def are_full(self) -> bool:
         """Whether the rows of every length are full, so that padding is no criterion."""
-        return all(figures.efficiency >= FULL for figures in self.lengths)
+        return all(figures.totals.efficiency >= FULL for figures in self.lengths)
 
     def to_json(self) -> dict[str, object]:
         """Return all figures as values for JSON; `smallest` is a max_len or None."""
@@ -287,10 +277,8 @@ class RowLengths:
             **_named(last, "documents", "tokens", "algorithm", "documents_per_step"),
             "lengths": [
                 {
-                    **_named(figures, "max_len", "rows", "efficiency", "tokens"),
-                    "documents_split": figures.totals.documents_split,
-                    "tokens_without_context": figures.tokens_without_context,
-                    "tokens_lost": figures.totals.tokens_lost,
+                    **_named(figures, "max_len", "rows", "tokens", "tokens_without_context"),
+                    **_named(figures.totals, "efficiency", "documents_split", "tokens_lost"),
                     **_named(figures.row_figures, "keys_per_token", "work_peak"),
                     "packed_rows_per_step": figures.epoch.packed_rows_per_step,
                     **_named(figures, "cut_share", "attention_share"),
@@ -345,7 +333,7 @@ class Comparison:
     @property
     def best(self) -> Figures:
         """First figures of an algorithm that keeps documents whole; the first of all if none does."""
-        return min(self.outcomes, key=lambda figures: not figures.keeps_whole)
+        return min(self.outcomes, key=lambda figures: not figures.options.keeps_whole)
 
     def gap(self, figures: Figures) -> float:
         """Return the rows above the lower bound as a share of it; negative if cut documents made fewer possible."""
@@ -372,17 +360,17 @@ class Comparison:
     def _outcome_to_json(self, figures: Figures) -> dict[str, object]:
         rows = figures.row_figures
         return {
-            **_named(figures, "algorithm", "rows", "efficiency"),
-            "padding_ratio": 1 - figures.efficiency,
-            "padding_tokens": figures.padding_tokens,
+            **_named(figures, "algorithm", "rows", "padding_tokens", "packing_factor", "speedup"),
+            "efficiency": figures.totals.efficiency,
+            "padding_ratio": 1 - figures.totals.efficiency,
             "gap": self.gap(figures),
-            **_named(figures, "packing_factor", "speedup"),
             "segments": rows.segments,
             "segments_per_row": rows.segments / figures.rows,
             "max_segments": rows.segments_per_row.max,
             **_named(rows, "attention", "attention_share", "attention_spread", "attention_peak", "within_row_share"),
             "documents_cut": figures.totals.documents_split,
-            **_named(figures, "tokens_without_context", "keeps_whole", "proved_bound", "seconds"),
+            "keeps_whole": figures.options.keeps_whole,
+            **_named(figures, "tokens_without_context", "proved_bound", "seconds"),
         }
 
 

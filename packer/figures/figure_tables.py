@@ -20,7 +20,7 @@ def render_figures(figures: Figures) -> str:
 def _planned_lines(figures: Figures) -> Iterator[str]:
     max_len, tokens, totals, options = figures.max_len, figures.tokens, figures.totals, figures.options
     yield f"{count_of(figures.documents, 'document')}, {count_of(tokens, 'token')}"
-    full = f"{percent(figures.efficiency)} full (lower bound {totals.lower_bound:,})"
+    full = f"{percent(figures.totals.efficiency)} full (lower bound {totals.lower_bound:,})"
     yield f"Packed: {count_of(figures.rows, 'row')} of {max_len:,} tokens, {full}"
     for use in figures.limits:
         yield f"{use.column}: {number(use.mean)} {_of_limit(use)}"
@@ -48,7 +48,7 @@ def _packed_lines(figures: Figures) -> Iterator[str]:
     facts = [
         ["documents", f"{figures.documents:,}", f"{number(figures.packing_factor)} per row"],
         ["segments", f"{figures.segments:,}", "documents, and pieces of split ones"],
-        ["tokens", f"{figures.tokens:,}", f"the rows are {percent(figures.efficiency)} full"],
+        ["tokens", f"{figures.tokens:,}", f"the rows are {percent(figures.totals.efficiency)} full"],
         *([use.column, number(use.mean), _of_limit(use)] for use in figures.limits),
         ["padding", percent(figures.padding.packed), padding],
         ["lower bound", f"{figures.totals.lower_bound:,}", f"rows that any packing needs; here {figures.rows:,}"],
@@ -171,7 +171,7 @@ def length_table(found: RowLengths) -> list[list[str]]:
     columns = {
         "max_len": [f"{length.max_len:,}" for length in lengths],
         "rows": [f"{length.rows:,}" for length in lengths],
-        "full": [percent(length.efficiency) for length in lengths],
+        "full": [percent(length.totals.efficiency) for length in lengths],
         "split": [f"{length.totals.documents_split:,}" for length in lengths],
         "no context": [share(length.tokens_without_context / length.tokens) for length in lengths],
         "lost": [share(length.totals.tokens_lost / length.tokens) for length in lengths],
@@ -241,7 +241,7 @@ def _packing_table(comparison: Comparison) -> str:
             [
                 _marked(comparison, figures),
                 f"{figures.rows:,}",
-                _exact_percent(figures.efficiency),
+                _exact_percent(figures.totals.efficiency),
                 _gap(comparison.gap(figures)),
                 number(figures.packing_factor),
                 f"{figures.speedup:.4f}",
@@ -250,7 +250,7 @@ def _packing_table(comparison: Comparison) -> str:
         )
     table += [[f"  {name}", *"-" * (len(table[0]) - 1)] for name in comparison.failures]
     fewest, gap = "* the fewest rows", "gap: rows above the lower bound"
-    if not all(figures.keeps_whole for figures in comparison.outcomes):
+    if not all(figures.options.keeps_whole for figures in comparison.outcomes):
         fewest += " of those that keep documents whole"
         gap += "; below 0 where documents that fit a row were cut"
     notes = [
@@ -316,7 +316,7 @@ def _with_notes(table: list[list[str]], notes: Iterable[str]) -> str:
 def _marked(comparison: Comparison, figures: Figures) -> str:
     """Return the name of an algorithm, with a star if it has the fewest rows."""
     best = comparison.best
-    is_best = (figures.rows, figures.keeps_whole) == (best.rows, best.keeps_whole)
+    is_best = (figures.rows, figures.options.keeps_whole) == (best.rows, best.options.keeps_whole)
     return f"{'*' if is_best else ' '} {figures.algorithm}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
@@ -60,27 +61,23 @@ def render_plot(figures: Figures, name: str) -> str:
     return section.plot.file()
 
 
-def _opening(figures: Figures) -> list[str]:
-    """Return the sentences that a reader sees first: what packing saves, and which row length the page is about."""
+def _opening(figures: Figures) -> Iterator[str]:
+    """Yield the sentences that a reader sees first: what packing saves, and which row length the page is about."""
     padding = figures.padding
     packed = "are packed into" if figures.is_packed else "would be packed into"
     times = padding.speedup(padding.batch_longest[BATCHES[0]])
-    if times >= 1.05:
-        saves = f"{number(times)} times fewer tokens than padding in random batches of {BATCHES[0]}"
-    else:
-        saves = f"no fewer tokens than padding in random batches of {BATCHES[0]}"
-    sentences = [
+    fewer = f"{number(times)} times fewer" if times >= 1.05 else "no fewer"
+    yield (
         f"{count_of(figures.documents, 'document')} {packed} {count_of(figures.rows, 'row')} of {figures.max_len:,} "
-        f"tokens: {saves}."
-    ]
+        f"tokens: {fewer} tokens than padding in random batches of {BATCHES[0]}."
+    )
     if figures.row_lengths is not None and figures.row_lengths.asked:
         lengths = [f"{length.max_len:,}" for length in figures.row_lengths.lengths]
         reason = "the smallest that suffices" if figures.row_lengths.smallest is not None else "the longest of them"
-        sentences.append(
+        yield (
             f"Row lengths {', '.join(lengths[:-1])} and {lengths[-1]} are compared under "
             f"\u201cWhich max_len?\u201d; everything else is for {figures.max_len:,}, {reason}."
         )
-    return sentences
 
 
 def _facts(figures: Figures) -> list[tuple[str, float, str, str]]:
@@ -89,23 +86,21 @@ def _facts(figures: Figures) -> list[tuple[str, float, str, str]]:
         ("documents", figures.documents, f"{figures.documents:,}", "documents"),
         ("tokens", figures.tokens, f"{figures.tokens:,}", "tokens"),
         ("rows", figures.rows, f"{figures.rows:,}", f"rows of {figures.max_len:,}"),
-        ("efficiency", figures.efficiency, percent(figures.efficiency), "filled"),
+        ("efficiency", figures.totals.efficiency, percent(figures.totals.efficiency), "filled"),
         ("packing_factor", figures.packing_factor, number(figures.packing_factor), "documents a row"),
         ("lower_bound", figures.totals.lower_bound, f"{figures.totals.lower_bound:,}", "rows at least"),
     ]
 
 
-def _ways(figures: Figures) -> list[tuple[str, str, float, int, str]]:
-    """Return (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
+def _ways(figures: Figures) -> Iterator[tuple[str, str, float, int, str]]:
+    """Yield (way to form batches, padding in words, padding, tokens, time of an epoch on a GPU in words)."""
     padding = figures.padding
     ratios = {f"padded to {figures.max_len:,} tokens": padding.max_len}
     ratios |= {f"padded to longest, batches of {size}": padding.batch_longest[size] for size in BATCHES}
     ratios |= {f"grouped by length, batches of {size}": padding.group_by_length[size] for size in BATCHES}
-    ways = []
     for name, ratio in {**ratios, "packed": padding.packed}.items():
         tokens = round(figures.totals.tokens_packed / (1 - ratio))
-        ways.append((name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND)))
-    return ways
+        yield name, share(ratio), ratio, tokens, duration(tokens / TOKENS_A_SECOND)
 
 
 def _row_data(figures: Figures) -> str:

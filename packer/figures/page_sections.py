@@ -60,7 +60,7 @@ def rows_section(figures: Figures) -> Section:
     if count["most segments"]:
         shown.append(f"the {count['most segments']:,} with the most segments")
     verdict = (
-        f"{holds} on average; rows are {share(figures.efficiency)} full. Of {count_of(figures.rows, 'row')}, "
+        f"{holds} on average; rows are {share(figures.totals.efficiency)} full. Of {count_of(figures.rows, 'row')}, "
         f"{', then '.join(shown)}:"
     )
     sources = [part.name for part in figures.mixture if any(row.sources is not None for row in rows)]

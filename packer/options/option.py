@@ -13,13 +13,12 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from packer.errors import OptionError
 from packer.facts.json_record import FLAG, TEXT, Kind, number, or_null, whole_number
@@ -195,7 +194,7 @@ def _read(declaration: Callable[..., object]) -> dict[str, Option]:
 
 def _completed(declared: Option, name: str, hint: Any, default: object) -> Option:
     """Return an option with its name, type and default, and what follows from them."""
-    is_optional = get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
+    is_optional = type(None) in get_args(hint)
     if is_optional:
         hint = next(one for one in get_args(hint) if one is not type(None))
     is_list = get_origin(hint) is tuple
