@@ -39,7 +39,7 @@ def assert_alike(found, made):
     assert (found.documents, found.tokens) == (totals.documents, totals.tokens)
     assert found.totals.documents_packed == totals.documents_packed
     assert found.totals.tokens_packed == totals.tokens_packed
-    assert found.efficiency == totals.efficiency
+    assert found.totals.efficiency == totals.efficiency
 
 
 def two_sources(folder, kinds):
