@@ -1,5 +1,6 @@
 """A damaged file of an unfinished output is made again or named in one line, and --overwrite replaces it."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import packer
 from benchmarks.faults import shards_in
 from tests.kills import Killed, kill
 from tests.test_pack import hashes, made_documents
+from tests.test_replace_folder import killed_at
 
 FILES = [
     "lock",
@@ -189,5 +191,12 @@ def test_overwrite_starts_again_if_lengths_in_memory_have_changed(tmp_path):
     changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})
     with pytest.raises(packer.PackerError, match="has changed since: start again with overwrite"):
         pack(changed, out)
-    pack(changed, out, overwrite=True)
-    assert list(packer.verify(out, changed)) == []
+    for number in range(0, 40, 5):  # kills while what was made of the other source is removed
+        again = shutil.copytree(out, tmp_path / str(number))
+        with contextlib.suppress(Killed), killed_at(number):
+            pack(changed, again, overwrite=True)
+        try:
+            pack(changed, again)
+        except packer.PackerError:  # it was started from another source
+            pack(changed, again, overwrite=True)
+        assert list(packer.verify(again, changed)) == []
