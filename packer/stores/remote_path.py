@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -253,15 +254,10 @@ class RemotePath:
         """Copy the object to another path of the same bucket, where an object is overwritten."""
         self._requested(lambda: self.store.copy(self.key, to.key))
 
-    def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object."""
-        if not missing_ok and not self.is_file():
-            raise FileNotFoundError(2, "no such object", str(self))
-        try:
+    def unlink(self) -> None:
+        """Remove the object, if it exists."""
+        with suppress(FileNotFoundError):  # which only some stores say
             self._requested(lambda: self.store.delete(self.key))
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
 
     def remove_all(self, keep: Collection[RemotePath] = ()) -> None:
         """Remove all objects inside but these."""

@@ -221,7 +221,7 @@ class Objects:
         self.each(lambda name: _copy(self.root / name, self.root / names[name]), list(names))
 
     def delete(self, name: str) -> None:
-        (self.root / name).unlink(missing_ok=True)
+        (self.root / name).unlink()
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
         path = self.root / folder
