@@ -37,8 +37,14 @@ MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, to
 _IN_USE = "_packer_in_use"
 """Attribute of the modules of a model that `use` has switched, which holds their one `_InUse`."""
 
+PLAIN = 'choose attn_implementation="eager", after `packer check`'
+"""Remedy for a model with arguments in `REFUSED`."""
+
+OTHER_ATTENTION = "choose another attn_implementation that `packer check` finds safe"
+"""Remedy for a layer that needs more than its arguments contain."""
+
 APART = "pack without --share-prefixes"
-"""Remedy for a model that cannot train on trees."""
+"""Remedy for a model that cannot train on trees, at least not by this attention."""
 
 _callers: set[type[torch.nn.Module]] = set()
 """Classes of the layers that have called this attention in this process."""
@@ -152,7 +158,7 @@ def _end_pass(model: PreTrainedModel, _args: object, kwargs: dict[str, Any], _ou
     """Forward hook: end a pass that `_require_boundaries` has begun, also after an error."""
     if kwargs.get("tree") is not None:
         in_use: _InUse = getattr(model, _IN_USE)
-        in_use.tree_passes -= 1
+        in_use.tree_passes = max(in_use.tree_passes - 1, 0)  # 0 if another hook has refused the batch before
 
 
 def _check_tree_batch(model: PreTrainedModel, batch: Mapping[str, Any], in_use: _InUse) -> None:
@@ -263,7 +269,7 @@ def attention(
     _note_call(type(module))
     _check_boundaries(module, cu_seq_lens_q, tree)
     rows, _, tokens, _ = query.shape
-    _check_arguments(module, query, key, attention_mask, dropout, others)
+    _check_arguments(module, query, key, attention_mask, dropout, others, remedy=PLAIN if tree is None else APART)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     query, key, value = (_kernel_dtype(tensor, value).transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
     if tree is not None:
@@ -352,6 +358,8 @@ def _check_arguments(
     attention_mask: torch.Tensor | None,
     dropout: float,
     others: dict[str, object],
+    *,
+    remedy: str,
 ) -> None:
     """Refuse arguments of a layer that the varlen kernel does not support."""
     name = type(module).__name__
@@ -372,10 +380,12 @@ def _check_arguments(
         )
     for argument, why in REFUSED.items():
         if others.get(argument) is not None:
-            raise PackerError(f'{name} {why}: choose attn_implementation="eager", after `packer check`')
+            raise PackerError(f"{name} {why}: {remedy}")
 
 
-def _check_layer(module: torch.nn.Module, sliding_window: int | None, longest: int) -> None:
+def _check_layer(
+    module: torch.nn.Module, sliding_window: int | None, longest: int, *, remedy: str = OTHER_ATTENTION
+) -> None:
     """Refuse a layer that, by the model's config, needs something that its arguments do not contain."""
     config: Any = getattr(module, "config", None)
     layer = getattr(module, "layer_idx", None)
@@ -387,13 +397,11 @@ def _check_layer(module: torch.nn.Module, sliding_window: int | None, longest: i
     if chunk is not None and longest > chunk and kind in (None, "chunked_attention"):
         raise PackerError(
             f"{name} attends in chunks of {chunk:,} tokens, which {IMPLEMENTATION} does not support, and a segment has "
-            f"{longest:,} tokens: pack with --max-len {chunk}, or choose another attn_implementation that `packer "
-            "check` finds safe"
+            f"{longest:,} tokens: pack with --max-len {chunk}, or {remedy}"
         )
     if kind == "sliding_attention" and sliding_window is None and window is not None and longest > window:
         raise PackerError(
-            f"{name} {layer} has a window of {window:,} tokens but does not pass it to attention: choose another "
-            "attn_implementation that `packer check` finds safe"
+            f"{name} {layer} has a window of {window:,} tokens but does not pass it to attention: {remedy}"
         )
 
 
@@ -404,7 +412,7 @@ def _check_tree_layer(module: torch.nn.Module, tree: torch.Tensor, sliding_windo
             f"{type(module).__name__} attends to later tokens, and those after a shared token differ between "
             f"documents: {APART}"
         )
-    _check_layer(module, sliding_window, longest_path(tree))
+    _check_layer(module, sliding_window, longest_path(tree), remedy=APART)
 
 
 def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -85,38 +85,40 @@ def block_mask(tree: torch.Tensor, window: int | None = None) -> Any:
 
     check_tree(tree, tree.shape[-1])
     tokens = tree.shape[1]
-    visible_until, position = (
-        tree[0].clone(),
-        tree[1].clone(),
-    )  # the mask is kept as long as `tree`, and must not keep it alive
+    # The mask is kept as long as `tree`, and must not keep it alive. What differs between masks is in tensors, because
+    # FlexAttention is compiled for each other number.
+    visible_until, position = tree[0].clone(), tree[1].clone()
+    end = position + (tokens if window is None else min(window, tokens))
 
     def sees(_row: Any, _head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        seen = (key <= query) & (query < visible_until[key])
-        return seen if window is None else seen & (position[query] - position[key] < window)
+        return (key <= query) & (query < visible_until[key]) & (position[query] < end[key])
 
-    some, every = _blocks(visible_until, position, window)
+    some, every = _blocks(visible_until, position, end)
     partial, full = _listed(some & ~every), _listed(every)
     return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(tokens, tokens))
 
 
 def _blocks(
-    visible_until: torch.Tensor, position: torch.Tensor, window: int | None
+    visible_until: torch.Tensor, position: torch.Tensor, end: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two bool tensors `[blocks, blocks]`, by query and key: blocks with visible pairs, and with no others."""
+    """Return two bool tensors `[blocks, blocks]`, by query and key: blocks with visible pairs, and with no others.
+
+    `end`, `[tokens]`, is the position before which a token is visible. A block with padding is never of the latter.
+    """
     tokens = len(position)
     blocks = -(-tokens // BLOCK)
     starts = torch.arange(blocks, device=position.device) * BLOCK
     query, key = starts[:, None], starts[None, :]
     padding = blocks * BLOCK - tokens
-    last_seen = torch.nn.functional.pad(visible_until, (0, padding)).view(blocks, BLOCK)
-    some = (key <= query) & ((key == query) | (query < last_seen.amax(1)))
-    every = (key < query) & (query + BLOCK <= last_seen.amin(1))  # a block with padding sees some only
-    if window is not None:
-        edges = position[-1:].expand(padding)  # repeats a token that is there
-        by_block = torch.cat([position, edges]).view(blocks, BLOCK)
-        first, last = by_block.amin(1), by_block.amax(1)
-        some &= first[:, None] - last < window
-        every &= last[:, None] - first < window
+    seen_until = torch.nn.functional.pad(visible_until, (0, padding)).view(blocks, BLOCK)
+    positions, ends = (
+        torch.cat([each, each[-1:].expand(padding)]).view(blocks, BLOCK)  # padded with a value that is there
+        for each in (position, end)
+    )
+    some = (
+        (key <= query) & ((key == query) | (query < seen_until.amax(1))) & (positions.amin(1)[:, None] < ends.amax(1))
+    )
+    every = (key < query) & (query + BLOCK <= seen_until.amin(1)) & (positions.amax(1)[:, None] < ends.amin(1))
     return some, every
 
 
