@@ -32,8 +32,9 @@ def _planned_lines(figures: Figures) -> Iterator[str]:
     if repeated and saved:
         whole = tokens + saved * options.share_prefixes
         does = "storing them once saves" if options.share_prefixes else "--share-prefixes stores them once and saves"
-        shared = f"{count_of(repeated, 'token')} ({percent(repeated / whole)}) are also in another document"
-        yield f"Shared beginnings: {shared} of the record; {does} {percent(saved / whole)}"
+        also = "are in other documents, too"
+        yield f"Shared beginnings: {count_of(repeated, 'token')} ({percent(repeated / whole)}) {also};"
+        yield f"  {does} {count_of(saved, 'token')} ({percent(saved / whole)})"
     longer, lost = figures.documents_over_max_len, tokens - totals.tokens_packed
     cut = f"; {count_of(lost, 'token')} cut off or dropped" if lost > 0 else ""
     yield f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / figures.documents)}{cut}"
