@@ -139,8 +139,8 @@ class IndexTokens:
         """Return the lists of segments; raises a PackerError if the source has no such document."""
         ids, sources = segments.documents, segments.sources
         origins = self.documents.origins
-        if sources.max() >= len(origins.parts):
-            raise _misfit(f"source {sources.max()} of {len(origins.parts)}")
+        if sources.max() >= len(origins.corpus.parts):
+            raise _misfit(f"source {sources.max()} of {len(origins.corpus.parts)}")
         last = self._documents_of_parts[sources]
         if (ids >= last).any() or ids.min() < 0:
             first = self.first_document

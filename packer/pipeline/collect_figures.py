@@ -32,7 +32,6 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
-from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_sources, source_name
 from packer.sources.shared_prefixes import REPEATED, SAVED
 from packer.sources.survey import CorpusSurvey, survey_corpus
@@ -101,15 +100,10 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     warn_of_unused_sources(measured.mixture)
     if not options.is_planned_whole:
         return measured
-    documents = Documents(
-        source=survey.source,
-        identity=survey.identity,
-        lengths=measured.lengths_for(options),
-        origins=survey.origins(measured.order_for(options)),
-    )
+    order = measured.order_for(options)
     columns = {name: survey.column(name) for name in options.value_columns}
-    lists = survey.lists(measured.order_for(options))
-    return replace(measured, values=document_values(columns, lists, options, documents.describe))
+    describe = survey.documents(order=order).describe
+    return replace(measured, values=document_values(columns, survey.lists(order), options, describe))
 
 
 def measure_at_lengths(

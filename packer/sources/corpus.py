@@ -119,53 +119,43 @@ def overall_progress(progress: Progress, parts: Sequence[Source]) -> Iterator[Pr
         yield overall
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Origins:
     """Documents to pack, numbered source by source, and within a source as in `Take`.
 
     Nothing is held per document, except for another order.
     """
 
-    parts: tuple[Source, ...]
-    names: tuple[str, ...]
-    """Names of the sources; empty for one that is not mixed."""
+    corpus: Corpus
+    """The sources, which have been read to their end."""
 
     takes: tuple[Take, ...]
-    firsts: NDArray[np.int64]
-    """First document of each source, shape (sources + 1,): source s has documents firsts[s] to firsts[s + 1] - 1."""
+    """Documents taken of each source."""
 
-    first_lists: NDArray[np.int64]
-    """First list of each source, shape (sources + 1,), where lists are counted across all sources."""
-
-    order: Order | None
+    order: Order | None = None
     """Another order of the documents, shape (documents,); None for their own."""
 
-    @classmethod
-    def of_takes(
-        cls, parts: tuple[Source, ...], names: tuple[str, ...], takes: Sequence[Take], order: Order | None = None
-    ) -> Origins:
-        """Number what is taken of sources that have been read to their end."""
-        lists = [sum(count or 0 for count in part.rows) for part in parts]
-        return cls(
-            parts=parts,
-            names=names,
-            takes=tuple(takes),
-            firsts=np.cumsum([0, *(take.documents for take in takes)], dtype=np.int64),
-            first_lists=np.cumsum([0, *lists], dtype=np.int64),
-            order=order,
-        )
+    @cached_property
+    def firsts(self) -> NDArray[np.int64]:
+        """First document of each source, shape (sources + 1,): source s has documents firsts[s]..firsts[s + 1] - 1."""
+        return np.cumsum([0, *(take.documents for take in self.takes)], dtype=np.int64)
+
+    @cached_property
+    def _first_lists(self) -> NDArray[np.int64]:
+        """First list of each source, shape (sources + 1,), where lists are counted across all sources."""
+        return np.cumsum([0, *(sum(count or 0 for count in part.rows) for part in self.corpus.parts)], dtype=np.int64)
 
     @property
     def is_mixture(self) -> bool:
         """Whether sources are mixed; if not, every document of the one source is taken once, in its order."""
-        return any(self.names)
+        return self.corpus.mix is not None
 
     def of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return source_ids, doc_ids and copy of documents in any order: each int64, shape (documents,)."""
         numbers = documents if self.order is None else self.order[documents].astype(np.int64)
         sources = np.searchsorted(self.firsts, numbers, side="right") - 1
         ids, copies = np.empty_like(numbers), np.empty_like(numbers)
-        for source in np.flatnonzero(np.bincount(sources, minlength=len(self.parts))):
+        for source in np.flatnonzero(np.bincount(sources, minlength=len(self.corpus.parts))):
             here = sources == source
             ids[here], copies[here] = self.takes[source].locate(numbers[here] - self.firsts[source])
         return sources, ids, copies
@@ -192,17 +182,17 @@ class Origins:
 
     def lists_of(self, sources: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the list of documents given by their sources and their numbers there: int64, of the same shape."""
-        lists = self.first_lists[sources] + ids
-        for source, part in enumerate(self.parts):
+        lists = self._first_lists[sources] + ids
+        for source, part in enumerate(self.corpus.parts):
             if part.indices is not None:
                 here = sources == source
-                lists[here] = self.first_lists[source] + part.indices[ids[here]].astype(np.int64)
+                lists[here] = self._first_lists[source] + part.indices[ids[here]].astype(np.int64)
         return lists
 
     def describe(self, source: int, document: int) -> str:
         """Name a document of a source: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
-        where = self.parts[source].describe(document)
-        return f"{where} of {self.names[source]}" if self.is_mixture else where
+        where = self.corpus.parts[source].describe(document)
+        return f"{where} of {self.corpus.names[source]}" if self.is_mixture else where
 
 
 @dataclass(frozen=True, kw_only=True)

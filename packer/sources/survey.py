@@ -206,7 +206,11 @@ class CorpusSurvey:
 
     def origins(self, order: Order | None = None) -> Origins:
         """Return the source, document and copy behind each document, in their own order or that of `order`."""
-        return Origins.of_takes(self.corpus.parts, self.corpus.names, self.takes, order)
+        return Origins(corpus=self.corpus, takes=self.takes, order=order)
+
+    def documents(self, lengths: NDArray[np.int32] | None = None, order: Order | None = None) -> Documents:
+        """Return the documents in their own order or that of `order`, with their lengths if these are given."""
+        return Documents(source=self.source, identity=self.identity, lengths=lengths, origins=self.origins(order))
 
     def lengths(self) -> NDArray[np.int32]:
         """Return the lengths of all documents, shape (documents,)."""
@@ -274,7 +278,7 @@ def read_documents(
     order = survey.order(lengths) if interleaved else None
     if lengths is not None and order is not None:
         lengths = lengths[order]
-    return Documents(source=survey.source, identity=survey.identity, lengths=lengths, origins=survey.origins(order))
+    return survey.documents(lengths, order)
 
 
 def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, with_extra: bool) -> CorpusSurvey:
