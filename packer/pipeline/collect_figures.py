@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import prepare_for
 from packer.arrow import as_numpy
 from packer.errors import PackerError
-from packer.facts import MixturePart
 from packer.figures.dataset_figures import Figures, RowLengths
 from packer.figures.length_figures import tally
 from packer.figures.row_figures import RowFigures, RowSums
@@ -51,9 +50,6 @@ class Measured:
 
     values: DocumentValues = field(default_factory=DocumentValues)
     """Groups of documents, or what they take of limits, in packing order."""
-
-    mixture: tuple[MixturePart, ...] = ()
-    """Sources of a mixture and what is taken of each; empty for a single source."""
 
     survey: CorpusSurvey | None = None
     """Survey of the source; None if the lengths are from packed rows."""
@@ -96,8 +92,8 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     survey = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
     warn_of_rejected(opened)
     prepare_for(documents=survey.identity.documents)
-    measured = Measured(lengths=survey.lengths(), mixture=survey.identity.mixture, survey=survey)
-    warn_of_unused_sources(measured.mixture)
+    measured = Measured(lengths=survey.lengths(), survey=survey)
+    warn_of_unused_sources(survey.identity.mixture)
     if not options.is_planned_whole:
         return measured
     order = measured.order_for(options)
@@ -147,6 +143,8 @@ def dataset_figures(
         if max_lens:
             options = (compared.smallest or compared.lengths[-1]).options
     measured = measure_at(options)
+    survey = measured.survey
+    assert survey is not None
     plan = measured.plan(options, progress)
     rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
     figures = Figures(
@@ -154,7 +152,7 @@ def dataset_figures(
         totals=plan.totals,
         histogram=_segments_by_tokens(measured.lengths, options),
         documents_per_step=documents_per_step,
-        mixture=measured.mixture,
+        mixture=survey.identity.mixture,
         document_lengths=tally(measured.lengths),
         measured_rows=rows,
         repeated_tokens=_counted(measured, REPEATED),
@@ -162,7 +160,7 @@ def dataset_figures(
     )
     if rows is None or rows.profile is None:
         return figures
-    origins = None if measured.survey is None else measured.survey.origins(measured.order_for(options))
+    origins = survey.origins(measured.order_for(options))
     shown = planned_rows(rows_of_plan(plan), chosen_rows(rows.profile), options.align, origins)
     return replace(figures, name=source_name(source), row_lengths=compared, shown_rows=shown)
 
