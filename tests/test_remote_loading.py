@@ -85,12 +85,12 @@ def test_rows_are_those_on_disk_and_each_shard_is_fetched_once(small, remote, st
     assert cached(tmp_path / "cache") == sorted(path.name for path in small.glob("*.arrow"))
     assert store_server.faults()["GET"] == len(dataset.manifest.shards)
     again = packer.load(str(remote))
-    assert store_server.faults() == {"GET": 1}, "the manifest"
+    assert store_server.faults() == {"GET": 1, "HEAD": 1}, "the manifest"
     assert [as_lists(row) for row in again] == rows_on_disk(small)
     assert store_server.faults() == {}
 
 
-def test_a_dataset_of_very_many_shards_has_their_table_in_the_cache(bucket, tmp_path, monkeypatch):
+def test_a_dataset_of_very_many_shards_reads_their_table_once(bucket, tmp_path, monkeypatch):
     shrink(monkeypatch, shards_in_manifest=2)
     monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
     out = make(tmp_path, shard_size=3 * 4 * 4 * MAX_LEN)
@@ -115,7 +115,7 @@ def test_shards_of_old_generations_are_found_again_after_an_append(tmp_path, buc
     new = len(after.manifest.shards) - len(before.manifest.shards)
     assert store_server.faults()["GET"] == 1 + new
     assert [as_lists(row) for row in packer.load(f"{bucket}/set", generations=1)] == rows[: len(before)]
-    assert store_server.faults() == {"GET": 1}, "the manifest"
+    assert store_server.faults() == {"GET": 1, "HEAD": 1}, "the manifest"
 
 
 def test_folders_in_the_cache_differ_by_whatever_shards_depend_on(small):
@@ -132,9 +132,9 @@ def test_folders_in_the_cache_differ_by_whatever_shards_depend_on(small):
     assert len({key, *(keys_of(each)[0] for each in changed)}) == 5
 
 
-def test_a_pickled_dataset_reads_the_manifest_that_was_read_before(small, remote, store_server):
+def test_a_pickled_dataset_holds_its_manifest(small, remote, store_server):
     pickled = pickle.dumps(packer.load(str(remote)))
-    assert len(pickled) < 1000
+    assert len(pickled) < 5000
     (remote / "manifest.json").write_bytes(b"{}")
     store_server.faults()
     assert as_lists(pickle.loads(pickled)[3]) == rows_on_disk(small)[3]
@@ -513,7 +513,7 @@ def test_a_full_disk_is_named_with_the_remedy(remote, monkeypatch):
 
 def test_a_place_without_a_dataset_is_named(bucket, monkeypatch, tmp_path):
     monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(PackerError, match=f"{bucket}/none is not a packed dataset: it has no manifest.json"):
+    with pytest.raises(PackerError, match=f"{bucket}/none: no such file or folder"):
         packer.load(f"{bucket}/none")
     (bucket / "bad" / "manifest.json").write_bytes(b"{}")
     with pytest.raises(PackerError, match=f"{bucket}/bad/manifest.json is damaged"):

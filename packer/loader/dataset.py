@@ -22,7 +22,7 @@ from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.paths import expanded
 from packer.progress import silent
-from packer.shards.manifest import first_generations, keys_of
+from packer.shards.manifest import Manifest, first_generations, keys_of
 from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath, any_path
@@ -43,21 +43,15 @@ MOST_HELD = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """How a dataset is opened, here or in another process. Can be pickled."""
+    """What `load` found, from which this or another process maps a dataset. Can be pickled."""
 
     path: AnyPath
-    """Folder of the dataset."""
+    manifest: Manifest
 
     cache: CacheSpace
     """Where shards are kept that are in object storage, or made."""
 
-    generations: int | None = None
-    """Number of generations that are read; None for all."""
-
-    key: str | None = None
-    """Name of the manifest in the cache; None if it was not read before, or is on a disk."""
-
-    tokens: GenerationTokens | None = None
+    tokens: GenerationTokens | None
     """Tokens of an index, with which its rows are filled; None if the shards have them."""
 
 
@@ -87,48 +81,40 @@ class PackedDataset:
     others are Python objects, with None. A row of an index that is loaded without its source has only these and the
     segment columns.
 
-    It is a map-style dataset for torch without importing torch. Pickling stores only its path (and that of the cache
-    for a dataset in object storage), so that each DataLoader worker maps the shards itself.
+    It is a map-style dataset for torch without importing torch. Pickling stores the path and the manifest (and the path
+    of the cache for a dataset in object storage), so that each DataLoader worker maps the shards itself.
     """
 
-    def __init__(self, opening: Opening, source: SourceLike | Sequence[SourceLike] | None = None) -> None:
+    def __init__(self, opening: Opening) -> None:
         if not isinstance(opening, Opening):
             raise TypeError("packer.load(path) opens a packed dataset")
-        # Read the manifest and open the shards, on a disk or in the cache of the node.
-        path, key, tokens = opening.path, None, opening.tokens
+        self._opening = opening
+        self.path, self.manifest = path, manifest = opening.path, opening.manifest
+        self.max_len = manifest.max_len
+        # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
+        self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
         self._cache: ShardCache | None = None
         if isinstance(path, RemotePath):
             from packer.loader.shard_cache import ShardCache
-            from packer.loader.shard_providers import DownloadedShards, read_cached_manifest
+            from packer.loader.shard_providers import DownloadedShards
 
-            found, key = read_cached_manifest(path, opening.cache.folder, opening.key)
-            manifest = first_generations(found, opening.generations)
-            providers = [(each, DownloadedShards(path)) for each in keys_of(manifest)]
-            self._cache = ShardCache(manifest, providers, opening.cache)
+            self._cache = ShardCache(
+                manifest, [(key, DownloadedShards(path)) for key in keys_of(manifest)], opening.cache
+            )
             self._shards = OpenShards(self._cache.open, MOST_HELD)
         else:
-            manifest = first_generations(read_manifest(path), opening.generations)
             self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
             if len(manifest.shards) > MOST_OPEN:
                 check_sizes(path, manifest)
             else:
                 for number in range(len(manifest.shards)):
                     self._shards.open(number)
-        self.path, self.manifest, self.max_len = path, manifest, manifest.max_len
-        # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
-        self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
-
-        # Open the source of an index, whose tokens fill rows, or whole shards if it is in object storage.
-        if source is not None:
-            from packer.loader.index_tokens import GenerationTokens
-
-            tokens = GenerationTokens.open(path, manifest, source)
-        self._opening = replace(opening, key=key, generations=len(manifest.generations), tokens=tokens)
-        self._tokens, self._row_shards = tokens, self._shards
-        if tokens is not None and tokens.is_remote:
+        # Tokens of an index fill its rows, or whole shards if its source is in object storage.
+        self._tokens, self._row_shards = opening.tokens, self._shards
+        if opening.tokens is not None and opening.tokens.is_remote:
             from packer.loader.shard_providers import materialized_shards
 
-            self._cache = materialized_shards(path, manifest, tokens, opening.cache)
+            self._cache = materialized_shards(path, manifest, opening.tokens, opening.cache)
             self._row_shards, self._tokens = OpenShards(self._cache.open, MOST_HELD), None
         if self._cache is not None:
             weakref.finalize(self, self._cache.fetch_ahead, (), ())
@@ -319,21 +305,22 @@ def load(
             changed, the cache cannot be used, or the source is not that of the index.
     """
     path = any_path(expanded(path))
-    if verify:
-        _verify(path)
-    opening = Opening(path=path, cache=CacheSpace.of(cache_dir, cache_bytes), generations=generations)
-    return PackedDataset(opening, None if source is None else expanded(source))
-
-
-def _verify(path: AnyPath) -> None:
-    from packer.shards.check_shards import verify_packed  # imports Numba, which loading does not need
-
+    cache = CacheSpace.of(cache_dir, cache_bytes)
     try:
-        fault = next(verify_packed(path, silent), None)
+        if verify:
+            from packer.shards.check_shards import verify_packed  # imports Numba, which loading does not need
+
+            for fault in verify_packed(path, silent):
+                raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
+        manifest = first_generations(read_manifest(path), generations)
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
-    if fault is not None:
-        raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
+    tokens = None
+    if source is not None:
+        from packer.loader.index_tokens import GenerationTokens
+
+        tokens = GenerationTokens.open(path, manifest, expanded(source))
+    return PackedDataset(Opening(path=path, manifest=manifest, cache=cache, tokens=tokens))
 
 
 _SHOWN_ROWS, _SHOWN_SEGMENTS = 5, 400  # rows in the picture of a notebook, and segments of a row drawn one by one

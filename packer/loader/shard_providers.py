@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,23 +22,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.errors import UNREADABLE, PackerError
+from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.inputs.documents import reading
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_cache import ShardCache
-from packer.shards.file_names import MANIFEST, table_name
 from packer.shards.manifest import Manifest, keys_of, parts_of
-from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import CHUNK, held, map_whole
-from packer.stores.store import store_at
 
 if TYPE_CHECKING:
     from packer.loader.index_tokens import GenerationTokens, IndexTokens
 
+_RESTORE = "restore it, or pack again to another folder"
 _DIGEST_BYTES = 16
 _END_BYTES = 8 + _DIGEST_BYTES
 _HEADER = 1 << 8  # bytes at most of a column in the header of the stream or of a record batch, padding included
@@ -65,14 +63,14 @@ class DownloadedShards:
             except OSError as error:
                 if error.errno is not None and error.filename != str(source):
                     raise  # of the local file
-                raise _listed_error(source, error) from error
+                reason = f"{source}: {error.strerror}" if error.strerror else str(error)
+                if isinstance(error, FileNotFoundError):
+                    reason = f"{source} is missing, but listed in the manifest: {_RESTORE}"
+                raise PackerError(reason) from error
             fault = _fault(to, entry)
             if fault is None:
                 return
-        raise PackerError(
-            f"{source} {fault}, also when fetched again: it was changed after packing; restore it, or pack again to "
-            "another folder"
-        )
+        raise PackerError(f"{source} {fault}, also when fetched again: it was changed after packing; {_RESTORE}")
 
     def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
         """Return the entry if the file has its size, or its size and hash."""
@@ -188,66 +186,6 @@ def _key(index: str, tokens: IndexTokens) -> str:
             states.append((str(input_.path), state.st_size, state.etag, state.st_mtime_ns, state.version))
     states += [(str(path), *state) for path, (_, state) in tokens.watch.states.items()]
     return blake2b(json.dumps([index, states]).encode(), digest_size=16).hexdigest()
-
-
-def read_cached_manifest(source: RemotePath, folder: Path, key: str | None) -> tuple[Manifest, str]:
-    """Read the manifest of a dataset, keep it in the cache folder, and return it with its name there.
-
-    With the name, `key`, the manifest is read from the cache, without a request: all processes of a job read the same
-    dataset.
-    """
-    if key is None or not (folder / key / MANIFEST).is_file():
-        key = _fetch_manifest(source, folder)
-    try:
-        return read_manifest(folder / key), key
-    except PackerError as error:
-        raise PackerError(str(error).replace(str(folder / key), str(source))) from error
-
-
-def _fetch_manifest(source: RemotePath, folder: Path) -> str:
-    """Copy the manifest of a dataset into the cache; return the name of the dataset's folder."""
-    try:
-        content = (source / MANIFEST).read_bytes()
-    except FileNotFoundError as error:
-        raise PackerError(f"{source} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one") from error
-    except OSError as error:
-        raise _remote_error(source, error) from error
-    own = folder / blake2b(content, digest_size=16).hexdigest()
-    try:
-        own.mkdir(parents=True, exist_ok=True)
-        if (table := _table_of(content)) is not None:
-            try:
-                entries = (source / table).read_bytes()
-            except OSError as error:
-                raise _listed_error(source / table, error) from error
-            store_at(own).put(table, entries)
-        store_at(own).put(MANIFEST, content)  # last: a folder that has it is complete
-    except OSError as error:
-        raise PackerError(f"{folder} cannot be used as a cache ({error.strerror}): choose another cache_dir") from error
-    return own.name
-
-
-def _table_of(manifest: bytes) -> str | None:
-    """Return the name of the file with the entries of the shards; None if these are in the manifest."""
-    with suppress(*UNREADABLE):  # damaged, which is reported when it is read
-        content = json.loads(manifest)
-        if type(content["shards"]) is int:
-            return table_name(len(content["generations"]) - 1)
-    return None
-
-
-def _remote_error(path: RemotePath, error: OSError) -> PackerError:
-    """Return an error of a store as one line."""
-    if error.strerror is None:
-        return PackerError(str(error))
-    return PackerError(f"{path}: {error.strerror}")
-
-
-def _listed_error(path: RemotePath, error: OSError) -> PackerError:
-    """Return the error of a file that is listed in the manifest."""
-    if not isinstance(error, FileNotFoundError):
-        return _remote_error(path, error)
-    return PackerError(f"{path} is missing, but listed in the manifest: restore it, or pack again to another folder")
 
 
 def _fault(path: Path, entry: ShardEntry) -> str | None:
