@@ -14,7 +14,7 @@ from packer.algorithms.open_packs import (
     Links,
     add_segments,
     grown,
-    new_links,
+    no_links,
     segment_limit,
     to_patterns,
 )
@@ -27,8 +27,7 @@ BACKTRACKS = 300
 class Filled(NamedTuple):
     """Finished packs as groups and links; group 0 stands for no pack."""
 
-    groups: NDArray[np.int64]  # (at least used, 4)
-    used: int
+    groups: NDArray[np.int64]  # (at least links.groups, 4)
     links: Links
 
 
@@ -41,13 +40,13 @@ def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) ->
     """
     limit = segment_limit(histogram, max_segments)
     below = np.arange(len(histogram))
-    filled = _exact_fill(histogram.copy(), below, np.zeros((2, limit), np.int64), BACKTRACKS, nothing_filled())
-    return to_patterns(filled.groups[: filled.used], filled.links.rows[: filled.links.used])
+    paths = np.zeros((2, limit), np.int64)
+    return to_patterns(*_exact_fill(histogram.copy(), below, paths, BACKTRACKS, nothing_filled()))
 
 
 def nothing_filled() -> Filled:
     """No packs, and room for some."""
-    return Filled(np.zeros((64, 4), np.int64), 1, new_links())
+    return Filled(np.zeros((64, 4), np.int64), no_links())
 
 
 @jit_if_large
@@ -85,20 +84,21 @@ def packs_left(left: NDArray[np.int64], found: NDArray[np.signedinteger], size: 
 @jit_if_large
 def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_left: NDArray[np.int64]) -> Filled:
     """Add packs of the pattern found[:size] as a new group, and take their segments from `out_left`."""
-    groups, used, links = out
-    if used == len(groups):
+    groups, links = out
+    group = links.groups
+    if group == len(groups):
         groups = grown(groups)
-    groups[used, COUNT] = packs
-    groups[used, SEGMENTS] = 0
-    groups[used, CHAIN] = NONE
+    groups[group, COUNT] = packs
+    groups[group, SEGMENTS] = 0
+    groups[group, CHAIN] = NONE
     repeat = 0
     for place in range(size):
         repeat += 1
         if place == size - 1 or found[place + 1] != found[place]:
-            links = add_segments(groups, used, found[place], repeat, links)
+            links = add_segments(groups, group, found[place], repeat, links)
             out_left[found[place]] -= repeat * packs
             repeat = 0
-    return Filled(groups, used + 1, links)
+    return Filled(groups, links)
 
 
 @jit_if_large

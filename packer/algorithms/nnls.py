@@ -22,6 +22,7 @@ from packer.algorithms.open_packs import (
     OpenPacks,
     best_fit,
     best_fit_decreasing,
+    no_links,
     open_packs,
     push,
     segment_limit,
@@ -252,8 +253,8 @@ def fill(histogram: NDArray[np.int64], limit: int, solution: Strategies, counts:
     # where there are none.
     packs = open_packs(histogram, len(histogram) - 1, more=len(counts) + 2 * np.count_nonzero(histogram))
     found = np.empty(len(histogram), np.int64)
-    used, links = _fill(histogram, limit, solution.offsets, solution.lengths, counts, found, packs)
-    patterns = to_patterns(packs.groups[:used], links.rows[: links.used])
+    links = _fill(histogram, limit, solution.offsets, solution.lengths, counts, found, packs, no_links())
+    patterns = to_patterns(packs.groups, links)
     owners = np.repeat(np.arange(len(patterns.counts)), np.diff(patterns.offsets))
     order = np.lexsort((-patterns.extents, owners))
     return Patterns(offsets=patterns.offsets, extents=patterns.extents[order], counts=patterns.counts)
@@ -268,11 +269,12 @@ def _fill(
     counts: NDArray[np.int64],
     out_found: NDArray[np.int64],
     out: OpenPacks,
-) -> tuple[int, Links]:
-    """Return the groups in use, first those of the strategies, then those of best fit, and the links."""
+    out_links: Links,
+) -> Links:
+    """Return the links of groups, first those of the strategies, then those of best fit."""
     capacity = len(histogram) - 1
     left = histogram.copy()
-    filled = Filled(out.groups, 1, Links(np.empty((64, 3), np.int64), 0))
+    filled = Filled(out.groups, out_links)
     for strategy in range(len(counts)):
         wanted = counts[strategy]
         while wanted > 0:
@@ -290,9 +292,9 @@ def _fill(
             packs = min(wanted, packs_left(left, out_found, size))
             filled = add_packs(filled, out_found, size, packs, left)
             if room > 0 and size < limit:
-                push(out, room, filled.used - 1)
+                push(out, room, filled.links.groups - 1)
             wanted -= packs
-    return best_fit(out, filled.used, filled.links, left, capacity, limit)
+    return best_fit(out, filled.links, left, capacity, limit)
 
 
 @jit

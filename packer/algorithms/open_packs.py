@@ -39,10 +39,16 @@ class OpenPacks(NamedTuple):
 
 
 class Links(NamedTuple):
-    """The links of all chains."""
+    """The links of all chains, and how many groups have any."""
 
     rows: NDArray[np.int64]  # (at least used, 3)
     used: int
+    groups: int  # groups in use, group 0 included
+
+
+def no_links() -> Links:
+    """No links, and room for some; group 0 alone is in use."""
+    return Links(np.empty((64, 3), np.int64), 0, 1)
 
 
 def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int:
@@ -161,14 +167,9 @@ def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return longer
 
 
-def new_links() -> Links:
-    """No links, and room for some."""
-    return Links(np.empty((64, 3), np.int64), 0)
-
-
 @jit_if_large
 def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, out_links: Links) -> Links:
-    """Put `repeat` segments of `extent` into each pack of a group of `out`; returns the links with one more."""
+    """Put `repeat` segments of `extent` into each pack of a group, one in use or the next; returns the links."""
     rows = out_links.rows
     if out_links.used == len(rows):
         rows = grown(rows)
@@ -177,31 +178,21 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
     rows[out_links.used, PARENT] = out[group, CHAIN]
     out[group, CHAIN] = out_links.used
     out[group, SEGMENTS] += repeat
-    return Links(rows, out_links.used + 1)
+    return Links(rows, out_links.used + 1, max(out_links.groups, group + 1))
 
 
 @jit_if_large
-def best_fit(
-    out: OpenPacks, used: int, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int
-) -> tuple[int, Links]:
-    """Place segments, the longest first, each in the pack with the least room for it; stacks are kept by residual.
+def best_fit(out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int) -> Links:
+    """Place segments up to `longest`, the longest first, each in the pack with the least room; returns the links.
 
     A pack with residual r that took a segment of length l has r - l left. No other pack had room between l and r, so
     it takes the next segment of l as well, while it can: 3 of length 30 go into a residual of 100. At most one pack of
     a group is left with fewer, when the segments run out.
 
-    Args:
-        out: the packs that take segments.
-        used: groups of `out` in use.
-        out_links: what the packs hold.
-        histogram: (capacity + 1,) segments of every length.
-        longest: longer segments are not placed.
-        limit: the most segments in a pack.
-
-    Returns:
-        The groups in use, and the links.
+    The stacks of `out` are by residual, and `out_links` is what its packs hold. No pack takes more than `limit`
+    segments.
     """
-    groups = out.groups
+    groups, links = out.groups, out_links
     for length in range(longest, 0, -1):
         left = histogram[length]
         while left > 0:
@@ -209,19 +200,18 @@ def best_fit(
             top = out.tops[residual]
             repeat = min(residual // length, limit - groups[top, SEGMENTS], left)
             taken = min(groups[top, COUNT], left // repeat)
-            group = detach(out, residual, taken, used)
-            used += group == used
-            out_links = add_segments(groups, group, length, repeat, out_links)
+            group = detach(out, residual, taken, links.groups)
+            links = add_segments(groups, group, length, repeat, links)
             left -= repeat * taken
             residual -= repeat * length
             if residual > 0 and groups[group, SEGMENTS] < limit:
                 push(out, residual, group)
-    return used, out_links
+    return links
 
 
-def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns:
+def to_patterns(groups: NDArray[np.int64], links: Links) -> Patterns:
     """Return every group except the untouched packs as a pattern, in the order in which groups were made."""
-    used = groups[1:]
+    used = groups[1 : links.groups]
     offsets = np.zeros(len(used) + 1, np.int64)
     np.cumsum(used[:, SEGMENTS], out=offsets[1:])
     extents = np.empty(offsets[-1], np.int32)
@@ -230,10 +220,10 @@ def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns
     while len(chains):
         is_left = chains != NONE
         chains, ends = chains[is_left], ends[is_left]
-        repeats = links[chains, REPEAT]
+        repeats = links.rows[chains, REPEAT]
         ends = ends - repeats
-        extents[joined_ranges(ends, repeats)] = np.repeat(links[chains, EXTENT], repeats)
-        chains = links[chains, PARENT]
+        extents[joined_ranges(ends, repeats)] = np.repeat(links.rows[chains, EXTENT], repeats)
+        chains = links.rows[chains, PARENT]
     return Patterns(offsets=offsets, extents=extents, counts=used[:, COUNT].copy())
 
 
@@ -246,8 +236,7 @@ def best_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None =
     limit = segment_limit(histogram, max_segments)
     capacity = len(histogram) - 1
     packs = open_packs(histogram, capacity)
-    used, links = best_fit(packs, 1, new_links(), histogram, capacity, limit)
-    return to_patterns(packs.groups[:used], links.rows[: links.used])
+    return to_patterns(packs.groups, best_fit(packs, no_links(), histogram, capacity, limit))
 
 
 def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
@@ -257,15 +246,12 @@ def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None 
     """
     limit = segment_limit(histogram, max_segments)
     groups = new_groups(histogram)
-    used, links = _first_fit(histogram, limit, groups, new_links())
-    return to_patterns(groups[:used], links.rows[: links.used])
+    return to_patterns(groups, _first_fit(histogram, limit, groups, no_links()))
 
 
 @jit
-def _first_fit(
-    histogram: NDArray[np.int64], limit: int, out_groups: NDArray[np.int64], out_links: Links
-) -> tuple[int, Links]:
-    """Fill `out_groups`, and return how many there are, and the links; a group is an interval of consecutive packs.
+def _first_fit(histogram: NDArray[np.int64], limit: int, out_groups: NDArray[np.int64], out_links: Links) -> Links:
+    """Fill `out_groups`, and return the links; a group is an interval of consecutive packs.
 
     A pack that takes a segment of length l is also the first candidate for the next one, so it takes as many as it can.
     If only the first packs of a group took something, the group is divided into two intervals: for packs 0-9 of 100
@@ -275,7 +261,6 @@ def _first_fit(
     order = np.zeros(len(groups), np.int64)  # groups by their first pack; the last are the untouched packs
     rooms = np.zeros(len(groups), np.int64)  # residual of the packs of each, in this order
     rooms[0] = len(histogram) - 1
-    used = 1
     for length in range(len(histogram) - 1, 0, -1):
         place = 0
         left = histogram[length]
@@ -286,16 +271,16 @@ def _first_fit(
             repeat = min(rooms[place] // length, limit - groups[group, SEGMENTS], left)
             taken = min(groups[group, COUNT], left // repeat)
             if taken < groups[group, COUNT]:
-                for later in range(used, place, -1):
+                rest, group = group, links.groups
+                for later in range(links.groups, place, -1):
                     order[later], rooms[later] = order[later - 1], rooms[later - 1]
-                order[place] = used
-                copy_row(groups, group, groups, used)
-                groups[used, COUNT] = taken
-                groups[group, COUNT] -= taken
-                used += 1
-            links = add_segments(groups, order[place], length, repeat, links)
+                order[place] = group
+                copy_row(groups, rest, groups, group)
+                groups[group, COUNT] = taken
+                groups[rest, COUNT] -= taken
+            links = add_segments(groups, group, length, repeat, links)
             left -= repeat * taken
             rooms[place] -= repeat * length
-            if groups[order[place], SEGMENTS] == limit:
+            if groups[group, SEGMENTS] == limit:
                 rooms[place] = 0
-    return used, links
+    return links

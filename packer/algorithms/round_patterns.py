@@ -82,7 +82,7 @@ def _followed(
     turns, window = (1, STRICT) if strict else way
     extents = templates.extents.astype(np.int64)
     filled, left = follow(histogram, templates.offsets, extents, counts, limit, turns, window, nothing_filled())
-    return to_patterns(filled.groups[: filled.used], filled.links.rows[: filled.links.used]), left
+    return to_patterns(*filled), left
 
 
 def joined(first: Patterns, second: Patterns) -> Patterns:

@@ -21,8 +21,8 @@ from packer.algorithms.open_packs import (
     best_fit,
     best_fit_decreasing,
     detach,
-    new_links,
     next_key,
+    no_links,
     open_packs,
     push,
     segment_limit,
@@ -71,19 +71,18 @@ def _worst_fit(histogram: NDArray[np.int64], limit: int, *, refill: bool, fewer_
     """Pack by worst fit, with `refill` or as published; return no patterns if that takes `fewer_than` packs or more."""
     fewer_than = int(histogram.sum()) + 1 if fewer_than is None else fewer_than
     packs = open_packs(histogram, 0)
-    used, links = _place(packs, new_links(), histogram, limit, refill, fewer_than)
-    return to_patterns(packs.groups[:used], links.rows[: links.used])
+    return to_patterns(packs.groups, _place_all(packs, no_links(), histogram, limit, refill, fewer_than))
 
 
 @jit
-def _place(
+def _place_all(
     out: OpenPacks, out_links: Links, histogram: NDArray[np.int64], limit: int, refill: bool, fewer_than: int
-) -> tuple[int, Links]:
-    """Place all segments by worst fit; stacks are kept by fill. Returns the groups in use, and the links.
+) -> Links:
+    """Place all segments by worst fit, and return the links; stacks are kept by fill.
 
     Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. The segments of a
-    length that are then left open new packs: with `refill` each takes as many segments as it can, otherwise one. The
-    end comes early, with 1 group in use, as soon as fewer than `fewer_than` packs cannot hold what is left.
+    length that are then left open new packs: with `refill` each takes as many segments as it can, otherwise one. As
+    soon as fewer than `fewer_than` packs cannot hold what is left, the end comes early, without links.
     """
     groups, links = out.groups, out_links
     capacity = len(histogram) - 1
@@ -93,10 +92,10 @@ def _place(
             shortest = length
             segments += histogram[length]
             tokens += histogram[length] * length
-    used, usable, opened = 1, fewer_than - 1, 0  # usable: packs that are not closed, at most
+    usable, opened = fewer_than - 1, 0  # usable: packs that are not closed, at most
     for length in range(capacity, 0, -1):
         if opened >= fewer_than or usable * capacity < tokens or usable * limit < segments:
-            return 1, links
+            return out_links
         fill = 1
         left = histogram[length]
         while left > 0:
@@ -106,8 +105,7 @@ def _place(
             repeat = min(capacity // length, limit, left) if fresh and refill else 1
             top = out.tops[key]
             taken = min(groups[top, COUNT], left // repeat)
-            group = detach(out, key, taken, used)
-            used += group == used
+            group = detach(out, key, taken, links.groups)
             opened += taken if fresh else 0
             left -= repeat * taken
 
@@ -123,11 +121,11 @@ def _place(
             filled = key + repeat * length
             if capacity - filled >= shortest and groups[group, SEGMENTS] < limit:
                 push(out, filled, group)
-            else:  # the pack takes no more: it is closed
+            else:  # the packs take no more: they are closed
                 usable -= taken
                 segments -= taken * groups[group, SEGMENTS]
                 tokens -= taken * filled
-    return (used if opened < fewer_than else 1), links
+    return links if opened < fewer_than else out_links
 
 
 SWITCHES = 12
@@ -185,45 +183,38 @@ def spread(
     return to_patterns(*_spread(histogram, limit, best_target, best_switch))
 
 
-def _spread(
-    histogram: NDArray[np.int64], limit: int, target: int, switch: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The groups (groups, 4) and links (links, 3) with worst fit into `target` packs for lengths above `switch`."""
+def _spread(histogram: NDArray[np.int64], limit: int, target: int, switch: int) -> tuple[NDArray[np.int64], Links]:
+    """Place lengths above `switch` by worst fit into `target` packs, others by best fit; returns groups and links."""
     # each way to place segments makes groups of its own
     by_fill = open_packs(histogram, 0, more=2 * np.count_nonzero(histogram) + 1)
     packs = open_packs(histogram, len(histogram) - 1)._replace(groups=by_fill.groups)
-    used, links = _worst_then_best_fit(histogram, limit, target, switch, by_fill, packs, new_links())
-    groups = by_fill.groups[:used]
-    kept = groups[:, SEGMENTS] > 0
-    kept[0] = True
-    return groups[kept], links.rows[: links.used]
+    # the packs to spread over lie on the untouched ones, which are never reached
+    by_fill.groups[1] = target, 0, NONE, NONE
+    by_fill.tops[0] = 1
+    links = _worst_then_best_fit(histogram, limit, switch, by_fill, packs, no_links()._replace(groups=2))
+    groups = by_fill.groups[: links.groups]
+    is_kept = groups[:, SEGMENTS] > 0  # packs to spread over that hold nothing are a group without segments
+    is_kept[0] = True
+    return groups[is_kept], links._replace(groups=int(is_kept.sum()))
 
 
 @jit
 def _worst_then_best_fit(
     histogram: NDArray[np.int64],
     limit: int,
-    target: int,
     switch: int,
     out_by_fill: OpenPacks,
     out_packs: OpenPacks,
     out_links: Links,
-) -> tuple[int, Links]:
-    """Kernel of `_spread`: returns the groups in use, and the links.
+) -> Links:
+    """Kernel of `_spread`: returns the links.
 
-    `out_by_fill` has the untouched packs at key 0, and `out_packs` at key `capacity`, with the same array of groups.
-    Packs of the target that hold nothing become a group without segments.
+    `out_by_fill` has the packs to spread over at key 0, and `out_packs` the untouched packs at key `capacity`; both
+    have the same array of groups.
     """
     capacity = len(histogram) - 1
     by_fill, packs, links = out_by_fill, out_packs, out_links
-    groups = by_fill.groups
-    # the packs to spread over lie on the untouched ones, which are never reached
-    groups[1, COUNT] = target
-    groups[1, CHAIN] = NONE
-    groups[1, SEGMENTS] = 0
-    used = 2
-    by_fill.tops[0] = 1
-    groups[1, BELOW] = NONE
+    groups = packs.groups
     length = capacity
     left = histogram[length]
     while length > switch:
@@ -234,8 +225,7 @@ def _worst_then_best_fit(
         fill = next_key(by_fill, 0)
         if fill + length > capacity:
             break
-        group = detach(by_fill, fill, min(groups[by_fill.tops[fill], COUNT], left), used)
-        used += group == used
+        group = detach(by_fill, fill, min(groups[by_fill.tops[fill], COUNT], left), links.groups)
         links = add_segments(groups, group, length, 1, links)
         left -= groups[group, COUNT]
         if groups[group, SEGMENTS] < limit:
@@ -253,4 +243,4 @@ def _worst_then_best_fit(
 
     rest = histogram.copy()
     rest[length] = left
-    return best_fit(packs, used, links, rest, length, limit)
+    return best_fit(packs, links, rest, length, limit)
