@@ -41,7 +41,6 @@ PLACES = {
     "check_pause": "packer.loader.open_shards._CHECK_PAUSE",
     "room_patience": "packer.loader.shard_cache.ROOM_PATIENCE",
     "fetch_patience": "packer.loader.shard_cache.FETCH_PATIENCE",
-    "idle": "packer.loader.shard_cache._IDLE",
 }
 
 

@@ -520,8 +520,7 @@ def test_a_place_without_a_dataset_is_named(bucket, monkeypatch, tmp_path):
         packer.load(f"{bucket}/bad")
 
 
-def test_a_thread_that_reads_ahead_ends_when_there_is_nothing_to_do(remote, monkeypatch):
-    shrink(monkeypatch, idle=0.1)
+def test_a_thread_that_reads_ahead_ends_when_there_is_nothing_to_do(remote):
     dataset = packer.load(str(remote))
     next(iter(packer.BatchSampler(dataset, global_batch=2, lanes=2)))
     wait_for(lambda: not any(thread.name == "packer read ahead" for thread in threading.enumerate()))

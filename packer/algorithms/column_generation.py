@@ -49,16 +49,12 @@ class ColumnGeneration:
         self.lengths = np.flatnonzero(histogram)
         self.demand = histogram[self.lengths]
         self.columns = 0
-        self.packs = np.zeros(0)
-        """How often the last solution uses each column."""
-        self.bound = 0
-        """The best certified bound so far."""
+        self.packs = np.zeros(0)  # how often the last solution uses each column
+        self.bound = 0  # the best certified bound so far
         self.values = first_values(histogram, limit) if values is None else values
         """The values (lengths,) that gave the best bound: no pattern is worth more than a pack."""
-        self.exact = False
-        """Whether the last solution is optimal for the columns it had."""
-        self.finished = False
-        """Whether the linear program is solved: no pattern is worth more than a pack."""
+        self.exact = False  # whether the last solution is optimal for the columns it had
+        self.finished = False  # whether the linear program is solved: no pattern is worth more than a pack
         knots = np.arange(len(self.lengths)) if knots is None else knots
         ahead = np.append(knots[1:], knots[-1])
         self._knot = np.searchsorted(knots, np.arange(len(self.lengths)), side="right") - 1
@@ -68,8 +64,7 @@ class ColumnGeneration:
         # an iteration goes through the rows, and costs as much as a thousand of them anyway
         self._per_iteration = self._knots + 1000
         self._priced = 0
-        self.pricing_work = pricing_work(self.lengths, self.capacity, limit)
-        """Units of work to price the patterns once."""
+        self.pricing_work = pricing_work(self.lengths, self.capacity, limit)  # units of work to price the patterns once
         demand = np.zeros(len(knots) + 1)
         np.add.at(demand, self._knot, self.demand * (1 - self._share))
         np.add.at(demand, self._knot + 1, self.demand * self._share)
@@ -190,8 +185,7 @@ class Master:
         import highspy
 
         self.lengths = len(demand)
-        self.iterations = 0
-        """Simplex iterations so far."""
+        self.iterations = 0  # simplex iterations so far
         self._infinity: float = highspy.kHighsInf
         self._optimal = highspy.HighsModelStatus.kOptimal
         # subtle: HiGHS 1.16 prints its version when callbacks are enabled, before `output_flag` can be set

@@ -36,23 +36,12 @@ MOST_REMOVED = 4
 class _Drawing(NamedTuple):
     """Segments that are in no row yet."""
 
-    order: NDArray[np.int32]
-    """Shape (segments,): extents in random order. Those before the current position are drawn; their space is free."""
-
-    left: NDArray[np.int64]
-    """Shape (max_len + 1,): how many there are of each extent."""
-
-    near: NDArray[np.int64]
-    """Shape (max_len + 1,): how many of these are among the next ones, which may close a row."""
-
-    taken_far: NDArray[np.int64]
-    """Shape (max_len + 1,): how many of those behind the next ones have already closed a row."""
-
-    skipped: NDArray[np.int64]
-    """Shape (max_len + 1,): how many of those still in `order` have already closed a row and must be skipped."""
-
-    closers: NDArray[np.int64]
-    """Shape (3,): scratch space for the extents of segments that may close a row."""
+    order: NDArray[np.int32]  # (segments,) extents in random order; those before the current position are drawn
+    left: NDArray[np.int64]  # (max_len + 1,) how many there are of each extent
+    near: NDArray[np.int64]  # (max_len + 1,) how many of these are among the next ones, which may close a row
+    taken_far: NDArray[np.int64]  # (max_len + 1,) how many of those behind the next ones have already closed a row
+    skipped: NDArray[np.int64]  # (max_len + 1,) how many still in `order` have closed a row and must be skipped
+    closers: NDArray[np.int64]  # (3,) scratch space for the extents of segments that may close a row
 
 
 def draw_rows(

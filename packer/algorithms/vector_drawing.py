@@ -52,36 +52,22 @@ _FREE, _HELD, _PLACED = 0, 1, 2
 class _Drawing(NamedTuple):
     """Items, which of them are in a row, and an index of them by primary demand."""
 
-    demands: NDArray[np.int32]
-    """Shape (items, resources): demands in random order of the items; column 0 is the primary resource."""
-
-    states: NDArray[np.int8]
-    """Shape (items,): _FREE, _HELD by the row that is drawn, or _PLACED (also given up, or not to be drawn)."""
-
-    jumps: NDArray[Any]
-    """Shape (items,): a later position, with none before it that is free, of each position that is placed."""
-
-    members: NDArray[Any]
-    """Shape (items,): positions by primary demand, ascending within one; uint32 or int64."""
-
+    demands: NDArray[np.int32]  # (items, resources) demands in random order of the items; column 0 is the primary one
+    states: NDArray[np.int8]  # (items,) _FREE, _HELD by the row that is drawn, or _PLACED (or given up, or not to draw)
+    jumps: NDArray[Any]  # (items,) of each position that is placed, a later one, with none before it that is free
+    members: NDArray[Any]  # (items,) positions by primary demand, ascending within one; uint32 or int64
+    # Where the members of each primary demand begin and end (without those found to be placed), and where the next
+    # search begins, so that it does not meet those that did not fit again. Shape (capacity + 1,).
     starts: NDArray[np.int64]
-    """Shape (capacity + 1,): where the members of each primary demand begin."""
-
     ends: NDArray[np.int64]
-    """Shape (capacity + 1,): where they end; members that were found to be placed are left out."""
-
     cursors: NDArray[np.int64]
-    """Shape (capacity + 1,): where the next search begins, so that it does not meet those that did not fit again."""
 
 
 class _Aim(NamedTuple):
     """What rows should use of the other resources."""
 
-    use: NDArray[np.float64]
-    """Shape (resources,): what a full row uses on average."""
-
-    weights: NDArray[np.float64]
-    """Shape (resources,): what a unit too much or too little counts; 0 for resources that are not scarce."""
+    use: NDArray[np.float64]  # (resources,) what a full row uses on average
+    weights: NDArray[np.float64]  # (resources,) what a unit too much or too little counts; 0 if it is not scarce
 
 
 def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[Any]:

@@ -38,23 +38,12 @@ _OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts", "source_id
 class IndexTokens:
     """Columns with a value per token of the rows of an index. Can be pickled: each process maps the source itself."""
 
-    documents: Documents
-    """Documents of the source, all of them checked."""
-
-    watch: Watch
-    """Files of the source, which must stay as they are."""
-
-    row_format: RowFormat
-    """Format of the rows with their tokens."""
-
-    overlap: int
-    """Tokens that each piece of a split document repeats from the end of the piece before it."""
-
-    kept_names: tuple[str, ...]
-    """Kept columns with a value per token, in order."""
-
-    first_document: int
-    """Number that the first document of the source has in the rows."""
+    documents: Documents  # of the source, all of them checked
+    watch: Watch  # files of the source, which must stay as they are
+    row_format: RowFormat  # of rows with their tokens
+    overlap: int  # tokens that each piece of a split document repeats from the end of the piece before it
+    kept_names: tuple[str, ...]  # kept columns with a value per token, in order
+    first_document: int  # number that the first document of the source has in the rows
 
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
@@ -214,12 +203,8 @@ class _Segments(NamedTuple):
     sources: NDArray[np.int64]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
-
-    places: NDArray[np.int64]
-    """First token of each segment in the rows, laid end to end."""
-
-    gaps: list[tuple[int, int]]
-    """Begin and end of every part of the rows that has no token."""
+    places: NDArray[np.int64]  # first token in the rows, laid end to end
+    gaps: list[tuple[int, int]]  # begin and end of every part of the rows that has no token
 
     @classmethod
     def of(cls, stored: Mapping[str, NDArray[Any]], first_document: int) -> _Segments:
@@ -297,17 +282,10 @@ class _SourceColumn:
 class _Spans(NamedTuple):
     """Where segments are in the memory of a column; int64 arrays of shape (segments,)."""
 
-    places: NDArray[np.int64]
-    """Address of the first value of each segment, counted from _FIRST."""
-
-    widths: NDArray[np.int64]
-    """Bytes per value."""
-
-    kinds: NDArray[np.int64]
-    """Type and alignment of the values, a key of `memory`."""
-
-    memory: Mapping[int, NDArray[Any]]
-    """All memory of this process as values one after the other."""
+    places: NDArray[np.int64]  # address of the first value, counted from _FIRST
+    widths: NDArray[np.int64]  # bytes per value
+    kinds: NDArray[np.int64]  # type and alignment of the values, a key of `memory`
+    memory: Mapping[int, NDArray[Any]]  # all memory of this process as values one after the other
 
     def copy(self, segments: _Segments, out: NDArray[Any]) -> None:
         """Copy the values of the segments to their places in `out`."""

@@ -294,11 +294,10 @@ def _progress_of(path: Path) -> list[tuple[int, int]]:
 
 
 _RETRY_PAUSE = 0.5  # seconds until a shard that did not fit into the cache is tried again
-_IDLE = 10.0  # seconds after which the thread ends; it starts again when there is something to do
 
 
 class ReadAhead:
-    """Shards that are wanted soon, fetched one after the other.
+    """Shards that are wanted soon, fetched one after the other by a thread, which ends when there is nothing to do.
 
     Errors are not raised here: whoever needs the shard fetches it again, and raises its error then.
     """
@@ -306,41 +305,34 @@ class ReadAhead:
     def __init__(self, cache: ShardCache) -> None:
         self.pid = os.getpid()
         self._cache = cache
-        self._changed = threading.Condition()
+        self._changing = threading.Lock()
         self._missing: list[int] = []  # wanted, and perhaps not in the cache yet
-        self._locks: dict[int, FileLock | None] = {}  # of all shards that are wanted
+        self._locks: dict[int, FileLock | None] = {}  # of all shards that are wanted; released when they are dropped
         self._is_running = False
 
     def want(self, shards: Sequence[int]) -> None:
         """Replace the shards that are wanted, the most urgent first."""
-        with self._changed:
-            for shard in [shard for shard in self._locks if shard not in shards]:
-                lock = self._locks.pop(shard)
-                if lock is not None:
-                    lock.release()
+        with self._changing:
             self._missing = [shard for shard in shards if shard in self._missing or shard not in self._locks]
-            for shard in [shard for shard in shards if shard not in self._locks]:
-                self._locks[shard] = self._cache.announce(shard)
+            self._locks = {shard: self._locks[shard] for shard in shards if shard in self._locks}
+            self._locks |= {shard: self._cache.announce(shard) for shard in shards if shard not in self._locks}
             if self._missing and not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="packer read ahead", daemon=True).start()
-            self._changed.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._changing:
+                self._is_running = bool(self._missing)
                 if not self._missing:
-                    self._changed.wait(_IDLE)
-                if not self._missing:
-                    self._is_running = False
                     return
                 shard = self._missing[0]
             try:
                 has_room = self._cache.fetch(shard)
             except Exception:  # raised again for whoever needs the shard
                 has_room = True
-            with self._changed:
-                if not has_room:
-                    self._changed.wait(_RETRY_PAUSE)
-                elif shard in self._missing:
+            if not has_room:
+                time.sleep(_RETRY_PAUSE)
+            with self._changing:
+                if has_room and shard in self._missing:
                     self._missing.remove(shard)

@@ -48,7 +48,6 @@ class DownloadedShards:
     """Shards of a dataset in object storage."""
 
     folder: RemotePath
-    """Folder of the dataset."""
 
     def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
         """Return the sizes in the manifest."""
@@ -82,14 +81,9 @@ class DownloadedShards:
 class MaterializedShards:
     """Provider of the shards of one generation of an index: makes them from its source."""
 
-    folder: AnyPath
-    """Folder of the index."""
-
-    manifest: Manifest
-    """Description of the generation."""
-
+    folder: AnyPath  # of the index
+    manifest: Manifest  # of the generation
     tokens: IndexTokens
-    """Its tokens."""
 
     def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
         """Return bounds of the sizes: of the shards of the index, the tokens, and headers."""
