@@ -280,11 +280,8 @@ class RemotePath:
 class ListedPath(RemotePath):
     """A path in a listed folder, which knows what is there."""
 
-    children: Mapping[str, Mapping[str, None]] = field(default_factory=dict, compare=False, repr=False)
-    """Keys directly inside each folder, by the key of the folder."""
-
-    objects: Mapping[str, RemotePath] = field(default_factory=dict, compare=False, repr=False)
-    """Pinned path of each object by its key."""
+    children: Mapping[str, Mapping[str, ObjectState | None]] = field(default_factory=dict, compare=False, repr=False)
+    """Keys directly inside each folder, by the key of the folder, with the states of those that are objects."""
 
     def __truediv__(self, name: str | PurePosixPath) -> ListedPath:
         return self._at(f"{self.key}/{name}".strip("/"))
@@ -296,7 +293,7 @@ class ListedPath(RemotePath):
 
     def is_file(self) -> bool:
         """Whether there is such an object."""
-        return self.key in self.objects
+        return self.state is not None
 
     def is_dir(self) -> bool:
         """Whether there are objects inside."""
@@ -304,31 +301,27 @@ class ListedPath(RemotePath):
 
     def iterdir(self) -> Iterator[ListedPath]:
         """Yield the objects and folders directly inside."""
-        for key in self.children.get(self.key, ()):
-            yield self._at(key)
+        return map(self._at, self.children.get(self.key, ()))
 
     def pinned(self) -> RemotePath:
         """Return the path of the version that was listed."""
-        found = self.objects.get(self.key)
-        return found if found is not None else RemotePath(self.scheme, self.bucket, self.key).pinned()
+        return RemotePath(self.scheme, self.bucket, self.key, self.state).pinned()
 
     def _at(self, key: str) -> ListedPath:
-        found = self.objects.get(key)
-        return replace(self, key=key, state=None if found is None else found.state)
+        return replace(self, key=key, state=self.children.get(key.rpartition("/")[0], {}).get(key))
 
 
 def listed(folder: RemotePath) -> ListedPath:
     """List a folder with everything inside; raises as `RemotePath.stat`."""
-    files = {path.key: path for path in folder.files()}
-    children: dict[str, dict[str, None]] = {}  # in the order of their names, each once
-    for key in files:
-        at, is_new = key, True
+    children: dict[str, dict[str, ObjectState | None]] = {}  # in the order of their names, each once
+    for file in folder.files():
+        at, state, is_new = file.key, file.state, True
         while is_new and at != folder.key:
             above = at.rpartition("/")[0]
             is_new = above not in children
-            children.setdefault(above, {})[at] = None
-            at = above
-    return ListedPath(folder.scheme, folder.bucket, folder.key, None, children, files)
+            children.setdefault(above, {}).setdefault(at, state)
+            at, state = above, None
+    return ListedPath(folder.scheme, folder.bucket, folder.key, None, children)
 
 
 AnyPath: TypeAlias = Path | RemotePath
