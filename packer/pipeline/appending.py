@@ -27,7 +27,6 @@ from packer.pipeline.verifying import compare_opened
 from packer.planning.make_plan import PLAN_VERSION
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
-from packer.shards.file_names import appending_folder
 from packer.shards.manifest import Manifest, is_packed, parts_of
 from packer.shards.reader import check_sizes, checked_batches, open_shard, read_manifest
 from packer.shards.row_format import RowFormat
@@ -82,18 +81,20 @@ def append(
     shared = job.as_rank is not None
     with system_errors(folder, resumes=True), claim_append(folder, sync=job.sync, shared=shared):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
-        target = AppendTarget(folder=folder, manifest=read_manifest(folder, intact=True))
-        if target.manifest.source.mixture:
-            names = ", ".join(part.name for part in target.manifest.source.mixture)
+        manifest = read_manifest(folder, intact=True)
+        if manifest.source.mixture:
+            names = ", ".join(part.name for part in manifest.source.mixture)
             raise PackerError(
                 f"{folder} is a mixture of {names}, whose shares more documents would change: "
                 "pack the mixture again with all documents, or append to a dataset of a single source"
             )
-        check_sizes(folder, target.manifest)
-        options = options_with(folder, target.manifest, tokenizer)
+        check_sizes(folder, manifest)
+        options = options_with(folder, manifest, tokenizer)
+        joining = Joining(folder, len(manifest.generations), sync=job.sync)
+        target = AppendTarget(folder=folder, manifest=manifest, joining=joining)
         opened = target.open(source, options)
         if is_last_generation(target, source, opened, options, job.progress):
-            return Written(record=target.manifest, output=folder, found_complete=True)
+            return Written(record=manifest, output=folder, found_complete=True)
 
         # Pack it in a folder inside the dataset, and move it into the dataset.
         is_mine = _join(target, opened, job, is_mine=_pack(target, opened, options, job))
@@ -107,16 +108,8 @@ class AppendTarget:
 
     folder: AnyPath
     manifest: Manifest
-
-    @property
-    def generations(self) -> int:
-        """Number of its generations, which is the number of the one that is added."""
-        return len(self.manifest.generations)
-
-    @property
-    def building(self) -> AnyPath:
-        """Folder in which the next generation is packed."""
-        return appending_folder(self.folder, self.generations)
+    joining: Joining
+    """Puts the new generation in place once it is packed."""
 
     def has_grown(self) -> bool:
         """Whether a generation was put in place since."""
@@ -124,7 +117,7 @@ class AppendTarget:
 
     def is_finished(self) -> bool:
         """Whether the next generation is finished, or already part of the dataset."""
-        return is_packed(self.building) or self.has_grown()
+        return is_packed(self.joining.building) or self.has_grown()
 
     def open(self, source: SourceLike, options: PackOptions) -> Corpus:
         """Open a source of documents like those of the dataset; a PackerError if they are of another kind."""
@@ -244,7 +237,7 @@ def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) 
         )
 
     manifest = build_claimed(
-        target.building,
+        target.joining.building,
         replace(request, options={**request.options, **made_of}),
         build,
         job,
@@ -265,7 +258,7 @@ def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> b
         time.sleep(_LOOK_AGAIN)
     try:
         if is_mine:
-            Joining(target.folder, target.generations, sync=job.sync).join()
+            target.joining.join()
     except (OSError, PackerError):  # of files that another rank is just moving
         if job.as_rank is None or not _is_last_of(read_manifest(target.folder), target, opened):
             raise
@@ -277,7 +270,7 @@ def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> b
 
 def _is_last_of(manifest: Manifest, target: AppendTarget, opened: Corpus) -> bool:
     """Whether these documents are the next generation of the dataset, and its last one."""
-    if len(manifest.generations) != target.generations + 1:
+    if len(manifest.generations) != len(target.manifest.generations) + 1:
         return False
     found = [(file.name, file.bytes) for file in manifest.generations[-1].source.files]
     return found == [(input_.file.name, input_.file.bytes) for input_ in opened.inputs]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -32,7 +31,7 @@ def write_rejected_list(
     """
     name = rejected_name(generation)
     with folder.store.temporary(name) as temporary:
-        with closing(HashingFile(temporary)) as file:
+        with HashingFile(temporary) as file:
             for record in _rejected_records(sources):
                 record = replace(record, document=record.document + first_document)
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
