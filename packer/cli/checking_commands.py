@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,49 +100,31 @@ def check(model: str, attn: Attention = None, position_offset: PositionOffset = 
         "device": opened.model.device.type,
         "verdicts": [asdict(verdict) for verdict in verdicts],
     }
-    click.echo(json.dumps(content, indent=1) if as_json else render_verdicts(opened, verdicts))
+    click.echo(json.dumps(content, indent=1) if as_json else "\n".join(render_verdicts(opened, verdicts)))
     asked = [verdict for verdict in verdicts if attn in (None, verdict.implementation)]
     if not any(verdict.safe for verdict in asked):
         sys.exit(NOT_RIGHT)
 
 
-def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> str:
-    """Return a table of the verdicts, at least one, with a reason and a remedy for each that is not safe."""
+def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield a table of the verdicts, at least one, with a reason and a remedy for each that is not safe."""
     model = probed.model
     dtype = str(model.dtype).removeprefix("torch.")
     dtype += "" if dtype == "float32" else " and float32"
-    head = (
-        f"{type(model).__name__}: {probed.layers} of {probed.all_layers} layers, random weights, {dtype} on "
-        f"{model.device.type}"
-    )
+    layers = f"{probed.layers} of {probed.all_layers} layers, random weights"
+    yield f"{type(model).__name__}: {layers}, {dtype} on {model.device.type}"
     table = [["attention", "verdict", "others moved", "logits", "loss", "gradients"]]
     for verdict in verdicts:
         measures = (verdict.moved, verdict.logits, verdict.loss, verdict.gradients)
         table.append([verdict.implementation, verdict.answer, *map(_measure, measures)])
-    lines = [
-        head,
-        render_table(table, align="<<>>>>"),
-        "(others moved: when one document changes; the rest: packed against alone; all relative)",
-    ]
-    thresholds = verdicts[0].thresholds
-    if thresholds:
+    yield render_table(table, align="<<>>>>")
+    yield "(others moved: when one document changes; the rest: packed against alone; all relative)"
+    if thresholds := verdicts[0].thresholds:
         named = ", ".join(f"{name} {value:,}" for name, value in thresholds.items())
-        lines.append(f"(shown for batches of up to {min(thresholds.values()):,} tokens, not beyond {named})")
-    lines.append(f"(trees: {_trees(verdicts)})")
+        yield f"(shown for batches of up to {min(thresholds.values()):,} tokens, not beyond {named})"
     for verdict in verdicts:
         if not verdict.safe:
-            lines.append(f"{verdict.implementation} {verdict.answer}: {verdict.reason}; {verdict.remedy}")
-    return "\n".join(lines)
-
-
-def _trees(verdicts: Sequence[Verdict]) -> str:
-    """Return which implementations are safe for trees, or why none is."""
-    safe = [verdict.implementation for verdict in verdicts if verdict.trees == "safe"]
-    if "packer_varlen" in safe:
-        return "safe with packer.attention.use(model)"
-    reasons = {verdict.implementation: verdict.trees_reason for verdict in verdicts}
-    why = reasons.get("packer_varlen") or next(iter(reasons.values()))
-    return f"safe with a mask only, by {' or '.join(safe)}; {why}" if safe else f"not supported; {why}"
+            yield f"{verdict.implementation} {verdict.answer}: {verdict.reason}; {verdict.remedy}"
 
 
 def _measure(value: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
@@ -106,9 +105,8 @@ def export(
     }
     with system_errors(out, resumes=False):
         restore(out, EXPORT)
-        found = None if job.overwrite else _found(out)
+        found = None if job.overwrite else _complete_export(out, to=to, compression=compression, packed=facts)
         if found is not None:
-            _check_complete(out, found, to=to, compression=compression, packed=facts)
             return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
         with claim(out, EXPORT, None, job) as folder:
             target = TARGETS[to]
@@ -157,17 +155,18 @@ def _output(packed: AnyPath, output: str | AnyPath | None, to: str) -> Path:
     return out
 
 
-def _found(out: Path) -> Export | None:
-    """Return the record of a complete export; None if there is none, or it cannot be read."""
-    with contextlib.suppress(OSError, *UNREADABLE):
+def _complete_export(out: Path, *, to: str, compression: str, packed: Mapping[str, Any]) -> Export | None:
+    """Return the record of a complete export, which must be the one that is asked for, with intact files.
+
+    None stands for no export, and for a record that cannot be read.
+    """
+    try:
         record = json.loads((out / RECORD).read_bytes())
-        if record.pop("export_version") == EXPORT_VERSION:
-            return Export.from_dict(record)
-    return None
-
-
-def _check_complete(out: Path, found: Export, *, to: str, compression: str, packed: Mapping[str, Any]) -> None:
-    """Check that a complete export is the one that is asked for, and that its files are intact."""
+        if record.pop("export_version") != EXPORT_VERSION:
+            return None
+        found = Export.from_dict(record)
+    except (OSError, *UNREADABLE):
+        return None
     differs = {
         f"to {found.to}, not {to}": found.to != to,
         "from other rows": found.packed != packed,
@@ -178,6 +177,7 @@ def _check_complete(out: Path, found: Export, *, to: str, compression: str, pack
             f"{out} is complete, exported {words}: choose another --output, or replace it with --overwrite"
         )
     check_files(out / RECORD, found.files, {})
+    return found
 
 
 def _write_files(

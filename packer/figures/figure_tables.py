@@ -243,7 +243,7 @@ def _packing_table(comparison: Comparison) -> str:
                 _marked(comparison, figures),
                 f"{figures.rows:,}",
                 _exact_percent(figures.totals.efficiency),
-                _gap(comparison.gap(figures)),
+                _exact_percent(comparison.gap(figures)),
                 number(figures.packing_factor),
                 f"{figures.speedup:.4f}",
                 f"{figures.seconds:.4f}" if figures.seconds >= 0.0001 else "<0.0001",
@@ -322,12 +322,8 @@ def _marked(comparison: Comparison, figures: Figures) -> str:
 
 
 def _exact_percent(ratio: float) -> str:
-    """Format a ratio with three decimals, or more if these would be 0% or 100% only by rounding."""
-    text = f"{ratio:.3%}"
+    """Format a ratio with three decimals, or more if these would be 0% or 100% only by rounding; above 1 with one."""
+    if ratio < 0:
+        return f"-{_exact_percent(-ratio)}"
+    text = f"{ratio:.3%}" if ratio <= 1 else f"{ratio:.1%}"
     return percent(ratio) if text in ("0.000%", "100.000%") else text
-
-
-def _gap(gap: float) -> str:
-    if gap < 0:
-        return f"-{_exact_percent(-gap)}"
-    return _exact_percent(gap) if gap < 1 else f"{gap:.1%}"

@@ -156,10 +156,8 @@ def expected_longest(histogram: NDArray[np.int64], draws: int) -> NDArray[np.flo
     """Return the expected length of the longest of 0, 1, ..., `draws` random segments, drawn without replacement.
 
     The expectation is exact: if n of N segments are no longer than l, then b draws are all no longer than l with
-    probability n/N (n-1)/(N-1) ... (n-b+1)/(N-b+1). Lengths 1, 2 and 4 -> [0, 7/3, 10/3, 4].
-
-    Returns:
-        Shape (min(draws, segments) + 1,).
+    probability n/N (n-1)/(N-1) ... (n-b+1)/(N-b+1). Lengths 1, 2 and 4 -> [0, 7/3, 10/3, 4]. The result has the shape
+    (min(draws, segments) + 1,).
     """
     values = np.flatnonzero(histogram)
     within = np.cumsum(histogram[values])
