@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +235,10 @@ def test_both_answers_of_a_pair_are_one_tree(tmp_path, kind):
     assert sorted(answers) == sorted(expected)
     for _, nodes in trees_in(tmp_path / "out"):
         assert {document for *_, document in nodes} == {0, 1}
+    options = {"--max-len": 64, "--long": "drop"}
+    counted = json.loads(succeeded("stats", source, "--pairs", "--json", *chain(*options.items())))["shared_beginnings"]
+    assert counted["saved_tokens"] == manifest.totals.tokens_shared
+    assert not counted["stored_once"]
     bare = [{name: ids for name, ids in values.items() if name.endswith("input_ids")} for values in pairs]
     source = write_as(tmp_path / f"bare.{kind}", bare)
     with pytest.raises(packer.PackerError, match="needs labels, because without them both answers train their prompt"):

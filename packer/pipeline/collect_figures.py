@@ -34,6 +34,7 @@ from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.open_sources import SourceLike, open_sources, source_name
 from packer.sources.shared_prefixes import REPEATED, SAVED
 from packer.sources.survey import CorpusSurvey, survey_corpus
+from packer.sources.tokenized_source import count_shared
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -91,6 +92,9 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     warn_of_linked_files(opened)
     survey = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
     warn_of_rejected(opened)
+    for part in opened.parts:
+        if part.pairs and part.mapped:
+            part.counts = count_shared(part, options.max_len)
     prepare_for(documents=survey.identity.documents)
     measured = Measured(lengths=survey.lengths(), survey=survey)
     warn_of_unused_sources(survey.identity.mixture)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -175,12 +176,9 @@ def _paired(chosen: Source, rejected: Source, options: PackOptions) -> Source:
         if indices is not None:
             lists = lists.reshape(-1, len(ROLES))[indices].reshape(-1)
         return replace(chosen, inputs=(*chosen.inputs, *rejected.inputs), indices=lists, pairs=True)
-    inputs = tuple(
-        paired(_decoded(one, chosen), _decoded(other, rejected))
-        for one, other in zip(chosen.inputs, rejected.inputs, strict=True)
-    )
     if indices is not None:
         indices = np.stack([2 * indices, 2 * indices + 1], axis=1).reshape(-1)
+    inputs = _answers_in_turn(chosen, rejected, options.max_len, stored=False)
     return replace(chosen, inputs=inputs, indices=indices, pairs=True)
 
 
@@ -191,13 +189,36 @@ def _as_trees(chosen: Source, rejected: Source, max_len: int) -> Source:
             f"{chosen.name}: --share-prefixes needs labels, because without them both answers train their prompt: add "
             f"{CHOSEN.labels} and {REJECTED.labels}, -100 in the prompt"
         )
-    share = partial(share_prefixes, max_len=max_len, stored=True, pairs=True)
-    inputs = tuple(
-        replace(paired(_decoded(one, chosen), _decoded(other, rejected)), steps=(share,), documents_per_record=1)
+    columns = COLUMNS._replace(extra=(*chosen.columns.extra, TREE))
+    inputs = _answers_in_turn(chosen, rejected, max_len, stored=True)
+    return replace(chosen, inputs=inputs, columns=columns, tree_len=max_len)
+
+
+def _answers_in_turn(chosen: Source, rejected: Source, max_len: int, *, stored: bool) -> tuple[DecodedInput, ...]:
+    """Return the answers of pairs in turn, decoded; or trees, if they are `stored`. See `share_prefixes`."""
+    share = partial(share_prefixes, max_len=max_len, stored=stored, pairs=True)
+    return tuple(
+        replace(
+            paired(_decoded(one, chosen), _decoded(other, rejected)),
+            steps=(share,) if chosen.has_labels else (),
+            documents_per_record=1 if stored else len(ROLES),
+        )
         for one, other in zip(chosen.inputs, rejected.inputs, strict=True)
     )
-    columns = COLUMNS._replace(extra=(*chosen.columns.extra, TREE))
-    return replace(chosen, inputs=inputs, columns=columns, tree_len=max_len)
+
+
+def count_shared(source: Source, max_len: int) -> Counter[str]:
+    """Count the tokens that both answers of mapped pairs share, by the names of `share_prefixes`; reads all tokens."""
+    half, counts = len(source.inputs) // 2, Counter[str]()
+    if not source.has_labels:
+        return counts
+    chosen = replace(source, inputs=source.inputs[:half], indices=None)
+    columns = REJECTED._replace(extra=source.columns.extra)
+    rejected = replace(source, inputs=source.inputs[half:], indices=None, columns=columns)
+    for input_ in _answers_in_turn(chosen, rejected, max_len, stored=False):
+        for batch in input_.batches():
+            counts.update(batch.counts)
+    return counts
 
 
 def _decoded(input_: Input, source: Source) -> DecodedInput:
