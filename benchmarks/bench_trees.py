@@ -22,7 +22,6 @@ import click
 
 import packer
 
-
 VOCABULARY = 1 << 12
 
 
