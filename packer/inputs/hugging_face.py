@@ -86,7 +86,9 @@ def find_saved(folder: AnyPath, split: str | None) -> Found:
     if state.get("_indices_data_files"):
         names = _file_names(folder / inside / STATE, state["_indices_data_files"])
         indices = _indices(_read_indices([pinned(folder / inside / name) for name in names]))
-    return Found(str(folder / inside), files, saved=True, indices=indices, pad_id=_pad_id(folder / REPORT))
+    pad_id = _read_json(folder / REPORT).get("pad_id") if (folder / REPORT).exists() else None
+    pad_id = pad_id if isinstance(pad_id, int) and pad_id >= 0 else None
+    return Found(str(folder / inside), files, saved=True, indices=indices, pad_id=pad_id)
 
 
 def is_dataset(source: object) -> bool:
@@ -222,12 +224,6 @@ def _require_plain(file: AnyPath, names: Sequence[str]) -> None:
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise SourceError(f"{file}: names {name!r}, not a plain name in this folder; save the dataset again")
-
-
-def _pad_id(report: AnyPath) -> int | None:
-    """Return the padding token in the report of `packer tokenize`; None without a report."""
-    pad_id = _read_json(report).get("pad_id") if report.exists() else None
-    return pad_id if isinstance(pad_id, int) and pad_id >= 0 else None
 
 
 def _read_json(path: AnyPath) -> dict[str, object]:

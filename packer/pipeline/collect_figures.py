@@ -223,7 +223,9 @@ def packed_figures(
             return figures
         documents = _documents_in_rows(folder, manifest)
         compared = None
-        if _has_whole_documents(manifest):
+        # Other lengths can be planned from the rows if nothing was lost, grouped, or split at turns.
+        options = manifest.options
+        if not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens":
             compared = _compare_lengths(lambda _: documents, manifest.options, (), documents_per_step, progress)
         return replace(
             figures,
@@ -317,12 +319,6 @@ def _lengths_around(options: PackOptions) -> list[int]:
     """Return row lengths to compare with max_len: from an eighth of it to twice as much."""
     lengths = [options.max_len // 8, options.max_len // 4, options.max_len // 2, options.max_len, 2 * options.max_len]
     return sorted({length - length % options.align for length in lengths if options.align <= length <= LONGEST_ROW})
-
-
-def _has_whole_documents(manifest: Manifest) -> bool:
-    """Return whether other row lengths can be planned from the rows: nothing was lost, grouped, or split at turns."""
-    options = manifest.options
-    return not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens"
 
 
 def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
