@@ -21,7 +21,7 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.pipeline import against_source
 from tests.opening import open_source
-from tests.writing import write_as, write_lines
+from tests.writing import write_as, write_ipc, write_lines
 
 WORDS = ["news", "code", None, "books", ""]
 
@@ -366,8 +366,7 @@ def test_kept_values_are_exact_and_of_one_type_in_all_rows(tmp_path, index_only)
     lengths = [(8, 3, 5, 8)[number % 4] for number in range(4 * repeats)]
     table = pa.table({"input_ids": pa.array([[1] * length for length in lengths], pa.list_(pa.int32())), **columns})
     pq.write_table(table, tmp_path / "rows.parquet")
-    with pa.ipc.new_stream(tmp_path / "rows.arrow", table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(tmp_path / "rows.arrow", table)
     packer.pack(
         tmp_path / "rows.arrow", tmp_path / "out", max_len=8, keep=list(EXACT), index_only=index_only, shard_size="1KB"
     )

@@ -13,6 +13,7 @@ from tests.kills import Killed, kill
 from tests.small import forget_mirrors, shrink
 from tests.test_ranks import run_ranks
 from tests.test_remote_sources import hashes, small_chunks, upload  # noqa: F401 (a fixture)
+from tests.writing import write_ipc
 
 OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd"}
 
@@ -51,8 +52,7 @@ def table(seed=0, *, count=500, longest=130, tokens="int32", lists=pa.list_, **o
 def write(folder, *tables):
     folder.mkdir()
     for number, each in enumerate(tables):
-        with pa.ipc.new_stream(folder / f"{number}.arrow", each.schema) as stream:
-            stream.write_table(each, max_chunksize=90)
+        write_ipc(folder / f"{number}.arrow", each, rows=90)
     return folder
 
 

@@ -17,6 +17,7 @@ from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures
 from tests.packed_rows import seal
 from tests.test_index_only import hashes
+from tests.writing import write_ipc
 
 LENGTHS = np.random.default_rng(0).integers(0, 40, 400)
 
@@ -29,8 +30,7 @@ def write(path, lengths=LENGTHS, column="num_tokens", **columns):
     elif path.suffix == ".parquet":
         pq.write_table(table, path, row_group_size=70)
     elif path.suffix == ".arrow":
-        with pa.ipc.new_stream(str(path), table.schema) as stream:
-            stream.write_table(table, max_chunksize=90)
+        write_ipc(path, table, rows=90)
     elif path.suffix == ".csv":
         rows = [",".join(map(str, row.values())) for row in table.to_pylist()]
         path.write_text("\n".join([",".join(table.column_names), *rows, ""]))
@@ -49,8 +49,7 @@ def of_tokens(tmp_path_factory):
     """An index of documents with these lengths, and tokens."""
     folder = tmp_path_factory.mktemp("tokens")
     table = pa.table({"input_ids": pa.array([list(range(length)) for length in LENGTHS], pa.list_(pa.int32()))})
-    with pa.ipc.new_stream(str(folder / "tokens.arrow"), table.schema) as stream:
-        stream.write_table(table)
+    write_ipc(folder / "tokens.arrow", table)
     packer.pack(folder / "tokens.arrow", folder / "index", max_len=64, index_only=True, shard_size="4KB")
     return folder / "index"
 

@@ -25,6 +25,7 @@ from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
 from tests import naive
 from tests.test_kept import write
+from tests.writing import write_ipc
 
 
 def documents_of(source: int, count: int, longest=40) -> list[list[int]]:
@@ -397,8 +398,7 @@ def test_columns_must_have_one_type_in_all_sources(tmp_path):
     for name, values in (("one", [1.5]), ("other", ["a"])):
         paths.append(tmp_path / f"{name}.arrow")
         table = pa.table({"input_ids": [[1, 2]], "score": values})
-        with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
-            stream.write_table(table)
+        write_ipc(paths[-1], table)
     with pytest.raises(PackerError, match=r"column 'score' is double in one.arrow, string in other.arrow"):
         packer.pack([(path, 1) for path in paths], tmp_path / "out", max_len=8, keep=["score"])
 
@@ -509,7 +509,6 @@ def test_an_overlong_document_is_named_by_its_number_in_its_source(tmp_path):
     folder.mkdir()
     for number, longest in enumerate((8, 40)):
         table = pa.table({"input_ids": [[number] * 3] * 30 + [[number] * longest]})
-        with pa.ipc.new_stream(str(folder / f"{number}.arrow"), table.schema) as stream:
-            stream.write_table(table)
+        write_ipc(folder / f"{number}.arrow", table)
     with pytest.raises(PackerError, match="document 61 has 40 tokens and max_len is 39"):
         packer.pack([(one, 1), (folder, 1)], tmp_path / "out", max_len=39, long="error")

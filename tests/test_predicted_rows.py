@@ -21,6 +21,7 @@ from tests.commands import run
 from tests.test_kept import KINDS as ALL_KINDS
 from tests.test_kept import write
 from tests.test_mixtures import documents_of, save
+from tests.writing import write_ipc
 
 KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved")]
 GROUPED = [("together", "bfd"), ("apart", "bfd"), ("apart", "ffd")]
@@ -166,8 +167,7 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
             if kind == "parquet":
                 pq.write_table(table, paths[-1])
             else:
-                with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
-                    stream.write_table(table)
+                write_ipc(paths[-1], table)
         words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; use one type"
         options = PackOptions(max_len=8, group_by="group")
         with pytest.raises(PackerError, match=words):

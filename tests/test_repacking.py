@@ -21,6 +21,7 @@ from tests.opening import open_source
 from tests.packings import packings
 from tests.small import shrink
 from tests.test_untrusted_datasets import edit_manifest
+from tests.writing import write_ipc
 
 KEPT = {"keep": ["url"], "keep_tokens": ["reward"]}
 
@@ -46,8 +47,7 @@ TYPES = {"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32()), "rew
 
 def save(path: Path, columns: dict[str, list]) -> Path:
     table = pa.table({name: pa.array(values, TYPES.get(name)) for name, values in columns.items()})
-    with pa.ipc.new_stream(str(path), table.schema) as stream:
-        stream.write_table(table, max_chunksize=50)
+    write_ipc(path, table, rows=50)
     return path
 
 

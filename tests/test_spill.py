@@ -30,6 +30,7 @@ from tests.kills import kill
 from tests.opening import open_source
 from tests.small import shrink
 from tests.test_sources import KINDS, MAPPED, read_whole, write
+from tests.writing import write_ipc
 
 WORKERS = (1, 2, 7)
 DECODED = [kind for kind in KINDS if kind not in MAPPED]
@@ -83,11 +84,7 @@ def test_many_files_of_all_kinds_come_back_in_order(tmp_path):
 
 def test_compressed_tokens_are_decoded_although_a_kept_column_has_no_bytes_to_compress(tmp_path):
     table = pa.table({"input_ids": [[1] * 100, [2] * 90], "note": pa.nulls(2)})
-    with pa.ipc.new_stream(
-        tmp_path / "a.arrow", table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
-    ) as file:
-        file.write_table(table)
-    source = open_source(tmp_path / "a.arrow", keep=("note",))
+    source = open_source(write_ipc(tmp_path / "a.arrow", table, compression="lz4"), keep=("note",))
     assert not source.mapped
     assert read_whole(spill_source(source, tmp_path / "spill"))[0] == table["input_ids"].to_pylist()
 
