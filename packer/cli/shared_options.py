@@ -207,16 +207,13 @@ class ReportFiles:
             _write(self.plot, render_plot(figures, self.plot_of))
             lines.append(f"Plot written to {self.plot}")
         if self.report is not None:
-            _write(self.report, render_page(figures, made_by=_made_by()))
+            words: list[str] = click.get_current_context().meta[ARGUMENTS]
+            # Of absolute paths only the name is shown, which says nothing of the machine.
+            command = shlex.join(["packer", *(re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in words)])
+            made_by = f"{command}\npacker {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
+            _write(self.report, render_page(figures, made_by=made_by))
             lines.append(f"Report written to {self.report}")
         return lines
-
-
-def _made_by() -> str:
-    """The command, the version and the date; of absolute paths only the name, which says nothing of the machine."""
-    words: list[str] = click.get_current_context().meta[ARGUMENTS]
-    shown = [re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in words]
-    return f"{shlex.join(['packer', *shown])}\npacker {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -143,8 +143,11 @@ def pack(
     if lengths is not None:
         if dataset or sources:
             raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
-        path, column = _lengths_and_column(lengths)
-        dataset, values["lengths_column"] = (path,), column
+        path, _, column = lengths.rpartition(":")
+        has_columns = not lengths.endswith(".npy")
+        if has_columns and (not path or not column or "/" in column):
+            raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
+        dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), None)
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, tokenizer=tokenizer, **values_of(PackOptions, values))
     files = ReportFiles(report=report, with_text=with_text, tokenizer=tokenizer)
@@ -171,16 +174,6 @@ def pack(
         complete="is complete, packed with the same options from the same source",
         as_json=as_json,
     )
-
-
-def _lengths_and_column(lengths: str) -> tuple[str, str | None]:
-    """Split FILE:COLUMN at the last colon; a .npy file has no columns."""
-    if lengths.endswith(".npy"):
-        return lengths, None
-    path, _, column = lengths.rpartition(":")
-    if not path or not column or "/" in column:
-        raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
-    return path, column
 
 
 @command(

@@ -34,9 +34,6 @@ RANKS = 8  # of the example in the section on attention
 _MOST_LENGTH_BINS = 24
 _MOST_WORK_BINS = 20
 
-Table = Sequence[Sequence[str]]
-"""Rows of cells, the header first."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
@@ -45,7 +42,9 @@ class Section:
     question: str
     verdict: str
     plot: Plot | None = None
-    table: Table = ()
+    table: Sequence[Sequence[str]] = ()
+    """Rows of cells, the header first."""
+
     notes: Sequence[str] = ()
 
 
