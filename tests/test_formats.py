@@ -138,8 +138,6 @@ def test_without_a_labels_column_the_labels_are_the_tokens_but_for_first_ones(tm
 
 
 def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_path):
-    for name in ("with", "without"):
-        (tmp_path / name).mkdir()
     dataset = packer.load(make(tmp_path / "with"))
     without = packer.load(make(tmp_path / "without", add_column=[]))
     assert without.column_names == [name for name in dataset.column_names if name != "position_ids"]
@@ -266,8 +264,6 @@ def test_trl_makes_of_its_examples_what_hf_is_with_padding_as_segments(tmp_path,
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_labels_that_were_not_written_are_those_that_would_have_been(tmp_path, format):
-    for name in ("with", "without"):
-        (tmp_path / name).mkdir()
     written = packer.load(make(tmp_path / "with", source_labels=False))
     made = packer.load(make(tmp_path / "without", source_labels=False, labels=False))
     assert "labels" in written.column_names

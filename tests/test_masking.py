@@ -149,7 +149,6 @@ def test_masks_depend_on_document_and_epoch_but_not_on_row_or_batch(tmp_path, un
         probability=0.3,
     )
     for name, packing in (("one", {}), ("two", {"max_segments": 2, "seed": 5})):
-        (tmp_path / name).mkdir()
         dataset = packer.load(make(tmp_path / name, **packing))
         for epoch in (0, 1):
             whole = packer.collate(list(dataset), mlm=mlm, epoch=epoch, tensors="numpy")

@@ -157,14 +157,6 @@ def test_the_published_form_packs_all(histogram, max_segments):
     assert packs_of(patterns) == packs_of(nnlshp_published(histogram, 3 if max_segments is None else max_segments))
 
 
-@pytest.mark.parametrize("solve", [nnlshp, nnlshp_published, ennlshp])
-@pytest.mark.parametrize("max_segments", [1, 2, 3])
-@pytest.mark.parametrize("counts", [{}, {7: 5}, {10: 4}, {10: 1, 9: 7, 1: 2}, {1: 100}], ids=str)
-def test_edge_cases(solve, max_segments, counts):
-    histogram = histogram_of(10, counts)
-    assert_valid(solve(histogram, max_segments), histogram, max_segments)
-
-
 def test_least_squares_finds_what_greedy_misses():
     histogram = histogram_of(10, {5: 40, 4: 40, 3: 80, 2: 40})
     assert best_fit_decreasing(histogram, 3).packs > 70

@@ -360,8 +360,6 @@ def test_a_state_holds_plain_values_whatever_numbers_the_sampler_was_given():
 
 
 def test_another_packing_of_the_same_source_is_another_dataset(tmp_path):
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
     one = packer.load(make(tmp_path / "one"))
     other = packer.load(make(tmp_path / "other", seed=1))
     assert one.fingerprint == packer.load(one.path).fingerprint != other.fingerprint

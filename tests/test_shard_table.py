@@ -87,10 +87,8 @@ def test_a_table_gives_back_the_entries(drawn):
 
 
 def test_a_dataset_with_a_table_differs_only_in_where_the_entries_are(tmp_path, monkeypatch):
-    (tmp_path / "one").mkdir()
     one = make(tmp_path / "one", shard_size=400)
     shrink(monkeypatch, shards_in_manifest=2)
-    (tmp_path / "other").mkdir()
     other = make(tmp_path / "other", shard_size=400)
     whole, apart = hashes(one), hashes(other)
     assert {name for name in whole | apart if whole.get(name) != apart.get(name)} == {MANIFEST, SHARDS}

@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,14 +204,19 @@ class Master:
         rows = np.full(self.lengths, self._infinity)
         starts = np.zeros(self.lengths, np.int32)
         self._highs.addRows(self.lengths, demand, rows, 0, starts, nothing, np.array([]))
-        down = np.arange(1, self.lengths, dtype=np.int32)
-        rows_of_down = np.stack([down - 1, down], axis=1).ravel()
-        entries = np.tile([1.0, -1.0], len(down))
-        self._add(np.zeros(len(down)), 2 * np.arange(len(down)), rows_of_down, entries)
+        down = np.arange(1, self.lengths)
+        passed = np.stack([down - 1, down], axis=1).ravel()
+        self.add(2 * np.arange(self.lengths), passed, np.tile([1.0, -1.0], len(down)), cost=0.0)
 
-    def add(self, starts: NDArray[np.int64], rows: NDArray[np.int64], entries: NDArray[np.float64]) -> None:
+    def add(
+        self, starts: NDArray[np.int64], rows: NDArray[np.int64], entries: NDArray[np.float64], *, cost: float = 1.0
+    ) -> None:
         """Add patterns: the i-th gives entries[starts[i]:starts[i + 1]] places to the lengths of these rows."""
-        self._add(np.ones(len(starts) - 1), starts[:-1], rows, entries)
+        count = len(starts) - 1
+        if count > 0:
+            costs, lower, upper = np.full(count, cost), np.zeros(count), np.full(count, self._infinity)
+            starts, rows = starts[:-1].astype(np.int32), rows.astype(np.int32)
+            self._highs.addCols(count, costs, lower, upper, len(rows), starts, rows, entries)
 
     def solve(self, iterations: int, seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
         """Solve the linear program.
@@ -231,19 +235,6 @@ class Master:
         solution = self._highs.getSolution()
         packs = np.array(solution.col_value)[max(0, self.lengths - 1) :]
         return np.maximum(packs, 0.0), np.maximum(np.array(solution.row_dual), 0.0), exact
-
-    def _add(
-        self,
-        costs: NDArray[np.float64],
-        starts: NDArray[Any],
-        rows: NDArray[Any],
-        entries: NDArray[np.float64],
-    ) -> None:
-        columns = len(costs)
-        if columns:
-            upper = np.full(columns, self._infinity)
-            starts, rows = starts.astype(np.int32), rows.astype(np.int32)
-            self._highs.addCols(columns, costs, np.zeros(columns), upper, len(rows), starts, rows, entries)
 
 
 def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64]:

@@ -81,7 +81,8 @@ def nnlshp_published(histogram: NDArray[np.int64], max_segments: int | None = No
     offsets, lengths = every_strategy(capacity, limit)
     columns = Columns(offsets, lengths, np.zeros(strategies))
     target = Target(histogram.astype(np.float64), _paper_weights(capacity))
-    passive = improve(columns, target, no_columns(capacity + 1), _tolerance(histogram, 1e-12), np.iinfo(np.int64).max)
+    tolerance = 1e-12 * max(1, int(histogram.sum()))  # the slope below which a strategy does not count
+    passive = improve(columns, target, no_columns(capacity + 1), tolerance, np.iinfo(np.int64).max)
     solution = _taken(columns, passive)
     counts = np.rint(solution.amounts).astype(np.int64)
     if limit == 1:
@@ -175,7 +176,7 @@ def _solutions(
     # a strategy of more than twice the segments of a usual pack is not looked for
     tokens = int(histogram @ np.arange(capacity + 1))
     deepest = min(limit, 2 * -(-capacity * int(histogram.sum()) // tokens) + 2)
-    tolerance = _tolerance(histogram, 1e-9)
+    tolerance = 1e-9 * max(1, int(histogram.sum()))
     search_work = capacity * capacity * (2 * deepest.bit_length() + 1)
 
     padded = np.flatnonzero(usable & (padding > 0)).astype(np.int32)
@@ -236,11 +237,6 @@ def _paper_weights(capacity: int) -> NDArray[np.float64]:
     weights = np.ones(capacity + 1)
     weights[: CHEAP_LENGTHS + 1] = CHEAP_WEIGHT**2
     return weights
-
-
-def _tolerance(histogram: NDArray[np.int64], relative: float) -> float:
-    """The slope below which a strategy does not count, a part of the number of segments."""
-    return relative * float(max(1, histogram.sum()))
 
 
 def fill(histogram: NDArray[np.int64], limit: int, solution: Strategies, counts: NDArray[np.int64]) -> Patterns:

@@ -137,7 +137,7 @@ class Search:
         self._work = limits.work
         self._part_of = part_of
         self._limit = segment_limit(histogram, max_segments)
-        self.rounds = self.columns = 0
+        self.rounds = 0
         self.bound = lower_bound(histogram, max_segments)
         self.starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
         self.best = min(self.starts, key=_packs)
@@ -215,7 +215,6 @@ class Search:
                 self._round(program, 2, coarse=coarse)
         if self.rounds == before:
             return False
-        self.columns = program.columns
         self._round(program, COARSE_ATTEMPTS if coarse else ATTEMPTS, coarse=coarse)
         if self._part_of is None:
             self._fix(program, coarse=coarse)

@@ -295,10 +295,10 @@ class BatchSampler:
 
     def _slots(self, order: NDArray[np.int64], step: int, *, balanced: bool) -> list[NDArray[np.int64]]:
         rows = order[step * self.global_batch : (step + 1) * self.global_batch]
-        sizes = self._sizes(len(rows))
+        slots = self.global_batch // self.rows
         if balanced:
-            return [rows[slot] for slot in deal_by_cost(self._costs[rows], sizes)]
-        return np.split(rows, sizes.cumsum()[:-1])
+            return [rows[slot] for slot in deal_by_cost(self._costs[rows], slot_sizes(len(rows), slots))]
+        return np.array_split(rows, slots)
 
     def _steps_in_lanes(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...] | None]]:
         """Yield (this rank's batches of each step, shards of their windows if these are fetched ahead)."""
@@ -309,7 +309,7 @@ class BatchSampler:
                 shards, upcoming = self._lane_order.shards_of_step(epoch, step)
                 self.dataset.fetch_ahead(shards, upcoming)
             rows = self._lane_order.rows_of_step(epoch, step)
-            yield np.split(rows, slot_sizes(len(rows), self.accumulation).cumsum()[:-1]), shards
+            yield np.array_split(rows, self.accumulation), shards
 
     @cached_property
     def _lane_order(self) -> LaneOrder:
@@ -323,17 +323,14 @@ class BatchSampler:
             world_size=self.world_size,
         )
 
-    def _sizes(self, rows: int) -> NDArray[np.int64]:
-        """Return the rows in each slot of a step with so many rows."""
-        if self.lanes is None:
-            return slot_sizes(rows, self.global_batch // self.rows)
-        of_ranks = np.diff(np.arange(self.world_size + 1) * rows // self.world_size)
-        return np.stack([slot_sizes(own, self.accumulation) for own in of_ranks.tolist()], axis=1).ravel()
-
     def _turns(self, step: int) -> NDArray[np.int64]:
         """Return the rows of a step that all ranks together have processed before each turn, and after the last."""
         rows = min(max(self._epoch_rows - step * self.global_batch, 0), self.global_batch)
-        sizes = self._sizes(rows).reshape(self.accumulation, self.world_size)
+        if self.lanes is None:
+            sizes = slot_sizes(rows, self.global_batch // self.rows).reshape(self.accumulation, self.world_size)
+        else:
+            of_ranks = np.diff(np.arange(self.world_size + 1) * rows // self.world_size)
+            sizes = np.stack([slot_sizes(own, self.accumulation) for own in of_ranks.tolist()], axis=1)
         return np.concatenate([[0], sizes.sum(axis=1).cumsum()])
 
     @cached_property

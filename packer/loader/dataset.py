@@ -112,9 +112,11 @@ class PackedDataset:
         # Tokens of an index fill its rows, or whole shards if its source is in object storage.
         self._tokens, self._row_shards = opening.tokens, self._shards
         if opening.tokens is not None and opening.tokens.is_remote:
+            from packer.loader.shard_cache import ShardCache
             from packer.loader.shard_providers import materialized_shards
 
-            self._cache = materialized_shards(path, manifest, opening.tokens, opening.cache)
+            copied = replace(manifest, options=replace(manifest.options, index_only=False))
+            self._cache = ShardCache(copied, materialized_shards(path, manifest, opening.tokens), opening.cache)
             self._row_shards, self._tokens = OpenShards(self._cache.open, MOST_HELD), None
         if self._cache is not None:
             weakref.finalize(self, self._cache.fetch_ahead, (), ())

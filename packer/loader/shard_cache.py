@@ -11,19 +11,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock
 from packer.loader.open_shards import OpenShard
+from packer.loader.shard_providers import ShardProvider
 from packer.options import byte_size
 from packer.processes import ProcessEndedError, TaskProcess
 from packer.shards.manifest import Manifest, parts_of
-from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath
 from packer.stores.local_files import FileLock
 from packer.system_errors import shortage
@@ -35,30 +34,6 @@ FETCH_PATIENCE = 300.0
 """Seconds to wait for another process that fetches a shard, and makes no progress."""
 
 _PAUSE = 0.02  # seconds between two looks at what another process does
-
-
-class ShardProvider(Protocol):
-    """Writes shards into a cache, and recognizes complete ones there. Can be pickled."""
-
-    @property
-    def folder(self) -> AnyPath:
-        """Folder of the dataset, for messages."""
-
-    def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
-        """Return an upper bound of the bytes of each shard's file: shape (entries,)."""
-
-    def write(self, entry: ShardEntry, to: Path) -> None:
-        """Write a shard to a file in the cache, and check it.
-
-        A source that cannot be read, or is not what the manifest says, is a PackerError; a file that cannot be written
-        is an OSError.
-        """
-
-    def found(self, path: Path, entry: ShardEntry, *, intact: bool) -> ShardEntry | None:
-        """Return the entry of a shard in the cache, with the size of its file; None if the file is incomplete.
-
-        With `intact`, also None if it does not match its hash. A file that does not exist is a FileNotFoundError.
-        """
 
 
 class CachedShard(NamedTuple):

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,7 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.inputs.documents import reading
-from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import OpenShard
-from packer.loader.shard_cache import ShardCache
 from packer.shards.manifest import Manifest, keys_of, parts_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
@@ -156,14 +154,22 @@ class MaterializedShards:
         return pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
 
 
-def materialized_shards(folder: AnyPath, manifest: Manifest, tokens: GenerationTokens, space: CacheSpace) -> ShardCache:
-    """Return the shards of the copied dataset of an index, given its folder, manifest and tokens."""
-    providers = [
+ShardProvider: TypeAlias = DownloadedShards | MaterializedShards
+"""Writes the shards of a generation to a cache, and finds complete ones there. Can be pickled.
+
+A source that cannot be read, or is not what the manifest says, is a PackerError; a file of the cache that cannot be
+written or is missing is an OSError.
+"""
+
+
+def materialized_shards(
+    folder: AnyPath, manifest: Manifest, tokens: GenerationTokens
+) -> list[tuple[str, MaterializedShards]]:
+    """Return the name in the cache and the provider of each generation of an index, given its manifest and tokens."""
+    return [
         (_key(key, part_tokens), MaterializedShards(folder=folder, manifest=part, tokens=part_tokens))
         for key, part, part_tokens in zip(keys_of(manifest), parts_of(manifest), tokens.parts, strict=True)
     ]
-    copied = replace(manifest, options=replace(manifest.options, index_only=False))
-    return ShardCache(copied, providers, space)
 
 
 def _key(index: str, tokens: IndexTokens) -> str:
