@@ -72,7 +72,7 @@ nitpick_ignore = [
         "optional",
     )
 ]
-nitpick_ignore_regex = [(r"py:.*", r"(numpy|np|collections|pathlib)\..*")]
+nitpick_ignore_regex = [(r"py:.*", r"(numpy|np|collections|pathlib)\..*"), (r"py:obj", r"typing\.Annotated.*")]
 
 
 class FilesOutsideDocs(SphinxTransform):
