@@ -159,7 +159,7 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
 
     Raises a PackerError if the file is missing, or its size, rows or columns contradict the manifest.
     """
-    path = check_size(folder, entry)
+    path = check_size(folder, entry) if copy is None else folder / entry.file
     try:
         table = pa.ipc.open_stream(map_whole(copy or path)).read_all()
         names = table.column_names

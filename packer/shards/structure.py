@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy
+from packer.arrow import as_numpy, is_numeric
 from packer.column_names import ROLE, TREE
 from packer.errors import first_line
 from packer.options import PackOptions
@@ -175,7 +175,7 @@ def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
         if (
             not pa.types.is_fixed_size_list(list_type)
             or list_type.list_size != options.max_len
-            or not _has_whole_bytes(list_type.value_type)
+            or not is_numeric(list_type.value_type)
             or batch[name].null_count
         ):
             return f"{name} does not have a value for each token"
@@ -184,10 +184,3 @@ def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
     if options.share_prefixes and not batch[TREE].type.value_type.equals(pa.list_(pa.int32())):
         return f"{TREE} holds {batch[TREE].type.value_type}, not lists of int32"
     return None
-
-
-def _has_whole_bytes(value_type: pa.DataType) -> bool:
-    try:
-        return not pa.types.is_nested(value_type) and value_type.bit_width % 8 == 0
-    except ValueError:  # a type without a fixed width
-        return False
