@@ -117,6 +117,17 @@ def test_parquet_has_unknown_columns_too(words, data):
     assert found.to_pylist() == batch.slice(first).to_pylist()
 
 
+def test_parquet_has_columns_kept_from_the_source(tmp_path):
+    columns = {"input_ids": [[1, 2, 3], [4, 5], [6]], "word": ["a", "b", None]}
+    columns["score"] = [[float(token) for token in tokens] for tokens in columns["input_ids"]]
+    pq.write_table(pa.table(columns), tmp_path / "source.parquet")
+    packed = tmp_path / "packed"
+    packer.pack(tmp_path / "source.parquet", packed, max_len=8, keep=["word"], keep_tokens=["score"], sync=False)
+    exported = packer.export(packed, tmp_path / "out", to="parquet")
+    assert (exported.columns["word"], exported.columns["score"]) == ("list<string>", "list<double>")
+    assert read(tmp_path / "out") == rows_on_disk(packed)
+
+
 def test_megatron_refuses_labels_that_are_not_the_tokens(tmp_path):
     source = pa.table({"input_ids": [[1, 2, 3], [4, 5, 6]], "labels": [[1, 2, 3], [4, 5, 9]]})
     pq.write_table(source, tmp_path / "source.parquet")

@@ -31,7 +31,7 @@ from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
 from packer.shards.files import HashingFile
-from packer.shards.reader import checked_batches, read_manifest
+from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
 from packer.system_errors import system_errors
 
@@ -110,15 +110,14 @@ def export(
             return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
         with claim(out, EXPORT, None, job) as folder:
             target = TARGETS[to]
+            rows = open_shard(dataset.path, dataset.manifest.shards[0], dataset.manifest).schema  # with kept columns
+            schema = schema_of(target, rows)
             record = Export(
                 to=to,
                 packed=facts,
                 compression=compression,
-                columns={
-                    field.name: f"list<{field.type.value_type}>"
-                    for field in schema_of(target, dataset.manifest.row_format.schema)
-                },
-                files=_write_files(dataset, target, compression, folder.building, job),
+                columns={field.name: f"list<{field.type.value_type}>" for field in schema},
+                files=_write_files(dataset, target, schema, compression, folder.building, job),
             )
             folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
     return Written(record=record, output=out)
@@ -181,7 +180,7 @@ def _complete_export(out: Path, *, to: str, compression: str, packed: Mapping[st
 
 
 def _write_files(
-    dataset: PackedDataset, target: Target, compression: str, folder: Path, job: Job
+    dataset: PackedDataset, target: Target, schema: pa.Schema, compression: str, folder: Path, job: Job
 ) -> tuple[WrittenFile, ...]:
     """Write the file of each shard, which depends on the shard, the target and the compression only.
 
@@ -197,7 +196,7 @@ def _write_files(
         try:
             with pq.ParquetWriter(
                 sink,
-                schema_of(target, manifest.row_format.schema),
+                schema,
                 compression=compression,
                 use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
                 write_statistics=False,  # statistics of values within lists are of no use
