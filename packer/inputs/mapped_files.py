@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,13 +57,13 @@ def _mirrored(path: RemotePath, etag: str) -> pa.Buffer:
 
 
 @lru_cache(maxsize=1 << 16)
-def _with_headers(path: RemotePath, etag: str) -> tuple[pa.Buffer, Headers]:
+def _with_headers(path: RemotePath, etag: str) -> tuple[pa.Buffer, tuple[int, bool]]:
     buffer = _mirrored(path, etag)
     return buffer, fetch_headers(buffer)
 
 
-def headers_of(path: RemotePath) -> Headers:
-    """Return what the headers of the messages of an object say that is an Arrow stream or file."""
+def headers_of(path: RemotePath) -> tuple[int, bool]:
+    """Return what the headers of an object that is an Arrow stream or file say; see `fetch_headers`."""
     found = path.pinned()
     return _with_headers(found, found.stat().etag)[1]
 
@@ -205,17 +204,11 @@ def _moved(addresses: Addresses, distance: int) -> Addresses:
     return addresses._replace(offsets=offsets, values=addresses.values + by)
 
 
-class Headers(NamedTuple):
-    """What the headers of a stream or file say."""
-
-    rows: int
-    is_compressed: bool
-
-
-def fetch_headers(buffer: pa.Buffer) -> Headers:
+def fetch_headers(buffer: pa.Buffer) -> tuple[int, bool]:
     """Fetch the headers of all messages, the dictionaries and the footer of an object, given its mirror.
 
-    If the object is damaged, this stops there; pyarrow finds the fault at the same place.
+    Return the number of rows, and whether a record batch is compressed. If the object is damaged, this stops there;
+    pyarrow finds the fault at the same place.
     """
     base, size, view = buffer.address, buffer.size, memoryview(buffer)
     tail = min(size, _TAIL)
@@ -247,7 +240,7 @@ def fetch_headers(buffer: pa.Buffer) -> Headers:
         at = start + length + message.body
         if message.kind == _DICTIONARY_BATCH:
             fetch([base + start], [min(at, size) - start])
-    return Headers(rows, is_compressed)
+    return rows, is_compressed
 
 
 def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
