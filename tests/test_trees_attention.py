@@ -20,9 +20,10 @@ transformers = pytest.importorskip("transformers")
 from torch.nn.attention.flex_attention import create_mask, flex_attention  # noqa: E402  needs torch, as all that follows
 from torch.nn.functional import log_softmax, logsigmoid  # noqa: E402
 
-from packer.attention import trees  # noqa: E402
+from packer.attention import IMPLEMENTATION, trees  # noqa: E402
+from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.transformers_hook import attention  # noqa: E402
-from tests.families import ENCODERS, NEWER, POST, RECURRENT, VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
+from tests.families import ENCODERS, FAMILIES, NEWER, POST, RECURRENT, VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
 from tests.models import gradients, loss_sum  # noqa: E402
 from tests.naive_attention import attend as attend_alone  # noqa: E402
 from tests.naive_trees import Forest, random_forest  # noqa: E402
@@ -583,6 +584,22 @@ def test_short_documents_keep_the_frequencies_of_long_rope():
 )
 def test_batches_that_are_not_whole_are_refused(changes, message, forest):
     assert message in refusal(tiny_model("llama3"), forest, **changes)
+
+
+@pytest.mark.nightly(after=2)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in OURS])
+def test_other_models_are_never_called_safe_for_trees(family):
+    (verdict,) = probe(tiny_model(family), [IMPLEMENTATION])
+    assert verdict.trees == "refuses"
+    with pytest.raises((PackerError, TypeError)):
+        packer.attention.use(tiny_model(family))(**random_forest(0, vocabulary=VOCABULARY).batch())
+
+
+@pytest.mark.parametrize("family", sorted(NOT_PASSED_ON))
+def test_a_tree_that_is_not_passed_on_is_noticed_without_the_hooks_of_the_model(family, forest):
+    """As adapters such as PEFT's call a model."""
+    with pytest.raises(PackerError, match="the batch has a tree that did not reach"):
+        packer.attention.use(tiny_model(family)).forward(**forest.batch())
 
 
 def test_rows_that_are_documents_can_be_trees(forest):
