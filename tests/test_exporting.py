@@ -6,24 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.cli import cli
 from packer.cli.writing_commands import export as command
 from packer.exporting.targets import TARGETS, Target
 from packer.exporting.write_export import COMPRESSIONS, RECORD, convert
 from packer.shards.files import HashingFile
 from tests import naive
+from tests.commands import run
 from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
 from tests.test_formats import drawn_rows, row_segments
 
@@ -388,8 +388,7 @@ def test_a_killed_export_never_looks_complete(packed, tmp_path, there, moment):
 # ---- the command ----
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli, ["export", *map(str, arguments)])
+invoke = partial(run, "export")
 
 
 def test_the_command_says_what_it_wrote(packed, tmp_path):
