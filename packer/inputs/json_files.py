@@ -91,7 +91,10 @@ class JsonFile(Reader):
             return decoded_lists(reader, columns, has_labels=None, skips=skips)
         require_column(list(record), name, columns)
         reader.require(columns.extra)
-        types = {column: _type_of(record.get(column), column) for column in columns.extra}
+        types = dict.fromkeys(columns.extra, pa.null())
+        for column in columns.extra:
+            with contextlib.suppress(DocumentError):  # which is raised when the documents are read
+                types[column] = infer([record.get(column)], column).type
         no_numbers = pa.list_(pa.null())
         types |= {column: join(types[column], no_numbers) or no_numbers for column in columns.per_token}
         has_labels = record.get(columns.labels) is not None
@@ -203,14 +206,6 @@ def _usable_record(reader: JsonFile, column: str, labels: str = "") -> Mapping[s
         if isinstance(record.get(column), list) and record.get(labels, ...) is not None:
             return record
     return next(reader.samples(), {})
-
-
-def _type_of(value: object, column: str) -> pa.DataType:
-    """Infer the type of a value; null if it has none, which is an error when the documents are read."""
-    try:
-        return infer([value], column).type
-    except DocumentError:
-        return pa.null()
 
 
 _NEWLINE, _BRACE = b"\n{"
