@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 from PIL import Image
 from selenium import webdriver
 
@@ -33,6 +34,7 @@ def main(data: Path) -> None:
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     PICTURES.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
+        write_trees(data, Path(folder))
         for name, source in CORPORA.items():
             packed = Path(folder) / f"{name}-packed-4096"
             packer.pack(data / "tokenized" / source, packed, max_len=4096)
@@ -45,6 +47,18 @@ def main(data: Path) -> None:
                 PICTURES / f"report-{name}.png", optimize=True
             )
     browser.quit()
+
+
+def write_trees(data: Path, folder: Path) -> None:
+    """Draw rows of chats whose answers are trees, as Qwen3's template renders them."""
+    with pa.input_stream(str(data / "corpora" / "sgd_multiturn.jsonl.zst"), compression="zstd") as file:
+        lines = file.read().splitlines()[:1200:60]
+    (folder / "chats.jsonl").write_bytes(b"\n".join(lines))
+    tokenizer = str(data / "tokenizers" / "qwen3")
+    options = {"max_len": 2048, "tokenizer": tokenizer, "train_on": "each-answer", "share_prefixes": True}
+    packer.pack(folder / "chats.jsonl", folder / "trees", **options)
+    figures = packed_figures(folder / "trees", for_report=True)
+    (PICTURES / "rows-trees.svg").write_text(render_plot(figures, "rows"))
 
 
 def photographed(browser: webdriver.Chrome, page: Path, *, dark: bool) -> bytes:
