@@ -73,11 +73,6 @@ class ColumnGeneration:
         self._sizes: list[NDArray[np.int64]] = []
         self._indices: list[NDArray[np.int64]] = []
 
-    @property
-    def objective(self) -> float:
-        """Packs, in fractions, of the last solution."""
-        return float(self.packs.sum())
-
     def templates(self) -> Patterns:
         """The columns that the last solution uses, with `packs[packs > 0]` packs; the counts are those rounded up."""
         used = self.packs > 0

@@ -7,6 +7,7 @@ solutions, and decides when to stop.
 import math
 import time
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,14 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.column_generation import ColumnGeneration, pricing_work
 from packer.algorithms.exact_fill import exact_fill
+from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import compile_seconds
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.round_patterns import follow_rounded, joined, round_packs
 from packer.algorithms.worst_fit import deepest, spread
+
+_packs = attrgetter("packs")
 
 WORTH = 0.0002
 """Gap, as a share of the lower bound, that is not worth closing: two packs in ten thousand."""
@@ -209,7 +213,7 @@ class Search:
             self.bound = max(self.bound, program.bound)
             # the linear program cannot raise the bound, rounded up, any more; or, where it is coarse, hardly
             tolerance = COARSE * self.bound if coarse else 0.0
-            patience -= program.exact and math.ceil(program.objective - SLACK - tolerance) <= self.bound
+            patience -= program.exact and math.ceil(program.packs.sum() - SLACK - tolerance) <= self.bound
             solved = program.finished or patience < 0
             if solved or (self.rounds - before) % ROUNDING_INTERVAL == 0 or (not coarse and patience < PATIENCE):
                 self._round(program, 2, coarse=coarse)
@@ -300,20 +304,12 @@ def _clock() -> float:
 
 def _some(patterns: Patterns, count: int) -> Patterns:
     """Return about `count` of the patterns, at even steps, and the one with the longest segment."""
-    step = max(1, len(patterns.counts) // count)
-    if step == 1:
-        return patterns
     firsts = patterns.extents[patterns.offsets[:-1]]
-    kept = np.union1d(np.arange(0, len(patterns.counts), step), [np.argmax(firsts)])
-    sizes = np.diff(patterns.offsets)
-    is_kept = np.zeros(len(sizes), bool)
-    is_kept[kept] = True
+    longest = np.flatnonzero(firsts == firsts.max(initial=0))[:1]  # none if there are no patterns
+    kept = np.union1d(np.arange(0, len(firsts), max(1, len(firsts) // count)), longest)
+    sizes = np.diff(patterns.offsets)[kept]
     return Patterns(
-        offsets=np.concatenate([[0], np.cumsum(sizes[kept])]),
-        extents=patterns.extents[np.repeat(is_kept, sizes)],
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        extents=patterns.extents[joined_ranges(patterns.offsets[kept], sizes)],
         counts=patterns.counts[kept],
     )
-
-
-def _packs(patterns: Patterns) -> int:
-    return patterns.packs

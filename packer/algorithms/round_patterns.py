@@ -15,13 +15,6 @@ LOOSE = ((16, 50), (16, 0), (64, 50), (1, 50), (64, 0), (1, 0))
 """Turns of the templates, and the window for packs without a gap; attempts cycle through these."""
 
 
-def heuristic(histogram: NDArray[np.int64], max_segments: int | None) -> Patterns:
-    """The better of best fit and exact fill."""
-    best_fit = best_fit_decreasing(histogram, max_segments)
-    filled = exact_fill(histogram, max_segments)
-    return filled if filled.packs < best_fit.packs else best_fit
-
-
 def round_packs(
     histogram: NDArray[np.int64],
     max_segments: int | None,
@@ -42,7 +35,8 @@ def round_packs(
         counts = rounded(packs, attempt)
     limit = segment_limit(histogram, max_segments)
     first, left = _followed(histogram, limit, templates, counts, LOOSE[attempt % len(LOOSE)], strict=strict)
-    return joined(first, heuristic(left, max_segments))
+    rest = best_fit_decreasing(left, max_segments), exact_fill(left, max_segments)
+    return joined(first, min(rest, key=lambda patterns: patterns.packs))
 
 
 def follow_rounded(

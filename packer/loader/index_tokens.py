@@ -130,7 +130,8 @@ class IndexTokens:
         origins = self.documents.origins
         if sources.max() >= len(origins.corpus.parts):
             raise _misfit(f"source {sources.max()} of {len(origins.corpus.parts)}")
-        last = self._documents_of_parts[sources]
+        identity = self.documents.identity
+        last = np.array([part.documents for part in identity.mixture or (identity,)])[sources]
         if (ids >= last).any() or ids.min() < 0:
             first = self.first_document
             raise _misfit(f"document {first + int(ids.max())} of {first + int(np.max(last)):,}")
@@ -188,12 +189,6 @@ class IndexTokens:
             column = table.extra[name]
             found[name] = _SourceColumn(column.addresses(), numpy_dtype(column.type.value_type))
         return found
-
-    @cached_property
-    def _documents_of_parts(self) -> NDArray[np.int64]:
-        """Documents of each source: shape (sources,)."""
-        identity = self.documents.identity
-        return np.array([part.documents for part in identity.mixture or (identity,)], np.int64)
 
 
 class _Segments(NamedTuple):
