@@ -170,7 +170,9 @@ def probe(
         verdicts = _judge_all(model, names, position_offset)
         if also_in_float32 and model.dtype in KERNEL_DTYPES:
             verdicts = _confirm_in_float32(model, verdicts, position_offset)
-        verdicts = _judge_trees(model, verdicts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # FlexAttention has no small heads
+            verdicts = _judge_trees(model, verdicts)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
             remedy = _remedy_by_offset(model, verdicts) or remedy

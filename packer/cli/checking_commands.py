@@ -122,9 +122,20 @@ def render_verdicts(probed: SmallModel, verdicts: Sequence[Verdict]) -> Iterator
     if thresholds := verdicts[0].thresholds:
         named = ", ".join(f"{name} {value:,}" for name, value in thresholds.items())
         yield f"(shown for batches of up to {min(thresholds.values()):,} tokens, not beyond {named})"
+    yield f"(trees: {_trees(verdicts)})"
     for verdict in verdicts:
         if not verdict.safe:
             yield f"{verdict.implementation} {verdict.answer}: {verdict.reason}; {verdict.remedy}"
+
+
+def _trees(verdicts: Sequence[Verdict]) -> str:
+    """Return which implementations are safe for trees, or why none is."""
+    safe = [verdict.implementation for verdict in verdicts if verdict.trees == "safe"]
+    if "packer_varlen" in safe:
+        return "safe with packer.attention.use(model)"
+    reasons = {verdict.implementation: verdict.trees_reason for verdict in verdicts}
+    why = reasons.get("packer_varlen") or next(iter(reasons.values()))
+    return f"safe with a mask only, by {' or '.join(safe)}; {why}" if safe else f"not supported; {why}"
 
 
 def _measure(value: float | None) -> str:
