@@ -3,12 +3,11 @@
 import time
 from itertools import pairwise
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_algorithms import assert_valid, packs_of
+from test_algorithms import assert_valid, jit_only, packs_of
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.active_set import Columns, Target, improve, no_columns
@@ -19,8 +18,6 @@ from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
 from tests import naive
 from tests.histograms import histogram_of, histograms, limits, read_histogram
-
-jit_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="too slow without compiled kernels")
 
 
 def rows_of(offsets, values):

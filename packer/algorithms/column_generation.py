@@ -214,11 +214,10 @@ class Master:
             self._highs.addCols(count, costs, lower, upper, len(rows), starts, rows, entries)
 
     def solve(self, iterations: int, seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
-        """Solve the linear program.
+        """Solve the linear program, or stop after so many simplex iterations or seconds.
 
-        Returns:
-            How often each pattern is used, shape (patterns,); what a place of each length is worth, shape (lengths,);
-            and whether that is optimal, or the solver stopped after so many simplex iterations or seconds.
+        Returns how often each pattern is used, shape (patterns,); what a place of each length is worth, shape
+        (lengths,); and whether that is optimal.
         """
         self._highs.setOptionValue("simplex_iteration_limit", iterations)
         if seconds < math.inf:

@@ -51,11 +51,7 @@ class CacheSpace:
 
     @classmethod
     def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheSpace:
-        """Return the space that the arguments of `packer.load` describe.
-
-        Raises:
-            PackerError: the size is not a size.
-        """
+        """Return the space that the arguments of `packer.load` describe; what is no size is a PackerError."""
         limit = parse_size(cache_bytes) if isinstance(cache_bytes, str) else cache_bytes
         if limit is not None and limit < 1:
             raise PackerError(f"cache_bytes is {limit}: it must be at least 1, such as 200GB")

@@ -21,11 +21,7 @@ _FACTOR_2 = np.uint64(0x94D049BB133111EB)
 
 
 def check_range(name: str, value: int) -> None:
-    """Check the range of a seed or an epoch; `name` appears in the error.
-
-    Raises:
-        PackerError: the value is no whole number in 0..2^64-1.
-    """
+    """Raise a PackerError if a seed or an epoch, called `name`, is not a whole number in 0..2^64-1."""
     if not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
         raise PackerError(f"{name} is {value}: it must be a whole number from 0 to 2^64 - 1")
 
