@@ -16,6 +16,7 @@ from packer.gather.prefix_trees import build_trees
 from tests.chat_templates import save_tokenizer
 from tests.commands import succeeded
 from tests.packed_rows import rewrite_shards, rows_on_disk
+from tests.small import shrink
 from tests.test_each_answer import RECORDS, THOUGHTS, documents_in, packed
 from tests.writing import write_as, write_lines
 
@@ -197,7 +198,8 @@ def answers_in(out):
 
 
 @pytest.mark.parametrize("max_len", [256, 110, 80])
-def test_trees_of_chats_train_what_their_answers_train_alone(tmp_path, max_len):
+def test_trees_of_chats_train_what_their_answers_train_alone(tmp_path, max_len, monkeypatch):
+    shrink(monkeypatch, fast_characters=1)  # gigatoken counts documents, of which there are more than trees
     folder = save_tokenizer(tmp_path / "tokenizer", template=THOUGHTS)
     source = write_lines(tmp_path / "chats.jsonl", RECORDS)
     packed(source, tmp_path / "separate", folder, max_len=max_len, long="drop")
@@ -432,6 +434,15 @@ def test_each_answer_weighs_as_much_as_alone(made, per):
     assert total == len(answers)
 
 
+def test_ordinary_documents_are_trees_of_one_node(tmp_path):
+    source = write_lines(tmp_path / "plain.jsonl", [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}])
+    packer.pack(source, tmp_path / "out", max_len=8)
+    (batch,) = packer.batches(packer.load(tmp_path / "out"), rows=1, format="tree", tensors="numpy")
+    ends, positions = batch["tree"].tolist()
+    assert positions == batch["position_ids"][0].tolist()
+    assert (ends, positions) in (([3, 3, 3, 5, 5], [0, 1, 2, 0, 1]), ([2, 2, 5, 5, 5], [0, 1, 0, 1, 2]))
+
+
 def test_a_static_shape_and_padding_see_nothing_else(made):
     _, out = made
     dataset = packer.load(out)
@@ -451,10 +462,6 @@ def test_trees_are_refused_where_their_branches_would_see_each_other(made, tmp_p
         packer.export(out, tmp_path / "export", to="torchtune")
     with pytest.raises(packer.PackerError, match=r"holds trees .*, which cannot be packed again: pack its source"):
         packer.pack(out, tmp_path / "again", max_len=16)
-    plain = write_lines(tmp_path / "plain.jsonl", [{"input_ids": [1, 2, 3]}])
-    packer.pack(plain, tmp_path / "rows", max_len=8)
-    with pytest.raises(packer.PackerError, match="the rows hold no trees: choose format hf"):
-        packer.collate([packer.load(tmp_path / "rows")[0]], format="tree")
 
 
 def test_trees_are_mixed_grouped_and_packed_by_ranks_like_documents(tmp_path):

@@ -299,7 +299,7 @@ def tree_batch(
     loss_weights: LossWeights | None = None,
     keep: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return one sequence of the real tokens of rows packed with `--share-prefixes`, for `packer.attention.use`.
+    """Return one sequence of the real tokens of rows that may hold trees (`--share-prefixes`), for `attention.use`.
 
         input_ids, labels, position_ids   int64, shape (1, T); labels are -100 at the first token of every branch
         tree                              int32, shape (2, T): for each token k, the place u so that the tokens from k
@@ -311,13 +311,8 @@ def tree_batch(
     `encoder_batch`, without `segment_ids`, and has the number of each token's segment, from 0, and of its document in
     the record (0 is the chosen answer of a pair): `segment_of_token` and `answer_of_token`, int64, shape (T,); the
     latter is -1 for padding. With `static`, the batch is padded to T tokens.
-
-    Raises:
-        PackerError: the rows were packed without `--share-prefixes`.
     """
     tokens = RowTokens.real(rows).padded(static)
-    if TREE not in rows[0]:
-        raise PackerError("the rows hold no trees: choose format hf, or pack with --share-prefixes")
     input_ids = tokens.column("input_ids", np.int64, padding=0 if static is None else static.pad_id)
     labels, nodes = tokens.labels(input_ids), Nodes.of(tokens)
     positions = nodes.positions()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,9 +79,9 @@ class Nodes:
 
     @classmethod
     def of(cls, tokens: RowTokens) -> Nodes:
-        """Return the nodes of a batch whose rows have the column `tree`."""
+        """Return the nodes of a batch; without the column `tree`, all documents are ordinary ones."""
         found: list[list[int]] = []
-        trees = iter(tokens.segment_column(TREE))
+        trees = iter(tokens.segment_column(TREE)) if TREE in tokens.rows[0] else repeat(())
         for segment, (length, key) in enumerate(zip(tokens.lengths.tolist(), tokens.doc_ids.tolist(), strict=True)):
             first, left = len(found), length
             for node in nodes_of([] if key == PADDING else next(trees)):

@@ -268,7 +268,8 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
         of_packed = reason == "untrained"  # tokens of packed documents, too
         most = totals.documents if of_packed else dropped.get(reason, 0)
         yield from _outside(f"tokens_dropped.{reason}", lost, 0, most * _LONGEST)
-    for name in ("truncated", "straddling", "untrained", "by_gigatoken"):
+    names = ("truncated", "straddling", "untrained", "by_gigatoken")
+    for name in names[:1] if manifest.options.share_prefixes else names:  # the others count documents, not trees
         name = f"documents_{name}"
         yield from _outside(name, getattr(totals, name) or 0, 0, totals.documents)
     if totals.groups is not None:
