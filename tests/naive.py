@@ -609,7 +609,7 @@ def draw_rows(
 
     Segments that close a row are among the next `ahead`, or with `far`, if there are none, any.
     """
-    waiting = list(order)
+    line, waiting = list(order), list(order)  # all of the order, and what is still to come
     free = Counter(order)  # what stands in no row; of each extent, the latest in `waiting` have closed rows
     limit = max_len if max_segments is None else min(max_segments, max_len)
     rows: list[list[int]] = []
@@ -629,7 +629,7 @@ def draw_rows(
         nonlocal end
         position = len(order) - len(waiting)
         while end < min(position + ahead, len(order)):
-            extent = waiting[end - position]
+            extent = line[end]
             if from_far[extent]:
                 from_far[extent] -= 1
             else:
@@ -672,6 +672,7 @@ def draw_rows(
                 if not found or (removed == 1 and found == row[-1:]):
                     continue
                 waiting[:0] = row[len(kept) :]
+                line[len(line) - len(waiting) :] = waiting
                 for counts in (free, near):
                     counts.update(row[len(kept) :])
                 for extent in found:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
@@ -29,6 +29,7 @@ def drawn(order, max_len, max_segments=None, reserve=0, ahead=NEAR, *, far=False
 
 
 @given(orders, st.none() | st.integers(1, 8), st.integers(0, 100), ahead, st.booleans())
+@example((3, [2, 2, 1]), None, 0, 1, True)  # the order goes on beyond what was looked at ahead
 def test_rows_are_those_of_the_slow_twin_exactly_full_and_the_rest_is_handed_back(
     made, max_segments, reserve, ahead, far
 ):
