@@ -39,7 +39,7 @@ def folder(tmp_path_factory) -> Path:
 
 def rendered(folder: Path, template: str, messages, *, prompt: bool = False, tools=None) -> str:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    return Templates(of_transformers(tokenizer), template).render(Chat(0, messages, tools=tools), prompt=prompt)
+    return Templates(of_transformers(tokenizer), template).render(Chat(messages, tools=tools), prompt=prompt)
 
 
 def template_of_trl(name: str) -> str:

@@ -235,7 +235,7 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
     for source in TEMPLATES.values():
         template = module.ChatTemplate(tokenizer, source)
         for record in chats(shared_data):
-            for one in chat_of(record, ("messages",), "each-answer", 0).each_answer():
+            for one in chat_of(record, ("messages",), "each-answer").each_answer():
                 total += 1
                 try:
                     located = template.locate(one, "completion")

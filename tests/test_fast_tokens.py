@@ -86,7 +86,7 @@ def test_tokens_and_places_are_those_of_the_library(tokens, monkeypatch):
     shrink(monkeypatch, fast_characters=1)
     draw = random.Random(1)
     texts = odd_texts(2000)
-    marked = [MarkedText(0, text, None, sorted(draw.choices(range(len(text) + 1), k=4))) for text in texts]
+    marked = [MarkedText(text, None, sorted(draw.choices(range(len(text) + 1), k=4))) for text in texts]
     expected = tokens._with_offsets(texts, [one.places for one in marked])
     for places in (True, False):
         found = tokens.encode(marked, places=places)
@@ -103,7 +103,7 @@ def test_tokens_and_places_are_those_of_the_library(tokens, monkeypatch):
 def test_gigatoken_serves_qwen3(shared_data, monkeypatch):
     shrink(monkeypatch, fast_characters=1)
     tokens = TextTokens(open_tokenizer(str(shared_data / "tokenizers" / "qwen3")))
-    assert tokens.encode([MarkedText(0, "Hello")], places=True).is_fast
+    assert tokens.encode([MarkedText("Hello")], places=True).is_fast
 
 
 @pytest.fixture(scope="module")

@@ -103,11 +103,11 @@ def test_text_and_errors_are_those_of_transformers(auto, name):
                 except Exception as error:
                     wanted = (type(error), str(error))
                     if isinstance(error, SyntaxError):  # of Python, from what jinja2 made of the template
-                        found = ours.attempt(Chat(0, messages_of(messages, "messages", 0)), messages, prompt=prompt)
+                        found = ours.attempt(Chat(messages_of(messages, "messages")), messages, prompt=prompt)
                         assert isinstance(found, jinja2.TemplateError)
                         assert "its syntax is wrong ('break' outside loop" in str(found)
                         continue
-                chat = Chat(0, messages_of(messages, "messages", 0), tools=tools_of(tools, 0), kwargs=kwargs)
+                chat = Chat(messages_of(messages, "messages"), tools=tools_of(tools), kwargs=kwargs)
                 found = ours.attempt(chat, chat.messages, prompt=prompt)
                 assert (found if isinstance(found, str) else (type(found), str(found))) == wanted
 
@@ -117,26 +117,26 @@ def test_a_template_sees_nothing_but_json():
     import datetime
 
     message = {"role": "user", "content": "x", "time": datetime.datetime(2026, 1, 1), "parts": [{"raw": b"x"}]}
-    (checked,) = messages_of([message], "messages", 0)
+    (checked,) = messages_of([message], "messages")
     assert checked == {"role": "user", "content": "x", "time": "<datetime>", "parts": [{"raw": "<bytes>"}]}
-    assert tools_of([{"name": datetime.date(2026, 1, 1)}], 0) == [{"name": "<date>"}]
+    assert tools_of([{"name": datetime.date(2026, 1, 1)}]) == [{"name": "<date>"}]
 
 
 def test_values_that_are_nested_too_deeply_are_one_line():
     deep = json.loads("[" * 900 + "]" * 900)
-    with pytest.raises(TextError, match="document 3: 'messages' message 0 has hundreds of lists or objects within"):
-        messages_of([{"role": "user", "content": "x", "more": deep}], "messages", 3)
-    with pytest.raises(TextError, match="document 3: 'tools' has hundreds of lists"):
-        tools_of([{"more": deep}], 3)
+    with pytest.raises(TextError, match="'messages' message 0 has hundreds of lists or objects within"):
+        messages_of([{"role": "user", "content": "x", "more": deep}], "messages")
+    with pytest.raises(TextError, match="'tools' has hundreds of lists"):
+        tools_of([{"more": deep}])
 
 
 @pytest.mark.parametrize("name", ["padding", "return_dict", "max_length"])
 def test_arguments_that_do_not_change_the_text_are_left_out(auto, name):
     templates = Templates(of_transformers(auto), "{{ padding }}{{ return_dict }}{{ max_length }}x")
-    assert templates.render(Chat(0, CHATS[0], kwargs={name: 5, "sanitize_control_tokens": False})) == "x"
+    assert templates.render(Chat(CHATS[0], kwargs={name: 5, "sanitize_control_tokens": False})) == "x"
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "tokenize", "continue_final_message"])
 def test_arguments_that_are_not_for_templates_are_refused(auto, name):
     with pytest.raises(TextError, match=rf"TypeError 'chat_template_kwargs' has {name}, which is not an argument of"):
-        Templates(of_transformers(auto), "x").render(Chat(0, CHATS[0], kwargs={name: True}))
+        Templates(of_transformers(auto), "x").render(Chat(CHATS[0], kwargs={name: True}))

@@ -352,7 +352,7 @@ def test_a_function_call_is_a_call_of_the_assistant_and_an_observation_the_answe
     ]
     tool_call = {"type": "function", "function": call}
     now = {"type": "function", "function": {"name": "now", "arguments": {}}}
-    assert messages_of(chat, "messages", 0) == [
+    assert messages_of(chat, "messages") == [
         {"role": "assistant", "tool_calls": [tool_call]},
         {"role": "assistant", "tool_calls": [tool_call, now]},
         {"role": "tool", "content": "4"},
@@ -362,8 +362,8 @@ def test_a_function_call_is_a_call_of_the_assistant_and_an_observation_the_answe
         ("3", "names no function"),
         ('{"arguments": {}}', "names no function"),
     ):
-        with pytest.raises(TextError, match=rf"document 7: 'messages' message 0 is a function_call, .*{words}"):
-            messages_of([{named: "function_call", content: text}], "messages", 7)
+        with pytest.raises(TextError, match=rf"'messages' message 0 is a function_call, .*{words}"):
+            messages_of([{named: "function_call", content: text}], "messages")
 
 
 ROUNDS = "{% for i in range(99999) %}{% for j in range(99999) %}{{ text }}{% endfor %}{% endfor %}"

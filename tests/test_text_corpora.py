@@ -177,8 +177,8 @@ def test_trl_trains_on_the_same_tokens_of_conversational_completions(shared_data
 def test_templates_with_trls_marks_train_what_the_originals_do_turn_by_turn(shared_data, qwen3):
     """Every template that TRL ships in both forms: where both answer and render the same, they agree or are named."""
     folder = trl_templates()
-    chats = [Chat(0, record["messages"][:2]) for record in read(shared_data, "gsm8k")[:3]]
-    chats += [Chat(0, record["messages"][:4]) for record in read(shared_data, "sgd_multiturn")[:3]]
+    chats = [Chat(record["messages"][:2]) for record in read(shared_data, "gsm8k")[:3]]
+    chats += [Chat(record["messages"][:4]) for record in read(shared_data, "sgd_multiturn")[:3]]
     agreed, different = set(), set()
     for marked in folder.glob("*_training.jinja"):
         name = marked.name.removesuffix("_training.jinja")

@@ -43,7 +43,7 @@ class ChatTemplate:
         TextError is raised if the places cannot be found exactly.
         """
         if not chat.messages:
-            return MarkedText(chat.row, "", None if train_on == "all" else [], [] if turns else None)
+            return MarkedText("", None if train_on == "all" else [], [] if turns else None)
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         if turns or train_on == "assistant" or chat.masked:
             one = render_with_ends(self.templates, chat, ends=turns or bool(chat.masked) or not is_tagged)
@@ -60,7 +60,7 @@ class ChatTemplate:
         else:
             trained = self._answers(one)
         text, trained, unstopped = self._stops.train(one, trained, train_on, is_tagged=is_tagged)
-        return MarkedText(chat.row, text, trained, starts, unstopped)
+        return MarkedText(text, trained, starts, unstopped)
 
     def _turn_starts(self, one: RenderedChat) -> list[int]:
         chat, text, starts = one.chat, one.text, [0]
@@ -77,15 +77,14 @@ class ChatTemplate:
         """Find what the template's tags enclose, after the prompt."""
         chat, spans = one.chat, one.generated
         if spans is None:
-            text, spans = split_at_marks(chat.row, self.templates.render(chat, marked=True))
+            text, spans = split_at_marks(self.templates.render(chat, marked=True))
             if text != one.text:
-                raise misplaced(chat.row)
+                raise misplaced()
         if chat.first:
             start = self._end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
             spans = [(max(start, begin), end) for begin, end in spans if end > start]
         if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
             raise TextError(
-                chat.row,
                 "the chat template's generation marks hold nothing of the assistant's turns; fix them",
                 "unlocated_spans",
             )
@@ -110,8 +109,7 @@ class ChatTemplate:
             if turn + 1 == len(chat.messages):
                 self._check_end(one, before)
             if end < start:
-                message = f"the chat template renders {chat.name_of(turn)} as nothing; {self._remedy}"
-                raise TextError(chat.row, message, "unlocated_spans")
+                raise self._unlocated(f"the chat template renders {chat.name_of(turn)} as nothing")
             spans.append((start, end))
         return spans
 
@@ -180,21 +178,17 @@ class ChatTemplate:
             return
         longer = replace(chat, messages=[*chat.messages, question_for(chat)])
         if not self.templates.render(longer, len(longer.messages)).startswith(text):
-            raise TextError(
-                chat.row,
+            raise self._unlocated(
                 "the chat template renders the last turn differently when another follows, and always or never "
-                f"appends a generation prompt, so the turn's end is not known; {self._remedy}",
-                "unlocated_spans",
+                "appends a generation prompt, so the turn's end is not known"
             )
 
     def _refuse_prompts(self, chat: Chat) -> None:
         """Refuse a template that appends a generation prompt, or a part of one, without a request."""
         if self._prompts.of(chat).always:
-            raise TextError(
-                chat.row,
+            raise self._unlocated(
                 "the chat template appends a generation prompt, or a part of one, even if none is requested, so "
-                f"the end of a turn is not known; {self._remedy}",
-                "unlocated_spans",
+                "the end of a turn is not known"
             )
 
     def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
@@ -208,32 +202,28 @@ class ChatTemplate:
             raise self._without_beginning(one.chat)
         context = self.templates.attempt(one.chat, one.chat.messages[:turn]) if is_prompt else None
         if isinstance(context, str) and one.text.startswith(context) and part.startswith(context):
-            raise TextError(
-                one.chat.row,
+            raise self._unlocated(
                 f"the chat template asks for {one.chat.name_of(turn)} by {part.removeprefix(context)[-60:]!r} and "
-                "writes it without that, so what the model has to answer is not known; give the answer its reasoning, "
-                f"set chat_template_kwargs such as enable_thinking, or {self._remedy}",
-                "unlocated_spans",
+                "writes it without that, so what the model has to answer is not known",
+                "give the answer its reasoning, set chat_template_kwargs such as enable_thinking, or ",
             )
-        raise TextError(
-            one.chat.row,
+        raise self._unlocated(
             f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
-            f"follows, so what the assistant wrote cannot be located exactly; {self._remedy}",
-            "unlocated_spans",
+            "follows, so what the assistant wrote cannot be located exactly"
         )
 
     def _without_beginning(self, chat: Chat) -> TextError:
         """The error for a trained first message, if the template needs a message before it."""
-        return TextError(
-            chat.row,
+        return self._unlocated(
             f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
-            f"where that begins; begin the chat with another, give that one weight 0, or {self._remedy}",
-            "unlocated_spans",
+            "where that begins",
+            "begin the chat with another, give that one weight 0, or ",
         )
 
-    @property
-    def _remedy(self) -> str:
-        return f"{self.templates.choice}, mark answers with {{% generation %}}, or set --train-on all"
+    def _unlocated(self, problem: str, remedy: str = "") -> TextError:
+        """The error if it is not known what the assistant wrote, with what always helps after another remedy."""
+        always = f"{self.templates.choice}, mark answers with {{% generation %}}, or set --train-on all"
+        return TextError(f"{problem}; {remedy}{always}", "unlocated_spans")
 
 
 def _without(spans: list[Span], masked: list[Span]) -> list[Span]:

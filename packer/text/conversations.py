@@ -39,28 +39,36 @@ _NO_TEXT = {"role", "name", "weight", "train"}
 
 
 class TextError(SourceError):
-    """A record is wrong: the document's number, what is wrong with it, and the reason for leaving it out.
+    """A record is wrong: what is wrong with it, and the reason for leaving it out.
 
-    `listed` is the message in the list of rejected records, if the one for the user quotes the record.
+    `listed` is the message in the list of rejected records, if the one for the user quotes the record. `row`, the
+    number of the record, is set where the records are counted.
     """
 
-    def __init__(self, row: int, message: str, reason: Reason, listed: str | None = None) -> None:
-        super().__init__(f"document {row:,}: {message}")
-        self.row = row
+    def __init__(self, message: str, reason: Reason, listed: str | None = None, row: int = 0) -> None:
+        super().__init__(message)
         self.message = message
         self.reason: Reason = reason
         self.listed = listed or message
+        self.row = row
 
-    def __reduce__(self) -> tuple[type[TextError], tuple[int, str, Reason, str]]:
-        return type(self), (self.row, self.message, self.reason, self.listed)  # to pass between processes
+    def __str__(self) -> str:
+        return f"document {self.row:,}: {self.message}"
+
+    def __reduce__(self) -> tuple[type[TextError], tuple[str, Reason, str, int]]:
+        return type(self), (self.message, self.reason, self.listed, self.row)  # to pass between processes
+
+
+def _wrong_type(where: str, value: Any, expected: str) -> TextError:
+    """The error for a value of another type than expected, or for null."""
+    what = "null" if value is None else f"a {type(value).__name__}"
+    return TextError(f"{where} is {what} where {expected}", "missing_value" if value is None else "wrong_type")
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
     """A conversation, with everything that its template reads."""
 
-    row: int
-    """Number of the document, for errors."""
     messages: list[Message]
     first: int = 0
     """Number of messages in the prompt, which is never trained."""
@@ -85,46 +93,42 @@ class Chat:
         return f"message {turn} ({self.messages[turn]['role']})" if turn < len(self.messages) else "the completion"
 
 
-def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, row: int) -> Chat:
+def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn) -> Chat:
     """Make a conversation of a record, given the columns with messages: one, or the prompt's and the completion's.
 
     A TextError is raised if a value is wrong, or a message contradicts `train_on`.
     """
-    parts = [messages_of(record[column], column, row) for column in columns]
-    masked = _masked_messages([*zip(columns, parts, strict=True)], train_on, row)
-    system = _system_message(parts, record.get(SYSTEM), row)
+    parts = [messages_of(record[column], column) for column in columns]
+    masked = _masked_messages([*zip(columns, parts, strict=True)], train_on)
+    system = _system_message(parts, record.get(SYSTEM))
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
-        raise TextError(
-            row, f"'{TEMPLATE_KWARGS}' is a {type(kwargs).__name__} where an object is expected", "wrong_type"
-        )
+        raise _wrong_type(f"'{TEMPLATE_KWARGS}'", kwargs, "an object is expected")
     return Chat(
-        row,
         [*system, *chain.from_iterable(parts)],
         len(system) + len(parts[0]) if len(parts) > 1 else 0,
-        tools_of(record.get(TOOLS), row),
-        plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'", row),
+        tools_of(record.get(TOOLS)),
+        plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
         frozenset(len(system) + turn for turn in masked),
     )
 
 
-def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -> list[Message]:
+def _system_message(parts: Sequence[Sequence[Message]], system: Any) -> list[Message]:
     """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none."""
     first = next(chain.from_iterable(parts), None)
-    if system is None or first is None or not (system := text_of(system, f"'{SYSTEM}'", row)):
+    if system is None or first is None or not (system := text_of(system, f"'{SYSTEM}'")):
         return []
     if first["role"] != "system":
         return [{"role": "system", "content": system}]
     if first.get("content") != system:
         raise TextError(
-            row,
             f"the conversation begins with a system message, and '{SYSTEM}' holds another; keep one of them",
             "invalid_chat",
         )
     return []
 
 
-def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, row: int) -> frozenset[int]:
+def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn) -> frozenset[int]:
     """Return the numbers of the messages that are context only, counted through all columns.
 
     A weight that is neither 0 nor 1 or contradicts `train_on`, and a trained answer that is empty, are errors.
@@ -135,14 +139,11 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
         for at, message in enumerate(messages):
             trained = None
             if "weight" in message or "train" in message:
-                where = f"'{column}' message {at}"
-                trained = _is_trained(message, where, row)
-                _check(message, where, row, trained, train_on, in_prompt=in_prompt)
+                trained = _is_trained(message, f"'{column}' message {at}", train_on, in_prompt=in_prompt)
                 if trained is False:
                     masked.append(number)
             if "content" not in message and not in_prompt and trained is not False and _is_empty_answer(message):
                 raise TextError(
-                    row,
                     f"'{column}' message {at} is an answer without content: null would be trained as an empty answer; "
                     "remove it, write '', or set its weight to 0",
                     "missing_value",
@@ -156,66 +157,52 @@ def _is_empty_answer(message: Message) -> bool:
     return message["role"] == "assistant" and not any(message[name] for name in message.keys() - _NO_TEXT)
 
 
-def _is_trained(message: Message, where: str, row: int) -> bool | None:
-    """Whether a message says that it is trained; None if it says nothing."""
+def _is_trained(message: Message, where: str, train_on: TrainOn, *, in_prompt: bool) -> bool | None:
+    """Whether a message says that it is trained, which must not contradict `train_on`; None if it says nothing."""
     weight, train = message.get("weight"), message.get("train")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         expected = "0 (context only) or 1 (trained) is expected"
         listed = f"{where} has another weight where {expected}"
-        raise TextError(row, f"{where} has the weight {weight!r}, where {expected}", "invalid_chat", listed)
+        raise TextError(f"{where} has the weight {weight!r}, where {expected}", "invalid_chat", listed)
     if train is not None and not isinstance(train, bool):
         listed = f"{where} has train {type(train).__name__} where true or false is expected"
-        raise TextError(row, f"{where} has train {train!r}, where true or false is expected", "invalid_chat", listed)
+        raise TextError(f"{where} has train {train!r}, where true or false is expected", "invalid_chat", listed)
     if weight is not None and train is not None and bool(weight) != train:
         both = f"{where} has weight {weight!r} and train {str(train).lower()}"
-        raise TextError(row, f"{both}; leave one of them out", "invalid_chat")
-    return train if weight is None else bool(weight)
-
-
-def _check(message: Message, where: str, row: int, trained: bool | None, train_on: TrainOn, *, in_prompt: bool) -> None:
-    """Refuse a message that contradicts what is trained by default."""
-    said = f"weight {message['weight']!r}" if message.get("weight") is not None else f"train {str(trained).lower()}"
+        raise TextError(f"{both}; leave one of them out", "invalid_chat")
+    trained = train if weight is None else bool(weight)
+    said = f"{where} has {f'train {str(train).lower()}' if weight is None else f'weight {weight!r}'}"
     if trained is False and train_on == "all":
-        raise TextError(
-            row,
-            f"{where} has {said}, and --train-on all trains every message: leave --train-on out, or remove that",
-            "invalid_chat",
-        )
+        remedy = "--train-on all trains every message: leave --train-on out, or remove that"
+        raise TextError(f"{said}, and {remedy}", "invalid_chat")
     untrained = in_prompt or (train_on in ("assistant", "each-answer") and message["role"] != "assistant")
     if trained and untrained and train_on != "all":
         which = "a message of the prompt" if in_prompt else f"a message of the role {message['role']}"
-        raise TextError(
-            row, f"{where} has {said}, and --train-on {train_on} does not train {which}; remove that", "invalid_chat"
-        )
+        raise TextError(f"{said}, and --train-on {train_on} does not train {which}; remove that", "invalid_chat")
+    return trained
 
 
-def text_of(value: Any, where: str, row: int) -> str:
+def text_of(value: Any, where: str) -> str:
     """Check that a value is text that can be written as UTF-8.
 
     Raises:
         TextError: it is not.
     """
     if type(value) is not str:
-        what = "null" if value is None else f"a {type(value).__name__}"
-        raise TextError(
-            row,
-            f"{where} is {what} where a string is expected; filter the row out or write ''",
-            "missing_value" if value is None else "wrong_type",
-        )
+        raise _wrong_type(where, value, "a string is expected; filter the row out or write ''")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
             code = ord(value[error.start])
             raise TextError(
-                row,
                 f"{where} has a lone surrogate U+{code:04X} at character {error.start}; no UTF-8 can hold it",
                 "invalid_text",
             ) from None
     return value
 
 
-def messages_of(value: Any, column: str, row: int) -> list[Message]:
+def messages_of(value: Any, column: str) -> list[Message]:
     """Check a conversation and give every message a `role` and, unless it has none, a `content`.
 
     The fields `from` and `value` of ShareGPT become `role` and `content`; `human` is the user and `gpt` the assistant.
@@ -226,21 +213,16 @@ def messages_of(value: Any, column: str, row: int) -> list[Message]:
         TextError: it is not a list of messages, or a role is unknown.
     """
     if not isinstance(value, list):
-        what = "null" if value is None else f"a {type(value).__name__}"
-        reason: Reason = "missing_value" if value is None else "wrong_type"
-        raise TextError(row, f"'{column}' is {what} where a list of messages is expected", reason)
+        raise _wrong_type(f"'{column}'", value, "a list of messages is expected")
     return [
-        message if _is_plain(message) else _message(message, column, number, row)
+        message if _is_plain(message) else _message(message, f"'{column}' message {number}")
         for number, message in enumerate(value)
     ]
 
 
-def _message(message: Any, column: str, number: int, row: int) -> Message:
-    where = f"'{column}' message {number}"
+def _message(message: Any, where: str) -> Message:
     if not isinstance(message, dict):
-        raise TextError(
-            row, f"{where} is a {type(message).__name__} where an object with a role is expected", "wrong_type"
-        )
+        raise TextError(f"{where} is a {type(message).__name__} where an object with a role is expected", "wrong_type")
     # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
     message = {key: value for key, value in message.items() if value is not None}
     if "role" in message:
@@ -251,21 +233,19 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
             message["content"] = message.pop("value")
     else:
         found = ", ".join(message) or "none"
-        raise TextError(row, f"{where} has no 'role' (found: {found})", "invalid_chat", f"{where} has no 'role'")
+        raise TextError(f"{where} has no 'role' (found: {found})", "invalid_chat", f"{where} has no 'role'")
     if not isinstance(role, str) or role not in known:
         among = f"which is none of {', '.join(known)}"
         listed = f"{where} has an unknown role" if len(str(role)) > _LONGEST_ROLE else None
-        raise TextError(row, f"{where} has the role {role!r}, {among}", "invalid_chat", listed)
+        raise TextError(f"{where} has the role {role!r}, {among}", "invalid_chat", listed)
     if role == "function_call" and isinstance(message.get("content"), str):
-        message["tool_calls"] = _calls_of(message.pop("content"), where, row)
+        message["tool_calls"] = _calls_of(message.pop("content"), where)
     content = message.get("content", "")
     if isinstance(content, str):
-        text_of(content, f"the content of {where}", row)
+        text_of(content, f"the content of {where}")
     elif not isinstance(content, list):
-        raise TextError(
-            row, f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type"
-        )
-    message = {key: value if type(value) is str else plain(value, where, row) for key, value in message.items()}
+        raise TextError(f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type")
+    message = {key: value if type(value) is str else plain(value, where) for key, value in message.items()}
     return _with_reasoning({**message, "role": known[role]})
 
 
@@ -277,7 +257,7 @@ def _is_plain(message: object) -> bool:
     return type(role) is str and _ROLES.get(role) == role and type(content) is str and content.isascii()
 
 
-def plain(value: Any, where: str, row: int) -> Any:
+def plain(value: Any, where: str) -> Any:
     """Return a value as JSON types; values that JSON does not have, such as Arrow times, become their type's name.
 
     Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know.
@@ -288,7 +268,7 @@ def plain(value: Any, where: str, row: int) -> Any:
     try:
         return _plain(value)
     except RecursionError:
-        raise TextError(row, f"{where} has hundreds of lists or objects within each other", "invalid_chat") from None
+        raise TextError(f"{where} has hundreds of lists or objects within each other", "invalid_chat") from None
 
 
 def _plain(value: Any) -> Any:
@@ -305,15 +285,13 @@ def _with_reasoning(message: Message) -> Message:
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
+def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
     """Return the `tool_calls` of a message of the role function_call, whose content is JSON of one call or a list."""
-    calls = from_json(text, f"{where} is a function_call, and its content", row)
+    calls = from_json(text, f"{where} is a function_call, and its content")
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         raise TextError(
-            row,
-            f"{where} is a function_call, and its content names no function: write name and arguments",
-            "invalid_chat",
+            f"{where} is a function_call, and its content names no function: write name and arguments", "invalid_chat"
         )
     return [
         {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
@@ -321,7 +299,7 @@ def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
     ]
 
 
-def from_json(value: Any, where: str, row: int) -> Any:
+def from_json(value: Any, where: str) -> Any:
     """Return what a string of JSON holds; other values are returned as they are.
 
     Raises:
@@ -330,7 +308,7 @@ def from_json(value: Any, where: str, row: int) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
-        raise TextError(row, f"{where} is not valid JSON: {error}", "invalid_chat") from None
+        raise TextError(f"{where} is not valid JSON: {error}", "invalid_chat") from None
 
 
 def holds_messages(text: Any) -> bool:
@@ -342,13 +320,13 @@ def holds_messages(text: Any) -> bool:
     return bool(found) and all(isinstance(one, dict) and ("role" in one or "from" in one) for one in found)
 
 
-def tools_of(value: Any, row: int) -> list[Any] | None:
+def tools_of(value: Any) -> list[Any] | None:
     """Return the tools of a conversation, which are a list or JSON of one; None if there are no tools.
 
     Raises:
         TextError: the value is neither, or nested too deeply.
     """
-    tools = from_json(value, f"'{TOOLS}'", row) if isinstance(value, str) and value else value or None
+    tools = from_json(value, f"'{TOOLS}'") if isinstance(value, str) and value else value or None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise TextError(row, f"'{TOOLS}' is a {type(tools).__name__} where a list of objects is expected", "wrong_type")
-    return plain(tools, f"'{TOOLS}'", row) or None
+        raise _wrong_type(f"'{TOOLS}'", tools, "a list of objects is expected")
+    return plain(tools, f"'{TOOLS}'") or None

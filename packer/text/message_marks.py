@@ -85,7 +85,7 @@ def render_with_ends(templates: Templates, chat: Chat, *, prompt: bool = False, 
     else:  # a template that refuses watched messages may take a list
         text = templates.render(chat, prompt=prompt, marked=is_tagged)
     if is_tagged:
-        text, generated = split_at_marks(chat.row, text)
+        text, generated = split_at_marks(text)
     return RenderedChat(chat, text, places, behind, generated)
 
 
@@ -159,17 +159,17 @@ def _count_tags(source: str) -> tuple[int, int]:
         return 0, 0
 
 
-def split_at_marks(row: int, marked: str) -> tuple[str, list[tuple[int, int]]]:
+def split_at_marks(marked: str) -> tuple[str, list[tuple[int, int]]]:
     """Take the marks out of a text and return the spans between them: "a<b>c" is "abc" with (1, 2)."""
     text, *pieces = marked.split(BEGIN_GENERATED)
     if END_GENERATED in text:
-        raise misplaced(row)
+        raise misplaced()
     parts, at = [text], len(text)
     spans: list[tuple[int, int]] = []
     for piece in pieces:
         inside, end, behind = piece.partition(END_GENERATED)
         if not end or END_GENERATED in behind:
-            raise misplaced(row)
+            raise misplaced()
         start, at = at, at + len(inside)
         if spans and spans[-1][1] == start:
             spans[-1] = (spans[-1][0], at)
@@ -180,10 +180,9 @@ def split_at_marks(row: int, marked: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join(parts), spans
 
 
-def misplaced(row: int) -> TextError:
+def misplaced() -> TextError:
     """The error for a template in which the place of what the tags enclose is lost."""
     return TextError(
-        row,
         "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "
         "marks, so its place is not known; fix the template, or --train-on all",
         "unlocated_spans",

@@ -23,54 +23,52 @@ _ALL = "or set --train-on all"
 
 
 def texts_of_pair(
-    record: Mapping[str, Any], records: Records, row: int, *, has_labels: bool, may_be_empty: bool
+    record: Mapping[str, Any], records: Records, *, has_labels: bool, may_be_empty: bool
 ) -> list[MarkedText]:
     """Return both answers of a pair as text, each after its prompt; with `has_labels`, the answers alone are trained.
 
     An answer may be empty if a token ends it. A TextError is raised if a value is no text, or the answers share no
     prompt.
     """
-    sides = [text_of(record[column], f"'{column}'", row) for column in records.columns]
-    prompt = _prompt_of(record, records, row)
-    before = text_of(prompt, f"'{records.prompt_column}'", row) if records.has_prompts else ""
+    sides = [text_of(record[column], f"'{column}'") for column in records.columns]
+    prompt = _prompt_of(record, records)
+    before = text_of(prompt, f"'{records.prompt_column}'") if records.has_prompts else ""
     for column, side in zip(records.columns, sides, strict=True):
         if not side and not (before and may_be_empty):
-            raise _empty(column, row)
+            raise _empty(column)
     if not has_labels:
-        return [MarkedText(row, before + side) for side in sides]
+        return [MarkedText(before + side) for side in sides]
     shared = len(before) if records.has_prompts else _shared_text(*sides)
     if not shared and not records.has_prompts:
-        raise _without_prompt(records, row, "character")
+        raise _without_prompt(records, "character")
     texts = [before + side for side in sides]
-    return [MarkedText(row, text, [(shared, len(text))]) for text in texts]
+    return [MarkedText(text, [(shared, len(text))]) for text in texts]
 
 
-def chats_of_pair(
-    record: Mapping[str, Any], records: Records, row: int, *, train_on: TrainOn, has_labels: bool
-) -> list[Chat]:
+def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: TrainOn, has_labels: bool) -> list[Chat]:
     """Return both answers of a pair as conversations, each after its prompt.
 
     Raises:
         TextError: a value is wrong, or an answer is not the assistant's.
     """
-    columns, prompt = records.columns, _prompt_of(record, records, row)
-    sides = [messages_of(record[column], column, row) for column in columns]
+    columns, prompt = records.columns, _prompt_of(record, records)
+    sides = [messages_of(record[column], column) for column in columns]
     for column, side in zip(columns, sides, strict=True):
         if not side:
-            raise _empty(column, row)
+            raise _empty(column)
     before = (str(records.prompt_column),) if records.has_prompts else ()
-    chats = [chat_of(record, (*before, column), train_on, row) for column in columns]
+    chats = [chat_of(record, (*before, column), train_on) for column in columns]
     shared = 0
     if not records.has_prompts:
         shared = _shared_messages(*sides)
         if not shared and has_labels:
-            raise _without_prompt(records, row, "message")
-        _check_repeated(prompt, sides[0][:shared], records, row)
+            raise _without_prompt(records, "message")
+        _check_repeated(prompt, sides[0][:shared], records)
         systems = len(chats[0].messages) - len(sides[0])  # messages of the column `system`, before the others
         chats = [replace(chat, first=systems + shared) for chat in chats]
     for column, side in zip(columns, sides, strict=True):
         if has_labels and side[shared]["role"] != "assistant":
-            raise _no_answer(records, row, f"'{column}' message {shared}", side[shared]["role"])
+            raise _no_answer(records, f"'{column}' message {shared}", side[shared]["role"])
     return chats
 
 
@@ -91,39 +89,38 @@ def begin_together(texts: Sequence[MarkedText], found: Tokens, tokens: TextToken
         )
     ]
     sides = np.split(found.ids, found.ends[:-1])
-    alone = tokens.encode([MarkedText(texts[at].row, prompts[at]) for at in crossed], places=False)
+    alone = tokens.encode([MarkedText(prompts[at], row=texts[at].row) for at in crossed], places=False)
     for at, prompt in zip(crossed, np.split(alone.ids, alone.ends[:-1]), strict=False):
         first = min(shared_length(prompt.tolist(), sides[side].tolist()) for side in (at, at + 1))
         found.places.tokens[first_places[at : at + 2]] = first
 
 
-def _prompt_of(record: Mapping[str, Any], records: Records, row: int) -> Any:
+def _prompt_of(record: Mapping[str, Any], records: Records) -> Any:
     """Return the value of the prompt's column; None if there is none. All records have one, or none has."""
     column = records.prompt_column
     value = record.get(column) if column is not None else None
     if records.has_prompts and value is None:
         message = f"'{column}' is null or missing, and the first record has one; filter the row out"
-        raise TextError(row, message, "missing_value")
+        raise TextError(message, "missing_value")
     is_repeated = records.conversational and isinstance(value, str)
     if value is not None and not records.has_prompts and not is_repeated:
         message = f"'{column}' holds a prompt, and the first record has none; give one to all or none"
-        raise TextError(row, message, "invalid_value")
+        raise TextError(message, "invalid_value")
     return value
 
 
-def _check_repeated(prompt: str | None, shared: list[Message], records: Records, row: int) -> None:
+def _check_repeated(prompt: str | None, shared: list[Message], records: Records) -> None:
     """Check that a prompt in a string is one of the messages with which both sides begin."""
     contents = [message.get("content") for message in shared]
     if prompt is not None and prompt.strip() not in [one.strip() if isinstance(one, str) else "" for one in contents]:
         raise TextError(
-            row,
             f"'{records.prompt_column}' is a string that is none of the messages with which both answers "
             f"begin; write it as messages, or leave it out by --text-column {','.join(records.columns)}",
             "invalid_chat",
         )
 
 
-def _no_answer(records: Records, row: int, where: str, role: str) -> TextError:
+def _no_answer(records: Records, where: str, role: str) -> TextError:
     """The error for an answer that begins with another role's message than the assistant's."""
     if records.has_prompts:
         without = ",".join(records.columns)
@@ -131,22 +128,21 @@ def _no_answer(records: Records, row: int, where: str, role: str) -> TextError:
     else:
         remedy = "both sides may differ in what the assistant answers only"
     message = f"{where} has the role {role!r} where the assistant's answer begins; {remedy}, {_ALL}"
-    return TextError(row, message, "invalid_chat")
+    return TextError(message, "invalid_chat")
 
 
-def _without_prompt(records: Records, row: int, what: str) -> TextError:
+def _without_prompt(records: Records, what: str) -> TextError:
     one, other = records.columns
     return TextError(
-        row,
         f"'{one}' and '{other}' differ from the first {what} on, and there is no prompt column; "
         f"write the prompt before both or into its own column, {_ALL}",
         "invalid_chat" if records.conversational else "invalid_text",
     )
 
 
-def _empty(column: str, row: int) -> TextError:
+def _empty(column: str) -> TextError:
     message = f"'{column}' is empty, so there is no answer to train on; filter the row out"
-    return TextError(row, message, "missing_value")
+    return TextError(message, "missing_value")
 
 
 def _shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:

@@ -58,7 +58,7 @@ class Templates:
     @cached_property
     def choice(self) -> str:
         """Remedy if the chat template is unsuitable; names a built-in one that renders a short chat alike."""
-        chats = [Chat(0, _SHORT_CHAT[first:]) for first in (0, 1)]
+        chats = [Chat(_SHORT_CHAT[first:]) for first in (0, 1)]
         for name in _fitting(self.tokenizer):
             texts = [self.attempt(chat, chat.messages, template=compiled(built_in(name).source)) for chat in chats]
             own = [self.attempt(chat, chat.messages) for chat in chats if "default" in self.sources]
@@ -80,7 +80,6 @@ class Templates:
         wanted = "tool_use" if chat.tools is not None and "tool_use" in self.sources else "default"
         if wanted not in self.sources:
             raise TextError(
-                chat.row,
                 f"{self.tokenizer.name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
                 + self.choice,
                 "template_error",
@@ -107,7 +106,7 @@ class Templates:
             reason = next(iter(str(text).splitlines()), "")
             what = f"the chat template does not render {where}: {type(text).__name__}"
             listed = what if _quotes(reason, chat, text) else f"{what} {reason}"
-            raise TextError(chat.row, f"{what} {reason}", "template_error", listed) from text
+            raise TextError(f"{what} {reason}", "template_error", listed) from text
         return text
 
     def attempt(

@@ -18,7 +18,7 @@ from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.facts import TextIdentity
 from packer.options.choices import TrainOn
-from packer.text.conversations import chat_of, from_json, text_of
+from packer.text.conversations import TextError, chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import TRAIN_ON, Records, column_values
@@ -243,39 +243,42 @@ class Encoder:
     ) -> Iterator[MarkedText]:
         """Yield the texts of all records, with the characters that are trained."""
         columns = {column: column_values(batch, column) for column in self.records.needed}
-        for column in self.records.json:
-            columns[column] = [
-                from_json(value, f"'{column}'", row) for row, value in enumerate(columns[column], first_row)
-            ]
         for row, values in enumerate(zip(*columns.values(), strict=True), first_row):
             record = dict(zip(columns, values, strict=True))
-            yield from self._rendered(record, row) if self._template is not None else self._written(record, row)
+            try:
+                for column in self.records.json:
+                    record[column] = from_json(record[column], f"'{column}'")
+                for text in self._rendered(record) if self._template is not None else self._written(record):
+                    yield text._replace(row=row)
+            except TextError as error:
+                error.row = row
+                raise
 
-    def _rendered(self, record: Mapping[str, Any], row: int) -> Iterator[MarkedText]:
+    def _rendered(self, record: Mapping[str, Any]) -> Iterator[MarkedText]:
         """Render the conversations of a record by the chat template; one without messages is empty."""
         assert self._template is not None
         if self.records.kind == "pair":
-            chats = chats_of_pair(record, self.records, row, train_on=self.train_on, has_labels=self.has_labels)
+            chats = chats_of_pair(record, self.records, train_on=self.train_on, has_labels=self.has_labels)
         else:
-            chat = chat_of(record, self.records.columns, self.train_on, row)
+            chat = chat_of(record, self.records.columns, self.train_on)
             chats = chat.each_answer() if self.train_on == "each-answer" else [chat]
         train_on: TrainOn = "completion" if self.train_on == "each-answer" else self.train_on
         for chat in chats:
             located = self._template.locate(chat, train_on, turns=self.has_turns)
-            text_of(located.text, "the rendered conversation", row)
+            text_of(located.text, "the rendered conversation")
             yield located
 
-    def _written(self, record: Mapping[str, Any], row: int) -> list[MarkedText]:
+    def _written(self, record: Mapping[str, Any]) -> list[MarkedText]:
         """Return the texts of a record as they are, or prompts joined with completions; Alpaca joins by empty lines."""
         if self.records.kind == "pair":
-            return texts_of_pair(record, self.records, row, has_labels=self.has_labels, may_be_empty=bool(self._ending))
-        parts = [text_of(record[column], f"'{column}'", row) for column in self.records.columns]
+            return texts_of_pair(record, self.records, has_labels=self.has_labels, may_be_empty=bool(self._ending))
+        parts = [text_of(record[column], f"'{column}'") for column in self.records.columns]
         name = self.records.input_column
         if name is not None:
-            given = "" if record[name] is None else text_of(record[name], f"'{name}'", row)
+            given = "" if record[name] is None else text_of(record[name], f"'{name}'")
             parts[0] = "".join(part + "\n\n" for part in (parts[0], given) if part)
         text = "".join(parts)
-        return [MarkedText(row, text, [(len(parts[0]), len(text))] if self.has_labels else None)]
+        return [MarkedText(text, [(len(parts[0]), len(text))] if self.has_labels else None)]
 
     def _chunks(self, texts: Iterator[MarkedText]) -> Iterator[list[MarkedText]]:
         """Yield the texts that are tokenized in one call; both answers of a pair are in the same one."""

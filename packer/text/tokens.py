@@ -36,8 +36,6 @@ Span = tuple[int, int]
 class MarkedText(NamedTuple):
     """A document as text, with the places of what is trained and of its messages, in characters."""
 
-    row: int
-    """Number of the record, for errors."""
     text: str
     trained: list[Span] | None = None
     """What is trained, in order; None if everything is."""
@@ -45,6 +43,8 @@ class MarkedText(NamedTuple):
     """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
     unstopped: int = 0
     """Number of answers that end without a trained stop token."""
+    row: int = 0
+    """Number of the record."""
 
     @property
     def places(self) -> list[int]:
@@ -130,7 +130,7 @@ class TextTokens:
                     raise
                 message = f"the tokenizer does not take it: {_reason(error)}"
                 listed = f"the tokenizer does not take it: {type(error).__name__}"
-                raise TextError(one.row, message, "invalid_text", listed) from None
+                raise TextError(message, "invalid_text", listed, one.row) from None
         raise AssertionError("a tokenizer refuses texts that it takes one by one")
 
     def _encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:

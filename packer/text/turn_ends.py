@@ -98,7 +98,7 @@ class StopTokens:
     @property
     def ends_by_next_role(self) -> tuple[str, ...]:
         """All tokens that end answers, if the marker of the next role is one of them; otherwise ()."""
-        chat = Chat(0, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
+        chat = Chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}])
         return self._ends if "default" in self._templates.sources and self._following(chat) else ()
 
     def train(
