@@ -177,7 +177,8 @@ def export(
     Args:
         packed: folder of the packed dataset.
         output: folder to write; by default the name of the packed dataset with "-TO".
-        to: trainer whose columns are written: "megatron", "maxtext", "torchtitan", "torchtune" or "parquet".
+        to: trainer whose columns are written: "megatron", "maxtext", "torchtitan", "torchtune", "llama-factory",
+            "automodel" or "parquet".
         compression: compression of the Parquet files.
         workers: number of files written at a time; by default the number of available cores. It does not change the
             bytes.

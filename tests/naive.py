@@ -421,6 +421,18 @@ def exported_row(target, pieces, *, max_len, pad_id):
         mask = [int(label != -100) for label in following]
         return {"input_ids": tokens, "loss_mask": mask, "seq_start_id": starts}
     tokens, labels, following = tokens + [pad_id] * tail, labels + [-100] * tail, following + [-100] * tail
+    if target == "automodel":
+        lengths = [len(piece) for piece, _ in pieces]
+        padded = [*lengths[:-1], lengths[-1] + tail]
+        return {
+            "input_ids": tokens, "labels": following, "position_ids": positions + list(range(tail)),
+            "seq_lens": lengths, "seq_lens_padded": padded,
+        }  # fmt: skip
+    if target == "llama-factory":
+        return {
+            "input_ids": tokens, "labels": labels, "position_ids": positions + list(range(tail)),
+            "attention_mask": numbers + [0] * tail,
+        }  # fmt: skip
     if target == "torchtitan":
         return {"input": tokens, "positions": positions + list(range(tail)), "labels": following}
     if target == "torchtune":

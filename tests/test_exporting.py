@@ -33,6 +33,8 @@ ROOT = Path(__file__).parent.parent
 
 def read(folder: Path) -> list[dict]:
     """Read all rows of an export, file by file, with only pyarrow."""
+    if list(folder.glob("*.arrow")):
+        return rows_on_disk(folder)
     return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
@@ -81,8 +83,8 @@ def test_columns_equal_the_naive_ones_for_any_rows(lengths, has_labels, data):
     for target in TRAINERS:
         expected = [naive.exported_row(target, row, max_len=8, pad_id=0) for row in pieces]
         for row, drawn in zip(expected, rows, strict=True):  # the drawn padding is not pad_id
-            for name in {"inputs", "input", "tokens"} & set(row):
-                row[name] = drawn["input_ids"]
+            for name in {"inputs", "input", "tokens", "input_ids"} & set(row):
+                row[name] = drawn["input_ids"] if target != "megatron" else row[name]
         assert convert(TARGETS[target], batch).to_pylist() == expected
 
 
@@ -165,10 +167,14 @@ COLUMNS = {
     ),
     "torchtitan": dict.fromkeys(["input", "positions", "labels"], pa.int32()),
     "torchtune": dict.fromkeys(["tokens", "labels", "input_pos", "seq_lens"], pa.int32()),
+    "llama-factory": dict.fromkeys(["input_ids", "labels", "position_ids", "attention_mask"], pa.int32()),
+    "automodel": dict.fromkeys(["input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded"], pa.int32()),
 }
+PARQUET = [name for name, target in TARGETS.items() if not target.is_arrow]
+ARROW = [name for name in TARGETS if name not in PARQUET]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", PARQUET)
 def test_a_shard_becomes_a_file_of_exactly_the_columns_and_a_record_batch_a_row_group(packed, tmp_path, target):
     packer.export(packed, tmp_path / "out", to=target)
     ending = ".idx.parquet" if target == "megatron" else ".parquet"
@@ -182,6 +188,22 @@ def test_a_shard_becomes_a_file_of_exactly_the_columns_and_a_record_batch_a_row_
         if target in COLUMNS:
             kinds = {name: pa.list_(pa.field("element", kind)) for name, kind in COLUMNS[target].items()}
             assert found.schema_arrow == pa.schema(kinds)
+
+
+@pytest.mark.parametrize("target", ARROW)
+def test_datasets_opens_a_folder_of_arrow_and_overwrite_replaces_all_of_it(packed, tmp_path, target):
+    datasets = pytest.importorskip("datasets")
+    record = packer.export(packed, tmp_path / "out", to=target, compression="snappy")
+    assert record.compression == "none"
+    opened = datasets.load_from_disk(str(tmp_path / "out"))
+    assert opened.to_list() == read(tmp_path / "out")
+    assert {name: feature.feature.dtype for name, feature in opened.features.items()} == {
+        name: str(kind) for name, kind in COLUMNS[target].items()
+    }
+    (tmp_path / "out" / "mine").write_text("mine")
+    packer.export(packed, tmp_path / "out", to="parquet", overwrite=True)
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".parquet", ".json", ""}
+    assert not (tmp_path / "out" / "state.json").exists()
 
 
 def test_row_groups_of_long_rows_are_small(tmp_path):
@@ -228,7 +250,7 @@ def test_progress_ends_with_all_tokens(packed, tmp_path):
     assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", PARQUET)
 def test_datasets_and_pyarrow_read_the_folder(packed, tmp_path, target):
     datasets = pytest.importorskip("datasets")
     packer.export(packed, tmp_path / "out", to=target)

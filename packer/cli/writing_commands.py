@@ -280,7 +280,7 @@ PageCompression = Annotated[Compression, Option("Compression of the Parquet page
 
 
 _COLUMNS = "\n".join(
-    fill(target.summary, 73, initial_indent=f"{name:<13}", subsequent_indent=13 * " ")
+    fill(target.summary, 75, initial_indent=f"{name:<15}", subsequent_indent=15 * " ")
     for name, target in TARGETS.items()
 )
 

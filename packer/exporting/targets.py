@@ -32,6 +32,9 @@ class Target:
     ending: str = ".parquet"
     """Ending of the file names."""
 
+    is_arrow: bool = False
+    """Whether files are uncompressed Arrow streams, which `datasets.load_from_disk` opens, instead of Parquet."""
+
 
 def megatron_columns(rows: Sequence[Row]) -> Columns:
     """Make the columns of packed sequences in Megatron-Bridge and NeMo, without padding.
@@ -68,6 +71,40 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
         columns["loss_mask"].append(mask)
         columns["seq_start_id"].append(starts)
     return columns
+
+
+def llama_factory_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of packed sequences in LLaMA-Factory, whose `attention_mask` numbers the documents of a row."""
+    import numpy as np
+
+    from packer.loader.row_segments import RowTokens, restart_positions
+
+    tokens = RowTokens.whole(rows)
+    ids = tokens.column("input_ids", np.int32)
+    columns = {
+        "input_ids": ids,
+        "labels": tokens.labels(ids),
+        "position_ids": restart_positions(tokens.lengths),
+        "attention_mask": tokens.segment_ids(),
+    }
+    return {name: list(values.reshape(len(rows), -1)) for name, values in columns.items()}
+
+
+def automodel_columns(rows: Sequence[Row]) -> Columns:
+    """Make the columns of packed sequences in NeMo Automodel: labels are shifted, and the last length has the tail."""
+    import numpy as np
+
+    from packer.shards.row_format import PADDING
+
+    inputs, labels = _batch(rows, "torchtitan")
+    lengths, padded = [], []
+    for row in rows:
+        extents = row["seq_lengths"].astype(np.int64)
+        documents = np.count_nonzero(row["doc_ids"] != PADDING)
+        lengths.append(row.get("seq_tokens", extents)[:documents])
+        padded.append(np.append(extents[: documents - 1], extents[documents - 1 :].sum()))
+    named = {"input_ids": inputs["input"], "labels": labels, "position_ids": inputs["positions"]}
+    return {**named, "seq_lens": lengths, "seq_lens_padded": padded}
 
 
 def _columns_of(format: str) -> Callable[[Sequence[Row]], Columns]:
@@ -113,6 +150,18 @@ TARGETS: dict[str, Target] = {
         summary="tokens, labels, input_pos, seq_lens",
         columns=dict.fromkeys(("tokens", "labels", "input_pos", "seq_lens"), "int32"),
         values=_columns_of("torchtune"),
+    ),
+    "llama-factory": Target(
+        summary="input_ids, labels, position_ids, attention_mask: tokenized_path of LLaMA-Factory with neat_packing",
+        columns=dict.fromkeys(("input_ids", "labels", "position_ids", "attention_mask"), "int32"),
+        values=llama_factory_columns,
+        ending=".arrow",
+        is_arrow=True,
+    ),
+    "automodel": Target(
+        summary="input_ids, labels (shifted), position_ids, seq_lens, seq_lens_padded: NeMo Automodel, prepacked",
+        columns=dict.fromkeys(("input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded"), "int32"),
+        values=automodel_columns,
     ),
     "parquet": Target(summary="all columns as they are"),
 }

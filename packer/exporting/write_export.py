@@ -1,4 +1,4 @@
-"""Write the shards of a packed dataset as Parquet files with the columns of a trainer."""
+"""Write the shards of a packed dataset as files of Parquet, or of Arrow, with the columns of a trainer."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
 from packer.shards.files import HashingFile
+from packer.shards.manifest import datasets_files
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
 from packer.system_errors import system_errors
@@ -41,11 +42,22 @@ COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 RECORD = "_export.json"
 """Name of the record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
+DATASETS_FILES = ("dataset_info.json", "state.json")
+"""Names of the files with which `datasets` opens a folder of Arrow."""
+
+
+def _listed(record: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files of an export, given the content of its record."""
+    target = TARGETS.get(record["to"])
+    others = DATASETS_FILES if target is not None and target.is_arrow else ()
+    return [*(file["file"] for file in record["files"]), *others]
+
+
 EXPORT = Kind(
     name="an export",
     record=RECORD,
     building="export",
-    listed=lambda record: [file["file"] for file in record["files"]],
+    listed=_listed,
 )
 
 
@@ -85,7 +97,7 @@ def export(
     compression: str = "zstd",
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[Export]:
-    """Write a packed dataset as Parquet for another trainer; an export that is complete is left as it is.
+    """Write a packed dataset as Parquet, or Arrow, for another trainer; an export that is complete is left as it is.
 
     A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory. The arguments
     are those of `packer.export`; the job is done by this process alone.
@@ -94,6 +106,8 @@ def export(
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
+    target = TARGETS[to]
+    compression = "none" if target.is_arrow else compression
     dataset = _load_with_tokens(packed)
     out = _output(dataset.path, job.output, to)
     facts = {
@@ -109,7 +123,6 @@ def export(
         if found is not None:
             return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
         with claim(out, EXPORT, None, job) as folder:
-            target = TARGETS[to]
             rows = open_shard(dataset.path, dataset.manifest.shards[0], dataset.manifest).schema  # with kept columns
             schema = schema_of(target, rows)
             record = Export(
@@ -119,7 +132,9 @@ def export(
                 columns={field.name: f"list<{field.type.value_type}>" for field in schema},
                 files=_write_files(dataset, target, schema, compression, folder.building, job),
             )
-            folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
+            names = [file.file for file in record.files]
+            small = datasets_files(dataset.manifest.source, names) if target.is_arrow else {}
+            folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), small)
     return Written(record=record, output=out)
 
 
@@ -194,16 +209,10 @@ def _write_files(
         name = entry.file.removesuffix(".arrow") + target.ending
         sink = HashingFile(folder / name)
         try:
-            with pq.ParquetWriter(
-                sink,
-                schema,
-                compression=compression,
-                use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
-                write_statistics=False,  # statistics of values within lists are of no use
-            ) as parquet:
+            with _writer(target, sink, schema, compression) as file:
                 for batch in checked_batches(packed, entry, manifest):
                     raise_if_cancelled()
-                    parquet.write_table(convert(target, batch))
+                    file.write_table(convert(target, batch))
                     with counting:
                         done += batch.num_rows * manifest.max_len
                         job.progress("export", done, manifest.rows * manifest.max_len)
@@ -218,6 +227,18 @@ def _write_files(
 
     written = dict(run_tasks(write, manifest.shards, job.workers or available_workers()))
     return tuple(written[entry.file] for entry in manifest.shards)
+
+
+def _writer(target: Target, sink: HashingFile, schema: pa.Schema, compression: str) -> Any:
+    if target.is_arrow:
+        return pa.ipc.new_stream(sink, schema)
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression=compression,
+        use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
+        write_statistics=False,  # statistics of values within lists are of no use
+    )
 
 
 def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
