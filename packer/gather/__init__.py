@@ -6,10 +6,8 @@ same kernel packs and verifies.
 """
 
 from packer.gather.gather_kernels import (
-    RowLayout,
     Spans,
     count_trained,
-    fill_gaps,
     gather,
     gather_bytes,
     held_lists,
@@ -22,11 +20,9 @@ from packer.gather.gather_kernels import (
 from packer.gather.token_column import TokenColumn, list_lengths
 
 __all__ = [
-    "RowLayout",
     "Spans",
     "TokenColumn",
     "count_trained",
-    "fill_gaps",
     "gather",
     "gather_bytes",
     "held_lists",

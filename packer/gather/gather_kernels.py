@@ -161,6 +161,7 @@ def _gather(
     return -1
 
 
+@jit_if_large
 def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
     """Copy spans of values of any type unchanged and unchecked.
 
@@ -171,17 +172,9 @@ def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.ui
         out: flat uint8 array that receives the bytes of the values, C-contiguous.
     """
     addresses, _ = find_values(column, spans.lists, spans.starts)
-    _copy_all(addresses, width * spans.lengths, width * spans.places, out)
-
-
-@jit_if_large
-def _copy_all(
-    addresses: NDArray[np.uint64], sizes: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint8]
-) -> None:
-    """Copy bytes at addresses."""
     for i in range(len(addresses)):
-        if sizes[i] > 0:
-            copy_bytes(out.ctypes.data + places[i], addresses[i], sizes[i])
+        if spans.lengths[i] > 0:
+            copy_bytes(out.ctypes.data + width * spans.places[i], addresses[i], width * spans.lengths[i])
 
 
 @jit_if_large
@@ -196,34 +189,6 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
     chunk = np.int64(0)
     for i in range(len(lists)):
         chunk, _, out[i] = _locate(column, lists[i], chunk)
-
-
-class RowLayout(NamedTuple):
-    """Positions of segments in consecutive rows; row r is values r * max_len to (r + 1) * max_len - 1."""
-
-    places: NDArray[np.int64]  # (segments,) position of the first token, counted from the first row
-    lengths: NDArray[np.int64]  # (segments,) number of tokens
-    extents: NDArray[np.int64]  # (segments,) number of positions it takes, alignment included
-    ends: NDArray[np.int64]  # (rows,) end of the last extent, counted from the start of the row
-
-
-@jit_if_large
-def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
-    """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
-
-    Args:
-        layout: positions of the segments.
-        max_len: length of a row, padding included.
-        value: the padding token, or the label for no loss.
-        out: flat int32 array, C-contiguous.
-    """
-    places, lengths, extents, ends = layout
-    for s in range(len(places)):
-        for i in range(places[s] + lengths[s], places[s] + extents[s]):
-            out[i] = value
-    for r in range(len(ends)):
-        for i in range(r * max_len + ends[r], (r + 1) * max_len):
-            out[i] = value
 
 
 def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:

@@ -277,6 +277,7 @@ def _write(
             run = runs[run, _NEXT]
 
 
+@jit_if_large
 def first_wrong_tree(
     nodes: NDArray[np.int32],
     ends: NDArray[np.int64],
@@ -296,17 +297,6 @@ def first_wrong_tree(
         places: shape (segments,): place of the first token of each segment in `labels`.
         labels: labels of all rows, one row after the other.
     """
-    return int(_first_wrong(nodes, ends, lengths, places, labels))
-
-
-@jit_if_large
-def _first_wrong(
-    nodes: NDArray[np.int32],
-    ends: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    places: NDArray[np.int64],
-    labels: NDArray[np.int32],
-) -> int:
     first = np.int64(0)
     for segment in range(len(ends)):
         place, last = places[segment], ends[segment]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,18 +37,14 @@ Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], SegmentValues], Non
 """Function that copies the values of segments from the source to these places. Can be pickled."""
 
 _REGION = -1  # in place of a shard of the pool: the region that leaves a piece over
-_RECENT = 2  # notes of regions that are kept in memory: the shards of a region are written one after the other
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LeftoverValues:
     """Notes with the values of leftovers. Can be pickled."""
 
     plan: PartitionPlan
-    """Plan of the shards."""
-
     row_format: RowFormat
-    """Format of the rows."""
 
     labels: bool
     """Whether the source has labels."""
@@ -95,8 +91,8 @@ class LeftoverValues:
         Task `number` of stage `level` left them over.
         """
         stage, region = self.plan.stages[level], number // self.plan.stages[level].size
-        packed = self._recent(level + 1, region).arrays
-        here, found = _Finder(left).find(packed["pieces"])
+        packed = self.plan.stages[level + 1].note(region).arrays
+        _, here, found = np.intersect1d(_keys(packed["pieces"]), _keys(left), assume_unique=True, return_indices=True)
         rows = np.searchsorted(packed["row_starts"], here, side="right") - 1
         takers = np.full(len(left), _REGION)
         takers[found] = self.plan.pool_shards(level + 1, region, rows)
@@ -121,7 +117,10 @@ class LeftoverValues:
         self, regions: Sequence[tuple[int, int]], taker: int, copy: Copy, segments: NDArray[Any], out: SegmentValues
     ) -> None:
         """Write the values of segments that were left over below regions, (level, number), one after the other."""
-        places, finder = _places(segments), _Finder(segments)
+        if not len(segments):
+            return
+        places, keys = _places(segments), _keys(segments)
+        order = np.argsort(keys)
         missing = np.ones(len(places), bool)
         below = [(self.plan.stages[level - 1], region) for level, region in regions]
         names = [f"{_stage(stage, taker)}-{number}" for stage, region in below for number in stage.numbers(region)]
@@ -129,25 +128,18 @@ class LeftoverValues:
             if note is None:
                 continue
             pieces = note.arrays["pieces"]
-            here, found = finder.find(pieces)
+            found = order[np.searchsorted(keys, _keys(pieces), sorter=order) % len(order)]
+            here = np.flatnonzero(keys[found] == _keys(pieces))
             starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
             source = SegmentValues.from_arrays(note.arrays).columns(starts, lengths)
-            out.fill(source, Spans(here, starts[here], lengths[here], places[found]))
-            missing[found] = False
+            out.fill(source, Spans(here, starts[here], lengths[here], places[found[here]]))
+            missing[found[here]] = False
         if missing.any():
             copy(segments[missing], places[missing], out)
 
     def _room(self, segments: NDArray[Any], memory: Callable[[int], Any] = bytearray) -> SegmentValues:
         tokens = int(segments["length"].sum(dtype=np.int64))
         return SegmentValues.empty(tokens, self.row_format, labels=self.labels, memory=memory)
-
-    @cached_property
-    def _recent(self) -> Callable[[int, int], Note]:
-        """Function that loads the note of a region of a level."""
-        return lru_cache(maxsize=_RECENT)(lambda level, region: self.plan.stages[level].note(region))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "row_format": self.row_format, "labels": self.labels}
 
 
 def leftover_values(documents: Documents, plan: Plan, row_format: RowFormat) -> LeftoverValues | None:
@@ -160,34 +152,10 @@ def leftover_values(documents: Documents, plan: Plan, row_format: RowFormat) -> 
     return LeftoverValues(plan=plan, row_format=row_format, labels=table.labels is not None)
 
 
-class _Finder:
-    """Finds pieces among segments by document and first token.
-
-    Args:
-        segments: segments to find, no two with the same document and first token.
-    """
-
-    def __init__(self, segments: NDArray[Any]) -> None:
-        self._documents = np.unique(segments["document"])
-        keys = self._keys(np.searchsorted(self._documents, segments["document"]), segments["start"])
-        self._order = np.argsort(keys)
-        self._sorted = keys[self._order]
-
-    def find(self, pieces: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of these pieces are among the segments, and which segments they are."""
-        if not len(self._sorted):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        of_document = np.minimum(np.searchsorted(self._documents, pieces["document"]), len(self._documents) - 1)
-        keys = self._keys(of_document, pieces["start"])
-        places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        here = np.flatnonzero((self._documents[of_document] == pieces["document"]) & (self._sorted[places] == keys))
-        return here, self._order[places[here]]
-
-    @staticmethod
-    def _keys(of_document: NDArray[np.int64], starts: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return a number for each piece; the starts, and the number of documents of a shard, are below 2**31."""
-        keys: NDArray[np.int64] = of_document << 31 | starts
-        return keys
+def _keys(pieces: NDArray[Any]) -> NDArray[np.complex128]:
+    """Return (document, start) of each piece as a complex number: sorted by document first, and exact below 2**53."""
+    keys: NDArray[np.complex128] = pieces["document"] + 1j * pieces["start"]
+    return keys
 
 
 def _places(pieces: NDArray[Any]) -> NDArray[np.int64]:

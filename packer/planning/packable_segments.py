@@ -122,6 +122,7 @@ def _split_at_turns(
     return segments.cut_at(np.repeat(documents, counts), cuts)
 
 
+@jit_if_large
 def cuts_between(
     lengths: NDArray[np.int32], offsets: NDArray[np.int64], starts: NDArray[np.int32], max_len: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
@@ -135,20 +136,6 @@ def cuts_between(
     """
     counts = np.zeros(len(lengths), np.int64)
     cuts = np.empty(len(starts), np.int32)
-    used, wrong = _choose_cuts(lengths, offsets, starts, max_len, counts, cuts)
-    return counts, cuts[:used].copy(), int(wrong)
-
-
-@jit_if_large
-def _choose_cuts(
-    lengths: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    starts: NDArray[np.int32],
-    max_len: int,
-    out_counts: NDArray[np.int64],
-    out_cuts: NDArray[np.int32],
-) -> tuple[int, int]:
-    """Write the cuts; return how many there are, and the first document that cannot be cut, or -1."""
     used = 0
     for document in range(len(lengths)):
         begin = np.int64(0)
@@ -157,17 +144,17 @@ def _choose_cuts(
         for i in range(offsets[document], offsets[document + 1] + 1):
             place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])
             if place < before or place > lengths[document]:
-                return used, document
+                return counts, cuts, document
             before = place
             if place - begin > max_len:
                 if last == begin or place - last > max_len:
-                    return used, document
-                out_cuts[used] = last
-                out_counts[document] += 1
+                    return counts, cuts, document
+                cuts[used] = last
+                counts[document] += 1
                 used += 1
                 begin = last
             last = place
-    return used, -1
+    return counts, cuts[:used].copy(), -1
 
 
 def _turn_starts(table: TokenTable, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -12,16 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
+from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, SEGMENT_COLUMNS
 from packer.facts import ShardEntry
 from packer.gather import (
-    RowLayout,
     Spans,
     TokenColumn,
     count_trained,
-    fill_gaps,
     gather,
     gather_bytes,
     mask_context,
@@ -190,37 +189,18 @@ class KeptValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowBlock:
-    """Segments of consecutive rows, padding tails not included; each array has a value per segment."""
+    """Segments of consecutive rows, padding tails not included; arrays but `row_starts` have the shape (segments,)."""
 
-    lists: NDArray[np.int64]
-    """Lists of the token columns that the segments come from: shape (segments,)."""
-
-    kept_lists: NDArray[np.int64]
-    """Lists of the kept columns that they come from; they differ if tokens were copied out of their source before."""
-
-    documents: NDArray[np.int64]
-    """Documents of the segments, numbered in their own source: shape (segments,)."""
-
-    source_ids: NDArray[np.int64]
-    """Sources of the segments: shape (segments,)."""
-
-    copies: NDArray[np.int64]
-    """Repetitions of the documents, from 0: shape (segments,)."""
-
-    starts: NDArray[np.int64]
-    """First tokens of the segments in their documents: shape (segments,)."""
-
-    lengths: NDArray[np.int64]
-    """Tokens of the segments: shape (segments,)."""
-
-    extents: NDArray[np.int64]
-    """Tokens and alignment of the segments: shape (segments,)."""
-
-    context: NDArray[np.int64]
-    """Tokens at the start of the segments that have no loss, at least 1: shape (segments,)."""
-
-    row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r holds segments row_starts[r]..row_starts[r + 1] - 1."""
+    lists: NDArray[np.int64]  # lists of the token columns that the segments come from
+    kept_lists: NDArray[np.int64]  # lists of the kept columns; others if tokens were copied out of their source before
+    documents: NDArray[np.int64]  # documents, numbered in their own source
+    source_ids: NDArray[np.int64]  # sources of the documents
+    copies: NDArray[np.int64]  # repetitions of the documents, from 0
+    starts: NDArray[np.int64]  # first tokens of the segments in their documents
+    lengths: NDArray[np.int64]  # tokens of the segments
+    extents: NDArray[np.int64]  # tokens and alignment of the segments
+    context: NDArray[np.int64]  # tokens at the start of the segments that have no loss, at least 1
+    row_starts: NDArray[np.int64]  # (rows + 1,) row r holds segments row_starts[r]..row_starts[r + 1] - 1
 
     @property
     def rows(self) -> int:
@@ -232,6 +212,13 @@ class RowBlock:
         """End of the last extent of each row, counted from the start of the row: shape (rows,)."""
         ends: NDArray[np.int64] = np.add.reduceat(self.extents, self.row_starts[:-1])
         return ends
+
+    def places(self, max_len: int) -> NDArray[np.int64]:
+        """Return the place of the first token of each segment, counted from the first row: shape (segments,)."""
+        before = np.cumsum(self.extents) - self.extents  # extents before each segment, padding tails not counted
+        row_of = np.repeat(np.arange(self.rows), np.diff(self.row_starts))
+        places: NDArray[np.int64] = row_of * max_len + before - before[self.row_starts[:-1]][row_of]
+        return places
 
 
 def build_batch(
@@ -257,23 +244,29 @@ def _token_arrays(
 ) -> tuple[list[pa.Array], NDArray[np.integer[Any]] | None]:
     """Copy the values per token of some rows; return them by column, and the result of `_count_labels`."""
     max_len = row_format.max_len
-    layout, spans = _placed(block, max_len)
-    size = len(layout.ends) * max_len
+    places = block.places(max_len)
+    spans = Spans(block.lists, block.starts, block.lengths, places)
+    row_ends = np.arange(block.rows) * max_len + block.ends
+    gaps = joined_ranges(
+        np.concatenate([places + block.lengths, row_ends]),
+        np.concatenate([block.extents - block.lengths, max_len - block.ends]),
+    )
+    size = block.rows * max_len
     columns: dict[str, NDArray[np.int32]] = {}
     trained = None
     tokens = columns["input_ids"] = np.empty(size, np.int32)
     copy_tokens(source.input_ids, spans, tokens)
-    fill_gaps(layout, max_len, row_format.pad_id, tokens)
+    tokens[gaps] = row_format.pad_id
     if "labels" in row_format.token_columns:
-        columns["labels"] = tokens.copy() if source.labels is None else np.empty(size, np.int32)
+        labels = columns["labels"] = tokens.copy() if source.labels is None else np.empty(size, np.int32)
         if source.labels is not None:
-            copy_labels(source.labels, spans, columns["labels"])
-        fill_gaps(layout, max_len, NO_LOSS, columns["labels"])
-        mask_context(layout.places, block.context, NO_LOSS, columns["labels"])
-        trained = count_trained(layout.places, block.extents, columns["labels"])
+            copy_labels(source.labels, spans, labels)
+        labels[gaps] = NO_LOSS
+        mask_context(places, block.context, NO_LOSS, labels)
+        trained = count_trained(places, block.extents, labels)
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = np.empty(size, np.int32)
-        restart_positions(layout.places, layout.ends, max_len, columns["position_ids"])
+        restart_positions(places, block.ends, max_len, columns["position_ids"])
     arrays = [as_arrow(columns[name]) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
         arrays.append(tokens_at(source.kept_tokens[name], value_type, spans, size))
@@ -317,15 +310,6 @@ def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) ->
         lists = column(block.kept_lists, 0, np.int64)
         values += [kept.column(name, lists, is_padding) for name in row_format.kept]
     return [pa.ListArray.from_arrays(as_arrow(offsets), each) for each in values]
-
-
-def _placed(block: RowBlock, max_len: int) -> tuple[RowLayout, Spans]:
-    """Return where the segments of a block are in its rows, and the spans that are copied there."""
-    before = np.cumsum(block.extents) - block.extents  # extents before each segment, padding tails not counted
-    row_of = np.repeat(np.arange(block.rows), np.diff(block.row_starts))
-    places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
-    layout = RowLayout(places, block.lengths, block.extents, block.ends)
-    return layout, Spans(block.lists, block.starts, block.lengths, places)
 
 
 def copy_tokens(input_ids: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
