@@ -201,5 +201,5 @@ def test_the_table_says_how_far_the_verdict_reaches():
     model = tiny_model("mistral", sliding_window=4096)
     small = SmallModel(model=model, layers=2, all_layers=2)
     table = "\n".join(render_verdicts(small, probe(model, [IMPLEMENTATION])))
-    last = "(shown for batches of up to 4,096 tokens, not beyond sliding_window 4,096)"
-    assert table.splitlines()[-1] == last
+    reach = "(shown for batches of up to 4,096 tokens, not beyond sliding_window 4,096)"
+    assert reach in table.splitlines()
