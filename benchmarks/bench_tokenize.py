@@ -34,7 +34,8 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.inputs.documents import DocumentError
+from packer.text import Encoder, TextOptions, recognize
 from packer.text.message_marks import has_generation_tags
 
 _DOCUMENTS = 1 << 10  # of a call to the tokenizer; as packer does
@@ -149,7 +150,7 @@ def main(files: tuple[Path, ...], name: str, templates: tuple[Path, ...], docume
                 click.echo(f"\n{file.name.split('.')[0]}, template {shown}, trained: {encoder.train_on}")
                 try:
                     _compare(encoder, slow, tokenizer, template, records, runs)
-                except TextError:
+                except DocumentError:
                     click.echo("  refused: the template rewrites earlier turns")
 
 

@@ -9,8 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 import packer
 from packer.errors import PackerError
+from packer.inputs.documents import DocumentError
 from packer.options.choices import BUILT_IN_TEMPLATES
-from packer.text import TextError, train_byte_level
+from packer.text import train_byte_level
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat
 from packer.text.rendering import Templates
@@ -90,7 +91,7 @@ def test_chats_with_tools_are_trained_by_the_template_of_qwen3_and_refused_by_ot
     arguments = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>\n'
     assert trained == f"{thought}{arguments}{thought}4, of course.<|im_end|>\n{thought}4, of course.<|im_end|>\n"
     for name in set(BUILT_IN_TEMPLATES) - {"qwen3"}:
-        with pytest.raises(TextError, match=f"the built-in template {name} has no tools"):
+        with pytest.raises(DocumentError, match=f"the built-in template {name} has no tools"):
             Encoder(TextOptions(tokenizer=str(folder), chat_template=name), records).encode([record])
 
 

@@ -223,7 +223,7 @@ def test_texts_have_no_answers(tokenizer, tmp_path):
 @pytest.mark.nightly(after=20)
 def test_published_templates_render_the_answers_of_real_chats_exactly(shared_data):
     """Of 90 templates, those that ask for another answer than they write refuse it, and no other answer is refused."""
-    from packer.text import TextError
+    from packer.inputs.documents import DocumentError
     from packer.text import chat_template as module
     from packer.text.conversations import chat_of
     from packer.text.tokenizer import of_transformers
@@ -239,7 +239,7 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
                 total += 1
                 try:
                     located = template.locate(one, "completion")
-                except TextError as error:
+                except DocumentError as error:
                     refused.append(error.message)
                     continue
                 prompt = template.templates.render(one, len(one.messages) - 1, prompt=True)

@@ -24,7 +24,7 @@ from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
-from packer.sources.text_source import TextDecoder
+from packer.sources.record_decoder import RecordDecoder
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
 from tests.kills import Killed
@@ -258,7 +258,7 @@ def test_workers_do_not_change_a_byte(tmp_path, tokenizer, kind, small):
 def kill_after(monkeypatch, blocks: int):
     """Make the tokenizer raise `Killed` at this block of records; return a list of the blocks it was called with."""
     calls = []
-    encode = TextDecoder.__call__
+    encode = RecordDecoder.__call__
 
     def limited(self, block):
         calls.append(block)
@@ -266,7 +266,7 @@ def kill_after(monkeypatch, blocks: int):
             raise Killed
         return encode(self, block)
 
-    monkeypatch.setattr(TextDecoder, "__call__", limited)
+    monkeypatch.setattr(RecordDecoder, "__call__", limited)
     return calls
 
 

@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.inputs.documents import DocumentError
+from packer.text import Encoder, TextOptions, recognize
 from tests.chat_templates import BODY, END, LOOP, PROMPT, REWRITING, auto_tokenizer, lists, save_tokenizer
 
 pytest.importorskip("transformers")
@@ -83,7 +84,7 @@ ALWAYS = {
 @pytest.mark.parametrize(("template", "chat"), [*product(ALWAYS, CHATS)])
 def test_a_prompt_of_which_a_part_is_always_appended_is_refused(encoder, tokenizer, template, chat):
     arguments = {"chat_template_kwargs": {"thinking": True}} if template == "only with thoughts" else {}
-    with pytest.raises(TextError, match=r"document 0: the chat template .*--train-on all") as raised:
+    with pytest.raises(DocumentError, match=r"the chat template .*--train-on all") as raised:
         trained_text(encoder(ALWAYS[template]), tokenizer, messages=CHATS[chat], **arguments)
     assert "\n" not in str(raised.value)
     assert encoder(ALWAYS[template], "all").encode([{"messages": CHATS[chat]}]).labels is None
@@ -93,7 +94,7 @@ def test_a_prompt_of_which_a_part_is_always_appended_is_refused(encoder, tokeniz
 def test_a_completion_does_not_end_in_a_prompt_either(encoder, tokenizer, template):
     arguments = {"chat_template_kwargs": {"thinking": True}} if template == "only with thoughts" else {}
     made = encoder(ALWAYS[template], columns=("prompt", "completion", "chat_template_kwargs"))
-    with pytest.raises(TextError, match=r"document 0: the chat template .*--train-on all"):
+    with pytest.raises(DocumentError, match=r"the chat template .*--train-on all"):
         trained_text(made, tokenizer, prompt=QUESTION[:1], completion=QUESTION[1:], **arguments)
 
 
@@ -163,7 +164,7 @@ def test_the_prompt_is_that_of_the_chats_own_arguments(encoder, tokenizer, name,
     for which in (first, "with", "without"):
         given, text = wanted[which]
         assert trained_text(made, tokenizer, messages=QUESTION, **given) == text
-    with pytest.raises(TextError, match="differently when more follows"):
+    with pytest.raises(DocumentError, match="differently when more follows"):
         trained_text(made, tokenizer, messages=DIALOGUE, **arguments)
 
 

@@ -5,7 +5,7 @@ import json
 import jinja2
 import pytest
 
-from packer.text import TextError
+from packer.inputs.documents import DocumentError
 from packer.text.conversations import Chat, messages_of, tools_of
 from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
@@ -124,9 +124,9 @@ def test_a_template_sees_nothing_but_json():
 
 def test_values_that_are_nested_too_deeply_are_one_line():
     deep = json.loads("[" * 900 + "]" * 900)
-    with pytest.raises(TextError, match="'messages' message 0 has hundreds of lists or objects within"):
+    with pytest.raises(DocumentError, match="'messages' message 0 has hundreds of lists or objects within"):
         messages_of([{"role": "user", "content": "x", "more": deep}], "messages")
-    with pytest.raises(TextError, match="'tools' has hundreds of lists"):
+    with pytest.raises(DocumentError, match="'tools' has hundreds of lists"):
         tools_of([{"more": deep}])
 
 
@@ -138,5 +138,7 @@ def test_arguments_that_do_not_change_the_text_are_left_out(auto, name):
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "tokenize", "continue_final_message"])
 def test_arguments_that_are_not_for_templates_are_refused(auto, name):
-    with pytest.raises(TextError, match=rf"TypeError 'chat_template_kwargs' has {name}, which is not an argument of"):
+    with pytest.raises(
+        DocumentError, match=rf"TypeError 'chat_template_kwargs' has {name}, which is not an argument of"
+    ):
         Templates(of_transformers(auto), "x").render(Chat(CHATS[0], kwargs={name: True}))

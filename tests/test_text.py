@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import PackerError
-from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.inputs.documents import DocumentError
+from packer.text import Encoder, TextOptions, recognize
 from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, trained, trained_at
 
 pytest.importorskip("transformers")
@@ -114,7 +115,7 @@ def test_completions_are_trained_where_the_tokens_of_the_prompt_end(opened, pair
         first = next((at for at, (_, end) in enumerate(offsets) if end > len(prompt)), len(core))
         assert trained_at(labels) == list(range(front + first, len(ids)))
         straddling += first < len(core) and offsets[first][0] < len(prompt)
-    assert encoded.straddling == straddling
+    assert encoded.counts["straddling"] == straddling
 
 
 @pytest.mark.parametrize("text_column", [None, "instruction,output", "output,instruction,input"])
@@ -134,7 +135,7 @@ def test_alpaca_has_its_input_in_the_prompt(path, text_column):
         encoded = encoder.encode(batch)
         assert encoded.input_ids.equals(expected.input_ids)
         assert encoded.labels.equals(expected.labels)
-    with pytest.raises(TextError, match="'input' is a int where a string is expected"):
+    with pytest.raises(DocumentError, match="'input' is a int where a string is expected"):
         encoder.encode([{**records[0], "input": 0}])
 
 
@@ -147,17 +148,17 @@ def test_all_of_a_completion_and_its_prompt_can_be_trained(path):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"text": None}, "document 12: 'text' is null where a string is expected"),
-        ({"other": "x"}, "document 12: 'text' is null"),
+        ({"text": None}, "'text' is null where a string is expected"),
+        ({"other": "x"}, "'text' is null"),
         ({"text": 5}, "'text' is a int where a string"),
         ({"text": "ab\udfffc"}, r"'text' has a lone surrogate U\+DFFF at character 2"),
     ],
 )
 def test_a_wrong_text_is_named(opened, record, words):
     _, encoder, _ = opened
-    with pytest.raises(TextError, match=words) as caught:
-        encoder.encode([{"text": "fine"}, {"text": ""}, record], first_row=10)
-    assert caught.value.row == 12
+    with pytest.raises(DocumentError, match=words) as caught:
+        encoder.encode([{"text": "fine"}, {"text": ""}, record])
+    assert caught.value.row == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import PackerError
-from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.inputs.documents import DocumentError
+from packer.text import Encoder, TextOptions, recognize
 from packer.text.conversations import messages_of
 from tests import naive_chats
 from tests.chat_templates import (
@@ -86,7 +87,7 @@ def test_what_is_trained_is_what_the_twin_finds_message_by_message(encoders, tok
         tokenizer, render(conversation, prompt=False), wanted
     )
     assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
-    assert encoded.untrained == (not trained_at(labels))
+    assert encoded.counts["untrained"] == (not trained_at(labels))
 
 
 READS = (
@@ -122,7 +123,7 @@ def test_whatever_a_template_reads_of_messages_the_twin_finds_the_same(encoders,
     render = naive_chats.renderer(tokenizer, template)
     wanted = naive_chats.assistant_characters(render, conversation)
     if wanted is None:
-        with pytest.raises(TextError):
+        with pytest.raises(DocumentError):
             encode(encoders(template), conversation)
         return
     ids, labels, _ = encode(encoders(template), conversation)
@@ -159,7 +160,7 @@ def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, n
     (ids,) = lists(encoders(template, "all").encode([{"messages": DIALOGUE}]).input_ids)
     assert ids == tokenizer(given, add_special_tokens=False)["input_ids"]
     if name not in ("captured", "in a macro"):
-        with pytest.raises(TextError, match="so its place is not known"):
+        with pytest.raises(DocumentError, match="so its place is not known"):
             encode(encoders(template), DIALOGUE)
         return
     found, labels, _ = encode(encoders(template), DIALOGUE)
@@ -180,7 +181,7 @@ def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, te
     wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert lists(encoders(template, "all").encode([{"messages": conversation}]).input_ids)[0] == wanted
     if template == MARKED["marked"] and character > "\U000f5afd":
-        with pytest.raises(TextError, match="so its place is not known"):
+        with pytest.raises(DocumentError, match="so its place is not known"):
             encode(encoders(template), conversation)
         return
     plain = [{"role": "user", "content": "fox"}, *DIALOGUE[1:]]
@@ -225,10 +226,8 @@ def test_marks_beside_a_comment_or_a_text_that_names_them_are_taken(encoders, na
 
 @pytest.mark.parametrize("template", REWRITING.values(), ids=REWRITING)
 def test_a_template_that_rewrites_earlier_turns_is_refused(encoders, template):
-    with pytest.raises(
-        TextError, match=r"document 7: .*message 1 \(assistant\) differently .*choose .*--chat-template "
-    ):
-        encoders(template).encode([{"messages": DIALOGUE}], first_row=7)
+    with pytest.raises(DocumentError, match=r"message 1 \(assistant\) differently .*choose .*--chat-template "):
+        encoders(template).encode([{"messages": DIALOGUE}])
     assert encoders(template, "all").encode([{"messages": DIALOGUE}]).labels is None
 
 
@@ -241,7 +240,7 @@ def test_it_serves_where_nothing_follows(encoders, tokenizer, name):
 
 @pytest.mark.parametrize("conversation", [QUESTION, DIALOGUE])
 def test_a_template_that_always_ends_in_a_generation_prompt_is_refused(encoders, conversation):
-    with pytest.raises(TextError, match=r"generation prompt|differently"):
+    with pytest.raises(DocumentError, match=r"generation prompt|differently"):
         encode(encoders(ALWAYS_PROMPTING), conversation)
 
 
@@ -249,7 +248,7 @@ def test_marks_around_nothing_are_refused(encoders):
     around_users = MARKED["marked"].replace("== 'assistant'", "== 'user'")
     encode(encoders(around_users), QUESTION)
     around_nothing = LOOP + "{{ message.content }}{% generation %}{% endgeneration %}" + END
-    with pytest.raises(TextError, match="marks hold nothing"):
+    with pytest.raises(DocumentError, match="marks hold nothing"):
         encode(encoders(around_nothing), QUESTION)
 
 
@@ -262,14 +261,14 @@ def test_marks_around_nothing_are_refused(encoders):
     ],
 )
 def test_marks_whose_place_is_not_known_are_refused(encoders, template):
-    with pytest.raises(TextError, match="generation %} is changed or moved"):
+    with pytest.raises(DocumentError, match="generation %} is changed or moved"):
         encode(encoders(template), QUESTION)
 
 
 def test_what_the_template_raises_is_told_with_the_document_and_the_turn(encoders):
     strict = EXACT["chatml"] + "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     fine, wrong = {"messages": QUESTION}, {"messages": [{"role": "system", "content": "x"}, *QUESTION]}
-    with pytest.raises(TextError, match=r"^document 1: the chat template does not render it: TemplateError no system$"):
+    with pytest.raises(DocumentError, match=r"the chat template does not render it: TemplateError no system$"):
         encoders(strict).encode([fine, wrong, fine])
 
 
@@ -277,7 +276,7 @@ def test_a_token_that_reaches_across_the_start_is_trained_and_counted(encoders, 
     both = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "  and"}]
     ids, labels, encoded = encode(encoders(LOOP + "{{ message.content }} " + END), both)
     (spaces,) = [at for at, token in enumerate(ids) if tokenizer.decode([token]) == "  "]  # one is the user's
-    assert encoded.straddling == 1
+    assert encoded.counts["straddling"] == 1
     assert trained_at(labels) == list(range(spaces, len(ids)))
 
 
@@ -305,15 +304,15 @@ def test_sharegpt_and_messages_are_the_same_chat(tokenizer_path):
     ],
 )
 def test_a_wrong_conversation_is_named(encoders, conversation, words):
-    with pytest.raises(TextError, match=words) as caught:
-        encoders(EXACT["chatml"]).encode([{"messages": QUESTION}, {"messages": conversation}], first_row=40)
-    assert caught.value.row == 41
+    with pytest.raises(DocumentError, match=words) as caught:
+        encoders(EXACT["chatml"]).encode([{"messages": QUESTION}, {"messages": conversation}])
+    assert caught.value.row == 1
 
 
 def test_a_conversation_without_messages_has_no_tokens(encoders):
     encoded = encoders(EXACT["chatml"]).encode([{"messages": []}, {"messages": QUESTION}])
     assert [len(ids) > 0 for ids in lists(encoded.input_ids)] == [False, True]
-    assert encoded.untrained == 0
+    assert encoded.counts["untrained"] == 0
 
 
 def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
@@ -362,7 +361,7 @@ def test_a_function_call_is_a_call_of_the_assistant_and_an_observation_the_answe
         ("3", "names no function"),
         ('{"arguments": {}}', "names no function"),
     ):
-        with pytest.raises(TextError, match=rf"'messages' message 0 is a function_call, .*{words}"):
+        with pytest.raises(DocumentError, match=rf"'messages' message 0 is a function_call, .*{words}"):
             messages_of([{named: "function_call", content: text}], "messages")
 
 
@@ -383,7 +382,9 @@ WITHOUT_END = {
 @pytest.mark.nightly(after=4)
 @pytest.mark.parametrize("template", WITHOUT_END.values(), ids=WITHOUT_END)
 def test_a_template_that_would_not_end_or_fill_the_memory_is_refused(encoders, template):
-    with pytest.raises(TextError, match=r"does not render it: TemplateError its? (loops|writes).* more than 1[\d,]+ "):
+    with pytest.raises(
+        DocumentError, match=r"does not render it: TemplateError its? (loops|writes).* more than 1[\d,]+ "
+    ):
         encode(encoders(template + EXACT["chatml"]), DIALOGUE)
 
 
@@ -406,5 +407,5 @@ def test_the_square_of_the_number_of_messages_is_within_the_limit_on_loops(encod
 )
 def test_a_template_that_is_nested_too_deeply_is_refused(encoders, deep):
     for template in (deep + EXACT["chatml"], deep + MARKED["marked"]):
-        with pytest.raises(TextError, match=r"does not render it: TemplateError it is nested too deeply"):
+        with pytest.raises(DocumentError, match=r"does not render it: TemplateError it is nested too deeply"):
             encode(encoders(template), DIALOGUE)

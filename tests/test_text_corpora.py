@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, recognize
+from packer.inputs.documents import DocumentError
+from packer.text import Encoder, TextOptions, recognize
 from packer.text.chat_template import ChatTemplate
 from packer.text.conversations import Chat
 from packer.text.tokenizer import of_transformers
@@ -60,7 +61,7 @@ def test_peps_have_the_tokens_of_each_alone(shared_data, tokenizer):
 def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, tokenizer):
     records = read(shared_data, "t0_train_50k")
     encoded, found, labels = encode(tokenizer, records)
-    assert encoded.straddling == encoded.untrained == 0
+    assert encoded.counts["straddling"] == encoded.counts["untrained"] == 0
     for record, ids, row in zip(records, found, labels, strict=True):
         assert ids == tokenizer(record["prompt"] + record["completion"])["input_ids"] + ending(tokenizer)
         # what BERT adds behind the prompt alone, [SEP], is not there
@@ -88,11 +89,11 @@ def test_qwen3_takes_single_turns_and_refuses_several(shared_data):
     qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
     records = read(shared_data, "gsm8k")
     encoded, found, labels = encode(qwen3, records)
-    assert encoded.untrained == encoded.straddling == 0
+    assert encoded.counts["untrained"] == encoded.counts["straddling"] == 0
     assert found == qwen3.apply_chat_template([r["messages"] for r in records], return_dict=True)["input_ids"]
     answer = qwen3.decode([token for token in labels[0] if token >= 0])
     assert answer == f"<think>\n\n</think>\n\n{records[0]['messages'][1]['content']}<|im_end|>\n"
-    with pytest.raises(TextError, match=r"message 1 \(assistant\) differently when more follows"):
+    with pytest.raises(DocumentError, match=r"message 1 \(assistant\) differently when more follows"):
         encode(qwen3, read(shared_data, "sgd_multiturn")[:1])
 
 
@@ -186,7 +187,7 @@ def test_templates_with_trls_marks_train_what_the_originals_do_turn_by_turn(shar
         for chat in chats:
             try:
                 by_turns, by_tags = (template.locate(chat, "assistant") for template in pair)
-            except TextError:
+            except DocumentError:
                 continue
             if by_turns.text == by_tags.text:
                 (agreed if by_turns == by_tags else different).add(name)

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from packer.cli import cli
 from packer.errors import PackerError
+from packer.inputs.documents import DocumentError
 from packer.options import PackOptions
-from packer.text import Encoder, TextError, TextOptions, open_decoder, open_tokenizer, recognize
+from packer.text import Encoder, TextOptions, open_decoder, open_tokenizer, recognize
 from tests.chat_templates import EXACT, save_tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -146,7 +147,7 @@ def test_a_chat_for_which_no_template_is_meant_is_named(tmp_path):
     made = Encoder(TextOptions(tokenizer=path), records)
     with_tools = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}
     assert made.encode([with_tools]).labels is not None
-    with pytest.raises(TextError, match=r"document 1: .* has no chat template 'default' .*\(found: tool_use, rag\)"):
+    with pytest.raises(DocumentError, match=r" has no chat template 'default' .*\(found: tool_use, rag\)"):
         made.encode([with_tools, {"messages": CHAT}])
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, fast_tokens, recognize
+from packer.inputs.documents import DocumentError
+from packer.text import Encoder, TextOptions, fast_tokens, recognize
 from packer.text import chat_template as chat_template_module
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
@@ -93,7 +94,7 @@ def attempt(encoder, record):
     """A record as tokens, or why it is refused."""
     try:
         return encoder.encode([record]), ""
-    except TextError as error:
+    except DocumentError as error:
         return None, error.message
 
 
@@ -107,7 +108,7 @@ def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, n
     source = template or tokenizer.chat_template
     for record in chats(shared_data):
         if naive_chats.renderer(tokenizer, template, record.get("tools"))(record["messages"], prompt=False) is None:
-            with pytest.raises(TextError, match="does not render"):
+            with pytest.raises(DocumentError, match="does not render"):
                 encoder.encode([record])
             continue
         ids, trained, starts = expected(tokenizer, template, record)
@@ -115,7 +116,7 @@ def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, n
         if encoded is None:
             assert trained is None or any(reason in refused for reason in REFUSALS)
             continue
-        assert encoded.fast == (fast_tokens.version() is not None)
+        assert encoded.counts["fast"] == (fast_tokens.version() is not None)
         assert lists(encoded.input_ids) == [ids]
         assert lists(encoded.turn_starts) == [starts]
         found = trained_at(lists(encoded.labels)[0])

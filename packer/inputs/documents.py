@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 from packer.column_names import NO_LOSS
 from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError, first_line
-from packer.facts import REMEDY, Reason, TextIdentity
+from packer.facts import REMEDY, Reason
 from packer.stores import AnyPath, is_remote
 from packer.stores.buckets import ChangedError, StoreError
 from packer.system_errors import shortage
-
-if TYPE_CHECKING:
-    from packer.text import Encoder
 
 LONGEST = 2**31 - 1
 """Largest number of tokens in a document; also the largest token id."""
@@ -188,20 +185,6 @@ def columns_of_side(role: str, extra: tuple[str, ...] = ()) -> Columns:
     return Columns(f"{role}_input_ids", f"{role}_labels", extra)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tokenized:
-    """Facts about a source of text."""
-
-    identity: TextIdentity
-    """Everything that shapes the tokens, for the manifest."""
-
-    encoder: Encoder = field(compare=False)
-    """What tokenizes."""
-
-    fingerprint: str | None = None
-    """Fingerprint of the content of a dataset in memory; None for files."""
-
-
 class DecodedSize(NamedTuple):
     """Size of documents decoded to lists of int32."""
 
@@ -229,9 +212,9 @@ class Batch(NamedTuple):
     labels: list[pa.Array] | None
     done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
     extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
-    counts: Mapping[str, int] = {}  # of text: see `Encoded.counts`
+    counts: Mapping[str, int] = {}  # of text: see `Encoded`
     rejected: tuple[Rejection, ...] = ()  # ascending; always empty unless unusable records are left out
-    differing: int | None = None  # of text: see `Encoded.differing_row`
+    differing: int | None = None  # of text: `Encoded.differing_row`
     records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a record of its own
     lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,15 +13,17 @@ from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.inputs.column_types import as_plain, check_types, is_list
 from packer.inputs.documents import COLUMNS, MASKS, Batch, Columns, DocumentError, null_message
-from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, values_of_column
+from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
 from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import Faults, check_lists, rejection
+from packer.inputs.list_checks import check_lists
 from packer.options import PackOptions
 from packer.sources.find_source import readers_of
-from packer.sources.shared_prefixes import numbers_within, share_prefixes
+from packer.sources.record_decoder import RecordDecoder
+from packer.sources.shared_prefixes import share_prefixes
 from packer.sources.source import Source
 
 _NESTED = pa.list_(pa.list_(pa.int64()))
+_EMPTY = pa.array([[]], _NESTED.value_type)
 
 
 def open_records(found: Found, options: PackOptions) -> Source:
@@ -32,19 +33,28 @@ def open_records(found: Found, options: PackOptions) -> Source:
         PackerError: a column is missing, or does not hold lists of lists of integers.
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
-    wanted, skips = columns.wanted(has_labels=True), options.on_error == "skip"
+    wanted, skips = tuple(dict.fromkeys(columns.wanted(has_labels=True))), options.on_error == "skip"
     readers = readers_of(found)
     for reader in readers:
         if reader.fault is not None and not skips:
             raise reader.fault
         _check_fields(reader, columns)
     share = partial(share_prefixes, max_len=options.max_len, stored=True, pairs=False)
+    start = partial(
+        RecordDecoder,
+        decode=partial(_documents, columns),
+        empty=Batch([_EMPTY], [_EMPTY], 0),
+        needed=wanted,
+        kept=columns.extra,
+        skips=skips,
+        documents_per_record=None,
+    )
     inputs = tuple(
         DecodedInput(
             reader=reader,
-            needed=tuple(dict.fromkeys(wanted)),
+            needed=wanted,
             kept=columns.extra,
-            start=partial(RecordDecoder, columns, skips),
+            start=start,
             is_slow=True,
             has_labels=True,
             steps=(share,),
@@ -94,74 +104,29 @@ def _is_nested(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, list) for one in value)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordDecoder:
-    """Decodes the blocks of a reader to documents; records that cannot be used become one empty document each."""
-
-    columns: Columns
-    skips: bool
-    reader: Reader
-
-    def __call__(self, block: tuple[object, int]) -> Batch:
-        """Decode a block."""
-        content, done = block
-        records, faults = self.reader.records(content, self.columns.wanted(has_labels=True))
-        try:
-            if faults:
-                raise faults[min(faults)]
-            batch = self._documents(records, *(_nested(records, column) for column in self.columns[:2]))
-        except DocumentError as fault:
-            if not self.skips or fault.reason is None:
-                fault.of_record = True
-                raise
-            batch = self._usable(records, faults)
-        return batch._replace(done=done, lines=self.reader.lines_of(content) if self.skips else None)
-
-    def _documents(self, records: BlockRecords, tokens: pa.Array, labels: pa.Array) -> Batch:
-        """Return the documents of records; a DocumentError with the number of the first record that has a fault."""
-        counts = list_lengths(tokens)
-        wrong = np.flatnonzero(counts != list_lengths(labels))
-        if len(wrong):
-            row = int(wrong[0])
-            raise DocumentError(
-                row,
-                f"'{self.columns.labels}' has {len(labels[row])} lists for {len(tokens[row])} in "
-                f"'{self.columns.input_ids}'; both need the same number",
-                reason="invalid_labels",
-            )
-        rows = np.repeat(np.arange(len(counts)), np.maximum(counts, 1))
-        places = np.repeat(np.cumsum(counts) - counts, np.maximum(counts, 1)) + np.arange(len(rows))
-        places -= np.searchsorted(rows, rows)
-        places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
-        empty = pa.array([[]], _NESTED.value_type)
-        lists = [pa.concat_arrays([each.flatten(), empty]).take(as_arrow(places)) for each in (tokens, labels)]
-        extra = {name: [values_of_column(records, name).take(as_arrow(rows))] for name in self.columns.extra}
-        try:
-            batch = check_lists(Batch([lists[0]], [lists[1]], 0, extra), columns=self.columns, skips=False)
-        except DocumentError as fault:
-            raise fault.at(int(rows[fault.row])) from None
-        return batch._replace(records=rows, extra={**extra, ANSWER: [numbers_within(rows)]})
-
-    def _usable(self, records: BlockRecords, faults: Faults) -> Batch:
-        """Decode records one by one, with an empty document for each that cannot be used; `faults` gets the errors."""
-        lists = []
-        for row in range(len(records)):
-            one = records.slice(row, 1) if isinstance(records, pa.RecordBatch) else records[row : row + 1]
-            try:
-                if row not in faults:
-                    of_record = [_nested(one, column) for column in self.columns[:2]]
-                    self._documents(one, *of_record)
-            except DocumentError as fault:
-                if fault.reason is None:
-                    raise fault.at(row) from None
-                faults[row] = fault
-            lists.append([pa.array([[]], _NESTED)] * 2 if row in faults else of_record)
-        if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
-            records = [{} if row in faults else record for row, record in enumerate(records)]
-        batch = self._documents(records, *map(pa.concat_arrays, zip(*lists, strict=True)))
-        assert batch.records is not None
-        found = [(at, row) for at, row in enumerate(batch.records.tolist()) if row in faults]
-        return batch._replace(rejected=tuple(rejection(at, faults[row]) for at, row in found))
+def _documents(columns: Columns, records: BlockRecords) -> Batch:
+    """Return the documents of records; a DocumentError with the number of the first record that has a fault."""
+    tokens, labels = (_nested(records, column) for column in columns[:2])
+    counts = list_lengths(tokens)
+    wrong = np.flatnonzero(counts != list_lengths(labels))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DocumentError(
+            row,
+            f"'{columns.labels}' has {len(labels[row])} lists for {len(tokens[row])} in '{columns.input_ids}'; both "
+            "need the same number",
+            reason="invalid_labels",
+        )
+    rows = np.repeat(np.arange(len(counts)), np.maximum(counts, 1))
+    places = np.repeat(np.cumsum(counts) - counts, np.maximum(counts, 1)) + np.arange(len(rows))
+    places -= np.searchsorted(rows, rows)
+    places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
+    lists = [pa.concat_arrays([each.flatten(), _EMPTY]).take(as_arrow(places)) for each in (tokens, labels)]
+    try:
+        batch = check_lists(Batch([lists[0]], [lists[1]], 0), columns=columns, skips=False)
+    except DocumentError as fault:
+        raise fault.at(int(rows[fault.row])) from None
+    return batch._replace(records=rows)
 
 
 def _nested(records: BlockRecords, column: str) -> pa.Array:

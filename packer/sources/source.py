@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -23,16 +23,19 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS, ROLE
 from packer.errors import SourceError
-from packer.facts import REASONS, REMEDY, RejectedRecord
+from packer.facts import REASONS, REMEDY, RejectedRecord, TextIdentity
 from packer.gather import TokenColumn
 from packer.inputs.column_types import check_indices, join_by_name, one_type
-from packer.inputs.documents import Batch, Columns, DocumentError, Input, Rejection, SourceFile, Tokenized, reading
+from packer.inputs.documents import Batch, Columns, DocumentError, Input, Rejection, SourceFile, reading
 from packer.inputs.list_checks import checked, document_error, document_lengths
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn, table_of
 from packer.progress import Progress, documents_of, silent
 from packer.sources.pairs import REJECTED, roles_in_turn, roles_of_lists
 from packer.stores import AnyPath
 from packer.text.fast_tokens import SWITCH
+
+if TYPE_CHECKING:
+    from packer.text import Encoder
 
 Order = NDArray[np.int64] | NDArray[np.uint64]
 """List of each document, shape (documents,)."""
@@ -138,6 +141,20 @@ class RejectionCollector:
         lists, reasons = np.array(self._lists, np.int64), np.array(self._reasons, np.uint8)
         order = np.argsort(lists)
         return Rejections(lists=lists[order], reasons=reasons[order], parts=tuple(parts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokenized:
+    """Facts about a source of text."""
+
+    identity: TextIdentity
+    """Everything that shapes the tokens, for the manifest."""
+
+    encoder: Encoder = field(compare=False)
+    """What tokenizes."""
+
+    fingerprint: str | None = None
+    """Fingerprint of the content of a dataset in memory; None for files."""
 
 
 _STEP = 1 << 20  # documents of a table under an indices mapping

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 
-from packer.arrow import as_arrow
 from packer.column_names import ANSWER, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Columns, DocumentError, Tokenized
-from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step, values_of_column
+from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Columns, DocumentError
+from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import Faults, rejection
 from packer.options import PackOptions
 from packer.sources.find_source import readers_of, refuse_packed
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
-from packer.sources.shared_prefixes import numbers_within, share_prefixes
-from packer.sources.source import Source
+from packer.sources.record_decoder import RecordDecoder
+from packer.sources.shared_prefixes import share_prefixes
+from packer.sources.source import Source, Tokenized
 from packer.sources.tokenized_source import refuse_masks
-from packer.text import Encoded, Encoder, Records, TextError, TextOptions, join_encoded, recognize, recognize_pairs
+from packer.text import Encoder, Records, TextOptions, recognize, recognize_pairs
 from packer.text.conversations import holds_messages
 from packer.text.text_columns import JSON, OF_CHATS, column_values
 
@@ -148,7 +146,7 @@ def _refuse_json(reader: Reader, records: Records) -> None:
         return
     names = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
     held: list[str] = []
-    with contextlib.suppress(SourceError, DocumentError, UnicodeDecodeError):  # which are raised when all is read
+    with contextlib.suppress(SourceError, DocumentError):  # which are raised when all is read
         for block, _ in islice(reader.blocks(names), 1):
             found, _ = reader.records(block, names)
             values = {name: [value for value in column_values(found, name) if value is not None] for name in names}
@@ -211,11 +209,23 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
     steps: tuple[Step, ...] = ()
     if encoder.has_labels and (shares or encoder.documents_per_record != 1):
         steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
+    needed = tuple(dict.fromkeys((*encoder.records.needed, *kept)))
+    nothing = [pa.array([[]] * (encoder.documents_per_record or 1), pa.list_(pa.int32()))]
+    turns = {TURN_STARTS: nothing} if encoder.has_turns else {}
+    start = partial(
+        RecordDecoder,
+        decode=partial(_encoded, encoder),
+        empty=Batch(nothing, nothing if encoder.has_labels else None, 0, turns),
+        needed=needed,
+        kept=kept,
+        skips=options.on_error == "skip",
+        documents_per_record=each,
+    )
     return DecodedInput(
         reader=reader,
-        needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
+        needed=needed,
         kept=kept,
-        start=partial(TextDecoder, encoder, kept, options.on_error == "skip", each),
+        start=start,
         is_slow=True,
         has_labels=encoder.has_labels,
         documents_per_record=each,
@@ -223,104 +233,14 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TextDecoder:
-    """Tokenizes the blocks of a reader.
-
-    With `skips`, records that cannot be used are rejected, with an empty document in the place of each. If
-    records differ in their documents, the column `answer` numbers those of each.
-    """
-
-    encoder: Encoder
-    kept: tuple[str, ...]
-    skips: bool
-    documents_per_record: int | None
-    reader: Reader
-
-    def __call__(self, block: tuple[object, int]) -> Batch:
-        """Tokenize a block."""
-        try:
-            return self._decoded(*block)
-        except DocumentError as fault:  # with the number of its record
-            if self.documents_per_record is not None:
-                raise fault.at(self.documents_per_record * fault.row) from None
-            fault.of_record = True
-            raise
-
-    def _decoded(self, content: object, done: int) -> Batch:
-        records, faults = self.reader.records(content, (*self.encoder.records.needed, *self.kept))
-        try:
-            if faults:
-                raise faults[min(faults)]
-            encoded = self.encoder.encode(records)
-            extra = {column: values_of_column(records, column) for column in self.kept}
-        except (DocumentError, TextError, UnicodeDecodeError) as error:
-            if not self.skips:
-                raise document_error(error) from None
-            encoded, extra = self._encode_usable(records, faults)
-        if len(encoded.records) > len(records):
-            extra = {name: values.take(as_arrow(encoded.records)) for name, values in extra.items()}
-        if encoded.turn_starts is not None:
-            extra[TURN_STARTS] = encoded.turn_starts
-        if self.documents_per_record is None:
-            extra[ANSWER] = numbers_within(encoded.records)
-        return Batch(
-            [encoded.input_ids],
-            [encoded.labels] if encoded.labels is not None else None,
-            done,
-            {name: [values] for name, values in extra.items()},
-            counts=encoded.counts,
-            differing=encoded.differing_row,
-            records=encoded.records,
-            rejected=tuple(
-                rejection(at, faults[row]) for at, row in enumerate(encoded.records.tolist()) if row in faults
-            ),
-            lines=self.reader.lines_of(content) if self.skips else None,
-        )
-
-    def _encode_usable(self, records: BlockRecords, faults: Faults) -> tuple[Encoded, dict[str, pa.Array]]:
-        """Encode records and kept columns one by one, with empty documents instead of those that cannot be used.
-
-        Their errors are added to `faults`, which has those of records that could not be decoded. A DocumentError is
-        raised if no type holds all values of a kept column.
-        """
-        encoder = self.encoder
-        each = encoder.documents_per_record or 1
-        empty = pa.array([[]] * each, pa.list_(pa.int32()))
-        parts = [
-            Encoded(
-                records=np.full(each, row),
-                input_ids=empty,
-                labels=empty if encoder.has_labels else None,
-                turn_starts=empty if encoder.has_turns else None,
-                straddling=0,
-                untrained=0,
-            )
-            for row in range(len(records))
-        ]
-        for row in range(len(records)):
-            if row in faults:
-                continue
-            one = records.slice(row, 1) if isinstance(records, pa.RecordBatch) else records[row : row + 1]
-            try:
-                encoded = encoder.encode(one, row)
-                for column in self.kept:
-                    values_of_column(one, column)
-                parts[row] = encoded
-            except (DocumentError, TextError, UnicodeDecodeError) as error:
-                faults[row] = document_error(error)
-                if faults[row].reason is None:
-                    raise faults[row].at(row) from None
-        if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
-            records = [{} if row in faults else record for row, record in enumerate(records)]
-        extra = {column: values_of_column(records, column) for column in self.kept}
-        return join_encoded(parts, has_labels=encoder.has_labels, has_turns=encoder.has_turns), extra
-
-
-def document_error(error: DocumentError | TextError | UnicodeDecodeError) -> DocumentError:
-    """Return the error of an encoder, or of reading a text column, as that of a document."""
-    if isinstance(error, DocumentError):
-        return error
-    if isinstance(error, UnicodeDecodeError):
-        return DocumentError(0, f"invalid UTF-8 at byte {error.start} of a text", reason="invalid_text")
-    return DocumentError(error.row, error.message, reason=error.reason, listed=error.listed)
+def _encoded(encoder: Encoder, records: BlockRecords) -> Batch:
+    found = encoder.encode(records)
+    return Batch(
+        [found.input_ids],
+        [found.labels] if found.labels is not None else None,
+        0,
+        {TURN_STARTS: [found.turn_starts]} if found.turn_starts is not None else {},
+        counts=found.counts,
+        differing=found.differing_row,
+        records=found.records,
+    )

@@ -17,10 +17,9 @@ tokenizers_v1.py         a tokenizer.json opened by version 1 of the tokenizers 
 load_tokenizer.py        tokenizers by path or Hub id: by their files, or by transformers
 """
 
-from packer.text.conversations import TextError
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.text_columns import TRAIN_ON, Records, recognize, recognize_pairs
-from packer.text.text_encoder import Encoded, Encoder, TextOptions, join_encoded
+from packer.text.text_encoder import Encoded, Encoder, TextOptions
 from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
 __all__ = [
@@ -29,9 +28,7 @@ __all__ = [
     "Encoded",
     "Encoder",
     "Records",
-    "TextError",
     "TextOptions",
-    "join_encoded",
     "open_decoder",
     "open_tokenizer",
     "recognize",

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
-from packer.text.conversations import Chat, TextError
+from packer.text.conversations import Chat, record_error
 from packer.text.message_marks import RenderedChat, has_generation_tags, misplaced, render_with_ends, split_at_marks
 from packer.text.rendering import Templates
 from packer.text.tokenizer import Tokenizer
@@ -40,7 +41,7 @@ class ChatTemplate:
         A message begins where the rendering of those before it ends, if the whole begins with that. Otherwise it does
         not begin a turn: the template writes it into what comes before (answers of several tools, a system prompt), or
         rewrites that. With `train_on` "completion", all that follows the first `chat.first` messages is trained. A
-        TextError is raised if the places cannot be found exactly.
+        DocumentError is raised if the places cannot be found exactly.
         """
         if not chat.messages:
             return MarkedText("", None if train_on == "all" else [], [] if turns else None)
@@ -84,7 +85,7 @@ class ChatTemplate:
             start = self._end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
             spans = [(max(start, begin), end) for begin, end in spans if end > start]
         if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
-            raise TextError(
+            raise record_error(
                 "the chat template's generation marks hold nothing of the assistant's turns; fix them",
                 "unlocated_spans",
             )
@@ -212,7 +213,7 @@ class ChatTemplate:
             "follows, so what the assistant wrote cannot be located exactly"
         )
 
-    def _without_beginning(self, chat: Chat) -> TextError:
+    def _without_beginning(self, chat: Chat) -> DocumentError:
         """The error for a trained first message, if the template needs a message before it."""
         return self._unlocated(
             f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
@@ -220,10 +221,10 @@ class ChatTemplate:
             "begin the chat with another, give that one weight 0, or ",
         )
 
-    def _unlocated(self, problem: str, remedy: str = "") -> TextError:
+    def _unlocated(self, problem: str, remedy: str = "") -> DocumentError:
         """The error if it is not known what the assistant wrote, with what always helps after another remedy."""
         always = f"{self.templates.choice}, mark answers with {{% generation %}}, or set --train-on all"
-        return TextError(f"{problem}; {remedy}{always}", "unlocated_spans")
+        return record_error(f"{problem}; {remedy}{always}", "unlocated_spans")
 
 
 def _without(spans: list[Span], masked: list[Span]) -> list[Span]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from packer.errors import SourceError
 from packer.facts import Reason
+from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
 from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS
 
@@ -38,31 +38,15 @@ _NO_TEXT = {"role", "name", "weight", "train"}
 """Fields of a message that are not part of its content."""
 
 
-class TextError(SourceError):
-    """A record is wrong: what is wrong with it, and the reason for leaving it out.
-
-    `listed` is the message in the list of rejected records, if the one for the user quotes the record. `row`, the
-    number of the record, is set where the records are counted.
-    """
-
-    def __init__(self, message: str, reason: Reason, listed: str | None = None, row: int = 0) -> None:
-        super().__init__(message)
-        self.message = message
-        self.reason: Reason = reason
-        self.listed = listed or message
-        self.row = row
-
-    def __str__(self) -> str:
-        return f"document {self.row:,}: {self.message}"
-
-    def __reduce__(self) -> tuple[type[TextError], tuple[str, Reason, str, int]]:
-        return type(self), (self.message, self.reason, self.listed, self.row)  # to pass between processes
+def record_error(message: str, reason: Reason, listed: str = "") -> DocumentError:
+    """Return the error for a record, whose number is added where records are counted; see `DocumentError`."""
+    return DocumentError(0, message, reason=reason, listed=listed)
 
 
-def _wrong_type(where: str, value: Any, expected: str) -> TextError:
+def _wrong_type(where: str, value: Any, expected: str) -> DocumentError:
     """The error for a value of another type than expected, or for null."""
     what = "null" if value is None else f"a {type(value).__name__}"
-    return TextError(f"{where} is {what} where {expected}", "missing_value" if value is None else "wrong_type")
+    return record_error(f"{where} is {what} where {expected}", "missing_value" if value is None else "wrong_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +80,7 @@ class Chat:
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn) -> Chat:
     """Make a conversation of a record, given the columns with messages: one, or the prompt's and the completion's.
 
-    A TextError is raised if a value is wrong, or a message contradicts `train_on`.
+    A DocumentError is raised if a value is wrong, or a message contradicts `train_on`.
     """
     parts = [messages_of(record[column], column) for column in columns]
     masked = _masked_messages([*zip(columns, parts, strict=True)], train_on)
@@ -121,7 +105,7 @@ def _system_message(parts: Sequence[Sequence[Message]], system: Any) -> list[Mes
     if first["role"] != "system":
         return [{"role": "system", "content": system}]
     if first.get("content") != system:
-        raise TextError(
+        raise record_error(
             f"the conversation begins with a system message, and '{SYSTEM}' holds another; keep one of them",
             "invalid_chat",
         )
@@ -143,7 +127,7 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
                 if trained is False:
                     masked.append(number)
             if "content" not in message and not in_prompt and trained is not False and _is_empty_answer(message):
-                raise TextError(
+                raise record_error(
                     f"'{column}' message {at} is an answer without content: null would be trained as an empty answer; "
                     "remove it, write '', or set its weight to 0",
                     "missing_value",
@@ -163,22 +147,22 @@ def _is_trained(message: Message, where: str, train_on: TrainOn, *, in_prompt: b
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         expected = "0 (context only) or 1 (trained) is expected"
         listed = f"{where} has another weight where {expected}"
-        raise TextError(f"{where} has the weight {weight!r}, where {expected}", "invalid_chat", listed)
+        raise record_error(f"{where} has the weight {weight!r}, where {expected}", "invalid_chat", listed)
     if train is not None and not isinstance(train, bool):
         listed = f"{where} has train {type(train).__name__} where true or false is expected"
-        raise TextError(f"{where} has train {train!r}, where true or false is expected", "invalid_chat", listed)
+        raise record_error(f"{where} has train {train!r}, where true or false is expected", "invalid_chat", listed)
     if weight is not None and train is not None and bool(weight) != train:
         both = f"{where} has weight {weight!r} and train {str(train).lower()}"
-        raise TextError(f"{both}; leave one of them out", "invalid_chat")
+        raise record_error(f"{both}; leave one of them out", "invalid_chat")
     trained = train if weight is None else bool(weight)
     said = f"{where} has {f'train {str(train).lower()}' if weight is None else f'weight {weight!r}'}"
     if trained is False and train_on == "all":
         remedy = "--train-on all trains every message: leave --train-on out, or remove that"
-        raise TextError(f"{said}, and {remedy}", "invalid_chat")
+        raise record_error(f"{said}, and {remedy}", "invalid_chat")
     untrained = in_prompt or (train_on in ("assistant", "each-answer") and message["role"] != "assistant")
     if trained and untrained and train_on != "all":
         which = "a message of the prompt" if in_prompt else f"a message of the role {message['role']}"
-        raise TextError(f"{said}, and --train-on {train_on} does not train {which}; remove that", "invalid_chat")
+        raise record_error(f"{said}, and --train-on {train_on} does not train {which}; remove that", "invalid_chat")
     return trained
 
 
@@ -186,7 +170,7 @@ def text_of(value: Any, where: str) -> str:
     """Check that a value is text that can be written as UTF-8.
 
     Raises:
-        TextError: it is not.
+        DocumentError: it is not.
     """
     if type(value) is not str:
         raise _wrong_type(where, value, "a string is expected; filter the row out or write ''")
@@ -195,7 +179,7 @@ def text_of(value: Any, where: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             code = ord(value[error.start])
-            raise TextError(
+            raise record_error(
                 f"{where} has a lone surrogate U+{code:04X} at character {error.start}; no UTF-8 can hold it",
                 "invalid_text",
             ) from None
@@ -210,7 +194,7 @@ def messages_of(value: Any, column: str) -> list[Message]:
     one call or several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template.
 
     Raises:
-        TextError: it is not a list of messages, or a role is unknown.
+        DocumentError: it is not a list of messages, or a role is unknown.
     """
     if not isinstance(value, list):
         raise _wrong_type(f"'{column}'", value, "a list of messages is expected")
@@ -222,7 +206,9 @@ def messages_of(value: Any, column: str) -> list[Message]:
 
 def _message(message: Any, where: str) -> Message:
     if not isinstance(message, dict):
-        raise TextError(f"{where} is a {type(message).__name__} where an object with a role is expected", "wrong_type")
+        raise record_error(
+            f"{where} is a {type(message).__name__} where an object with a role is expected", "wrong_type"
+        )
     # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
     message = {key: value for key, value in message.items() if value is not None}
     if "role" in message:
@@ -233,18 +219,20 @@ def _message(message: Any, where: str) -> Message:
             message["content"] = message.pop("value")
     else:
         found = ", ".join(message) or "none"
-        raise TextError(f"{where} has no 'role' (found: {found})", "invalid_chat", f"{where} has no 'role'")
+        raise record_error(f"{where} has no 'role' (found: {found})", "invalid_chat", f"{where} has no 'role'")
     if not isinstance(role, str) or role not in known:
         among = f"which is none of {', '.join(known)}"
-        listed = f"{where} has an unknown role" if len(str(role)) > _LONGEST_ROLE else None
-        raise TextError(f"{where} has the role {role!r}, {among}", "invalid_chat", listed)
+        listed = f"{where} has an unknown role" if len(str(role)) > _LONGEST_ROLE else ""
+        raise record_error(f"{where} has the role {role!r}, {among}", "invalid_chat", listed)
     if role == "function_call" and isinstance(message.get("content"), str):
         message["tool_calls"] = _calls_of(message.pop("content"), where)
     content = message.get("content", "")
     if isinstance(content, str):
         text_of(content, f"the content of {where}")
     elif not isinstance(content, list):
-        raise TextError(f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type")
+        raise record_error(
+            f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type"
+        )
     message = {key: value if type(value) is str else plain(value, where) for key, value in message.items()}
     return _with_reasoning({**message, "role": known[role]})
 
@@ -263,12 +251,12 @@ def plain(value: Any, where: str) -> Any:
     Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know.
 
     Raises:
-        TextError: the value is nested too deeply.
+        DocumentError: the value is nested too deeply.
     """
     try:
         return _plain(value)
     except RecursionError:
-        raise TextError(f"{where} has hundreds of lists or objects within each other", "invalid_chat") from None
+        raise record_error(f"{where} has hundreds of lists or objects within each other", "invalid_chat") from None
 
 
 def _plain(value: Any) -> Any:
@@ -290,7 +278,7 @@ def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
     calls = from_json(text, f"{where} is a function_call, and its content")
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
-        raise TextError(
+        raise record_error(
             f"{where} is a function_call, and its content names no function: write name and arguments", "invalid_chat"
         )
     return [
@@ -303,12 +291,12 @@ def from_json(value: Any, where: str) -> Any:
     """Return what a string of JSON holds; other values are returned as they are.
 
     Raises:
-        TextError: it is not JSON.
+        DocumentError: it is not JSON.
     """
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
-        raise TextError(f"{where} is not valid JSON: {error}", "invalid_chat") from None
+        raise record_error(f"{where} is not valid JSON: {error}", "invalid_chat") from None
 
 
 def holds_messages(text: Any) -> bool:
@@ -324,7 +312,7 @@ def tools_of(value: Any) -> list[Any] | None:
     """Return the tools of a conversation, which are a list or JSON of one; None if there are no tools.
 
     Raises:
-        TextError: the value is neither, or nested too deeply.
+        DocumentError: the value is neither, or nested too deeply.
     """
     tools = from_json(value, f"'{TOOLS}'") if isinstance(value, str) and value else value or None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):

@@ -25,7 +25,8 @@ from itertools import accumulate
 
 from jinja2 import Template, TemplateError, nodes
 
-from packer.text.conversations import Chat, TextError
+from packer.inputs.documents import DocumentError
+from packer.text.conversations import Chat, record_error
 from packer.text.rendering import Templates
 from packer.text.template_environment import (
     BEGIN_GENERATED,
@@ -180,9 +181,9 @@ def split_at_marks(marked: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join(parts), spans
 
 
-def misplaced() -> TextError:
+def misplaced() -> DocumentError:
     """The error for a template in which the place of what the tags enclose is lost."""
-    return TextError(
+    return record_error(
         "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "
         "marks, so its place is not known; fix the template, or --train-on all",
         "unlocated_spans",

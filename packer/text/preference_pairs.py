@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
-from packer.text.conversations import Chat, Message, TextError, chat_of, messages_of, text_of
+from packer.text.conversations import Chat, Message, chat_of, messages_of, record_error, text_of
 from packer.text.text_columns import Records
 from packer.text.tokenizer import shared_length
 from packer.text.tokens import MarkedText, TextTokens, Tokens
@@ -27,7 +28,7 @@ def texts_of_pair(
 ) -> list[MarkedText]:
     """Return both answers of a pair as text, each after its prompt; with `has_labels`, the answers alone are trained.
 
-    An answer may be empty if a token ends it. A TextError is raised if a value is no text, or the answers share no
+    An answer may be empty if a token ends it. A DocumentError is raised if a value is no text, or the answers share no
     prompt.
     """
     sides = [text_of(record[column], f"'{column}'") for column in records.columns]
@@ -49,7 +50,7 @@ def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: Trai
     """Return both answers of a pair as conversations, each after its prompt.
 
     Raises:
-        TextError: a value is wrong, or an answer is not the assistant's.
+        DocumentError: a value is wrong, or an answer is not the assistant's.
     """
     columns, prompt = records.columns, _prompt_of(record, records)
     sides = [messages_of(record[column], column) for column in columns]
@@ -101,11 +102,11 @@ def _prompt_of(record: Mapping[str, Any], records: Records) -> Any:
     value = record.get(column) if column is not None else None
     if records.has_prompts and value is None:
         message = f"'{column}' is null or missing, and the first record has one; filter the row out"
-        raise TextError(message, "missing_value")
+        raise record_error(message, "missing_value")
     is_repeated = records.conversational and isinstance(value, str)
     if value is not None and not records.has_prompts and not is_repeated:
         message = f"'{column}' holds a prompt, and the first record has none; give one to all or none"
-        raise TextError(message, "invalid_value")
+        raise record_error(message, "invalid_value")
     return value
 
 
@@ -113,14 +114,14 @@ def _check_repeated(prompt: str | None, shared: list[Message], records: Records)
     """Check that a prompt in a string is one of the messages with which both sides begin."""
     contents = [message.get("content") for message in shared]
     if prompt is not None and prompt.strip() not in [one.strip() if isinstance(one, str) else "" for one in contents]:
-        raise TextError(
+        raise record_error(
             f"'{records.prompt_column}' is a string that is none of the messages with which both answers "
             f"begin; write it as messages, or leave it out by --text-column {','.join(records.columns)}",
             "invalid_chat",
         )
 
 
-def _no_answer(records: Records, where: str, role: str) -> TextError:
+def _no_answer(records: Records, where: str, role: str) -> DocumentError:
     """The error for an answer that begins with another role's message than the assistant's."""
     if records.has_prompts:
         without = ",".join(records.columns)
@@ -128,21 +129,21 @@ def _no_answer(records: Records, where: str, role: str) -> TextError:
     else:
         remedy = "both sides may differ in what the assistant answers only"
     message = f"{where} has the role {role!r} where the assistant's answer begins; {remedy}, {_ALL}"
-    return TextError(message, "invalid_chat")
+    return record_error(message, "invalid_chat")
 
 
-def _without_prompt(records: Records, what: str) -> TextError:
+def _without_prompt(records: Records, what: str) -> DocumentError:
     one, other = records.columns
-    return TextError(
+    return record_error(
         f"'{one}' and '{other}' differ from the first {what} on, and there is no prompt column; "
         f"write the prompt before both or into its own column, {_ALL}",
         "invalid_chat" if records.conversational else "invalid_text",
     )
 
 
-def _empty(column: str) -> TextError:
+def _empty(column: str) -> DocumentError:
     message = f"'{column}' is empty, so there is no answer to train on; filter the row out"
-    return TextError(message, "missing_value")
+    return record_error(message, "missing_value")
 
 
 def _shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:

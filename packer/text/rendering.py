@@ -12,7 +12,7 @@ from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
-from packer.text.conversations import Chat, Message, TextError
+from packer.text.conversations import Chat, Message, record_error
 from packer.text.template_environment import compiled, names_in
 from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
@@ -75,11 +75,11 @@ class Templates:
         """Choose the template for a chat: `tool_use` for chats with tools, if there is one.
 
         Raises:
-            TextError: no template fits.
+            DocumentError: no template fits.
         """
         wanted = "tool_use" if chat.tools is not None and "tool_use" in self.sources else "default"
         if wanted not in self.sources:
-            raise TextError(
+            raise record_error(
                 f"{self.tokenizer.name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
                 + self.choice,
                 "template_error",
@@ -95,7 +95,7 @@ class Templates:
         template: Template | None = None,
         marked: bool = False,
     ) -> str:
-        """Render the first `count` messages of a chat, by default all, or raise a TextError.
+        """Render the first `count` messages of a chat, by default all, or raise a DocumentError.
 
         In errors, a rendering is named after its last message, or after the message that a generation prompt asks for.
         `template` takes the place of the chat's own; `marked` writes marks around what {% generation %} encloses.
@@ -106,7 +106,7 @@ class Templates:
             reason = next(iter(str(text).splitlines()), "")
             what = f"the chat template does not render {where}: {type(text).__name__}"
             listed = what if _quotes(reason, chat, text) else f"{what} {reason}"
-            raise TextError(f"{what} {reason}", "template_error", listed) from text
+            raise record_error(f"{what} {reason}", "template_error", listed) from text
         return text
 
     def attempt(

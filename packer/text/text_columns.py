@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
+from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
 
 Kind = Literal["text", "prompt+completion", "chat", "pair"]
@@ -188,11 +189,16 @@ def _shapes_and_json(
 def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
     """Return the values of a column as Python objects.
 
-    Arrow gives every message and tool the fields of all others, with nulls; these nulls are left out.
+    Arrow gives every message and tool the fields of all others, with nulls; these nulls are left out. A DocumentError
+    is raised if text is not UTF-8.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         return [record.get(column) for record in batch]
-    values: list[Any] = batch.column(column).to_pylist()
+    try:
+        values: list[Any] = batch.column(column).to_pylist()
+    except UnicodeDecodeError as error:
+        message = f"invalid UTF-8 at byte {error.start} of a text"
+        raise DocumentError(0, message, reason="invalid_text") from None
     return values if _arrow_shape(batch.schema.field(column).type) == "string" else [_without_nulls(v) for v in values]
 
 

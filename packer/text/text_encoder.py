@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,9 @@ from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.facts import TextIdentity
+from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
-from packer.text.conversations import TextError, chat_of, from_json, text_of
+from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import TRAIN_ON, Records, column_values
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 # at most in one call of the tokenizer, which needs hundreds of bytes per token
 _CHARACTERS = 1 << 20
 _DOCUMENTS = 1 << 10
-
-COUNTED = ("straddling", "untrained", "unstopped", "fast", "differing")
-"""Fields of `Encoded` to sum."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,26 +66,19 @@ class Encoded:
     """list<int32>"""
     labels: pa.ListArray | None
     """list<int32>, not shifted, -100 at tokens that are not trained; None if all tokens are."""
-    straddling: int
-    """Number of documents in which a token holds characters on both sides of where training begins or ends."""
-    untrained: int
-    """Number of documents that have tokens, none of them trained."""
-    unstopped: int = 0
-    """Number of answers in chats that end without a trained stop token."""
+    counts: Counter[str]
+    """Numbers to sum over a source.
+
+    straddling    documents in which a token holds characters on both sides of where training begins or ends
+    untrained     documents that have tokens, none of them trained
+    unstopped     answers in chats that end without a trained stop token
+    fast          documents that were tokenized by gigatoken
+    differing     1 if it gave other tokens than the library, here or before: nothing of it is to be kept
+    """
     turn_starts: pa.ListArray | None = None
     """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
-
-    fast: int = 0
-    """Number of documents that were tokenized by gigatoken."""
-    differing: int = 0
-    """1 if it gave other tokens than the library, in these documents or before: nothing of it is to be kept."""
     differing_row: int | None = None
-    """The record of the document for which it did so first; None if it is not among these."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Numbers to sum over a source, by the names of their fields."""
-        return {name: getattr(self, name) for name in COUNTED}
+    """The record of the document for which gigatoken first gave other tokens; None if it is not among these."""
 
 
 class Encoder:
@@ -150,15 +142,24 @@ class Encoder:
                 )
             self._ending = [ends[1]]
 
-    def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
-        """Encode a batch of fewer than 2**31 tokens, of Arrow or Python objects; `first_row` is for errors.
+    def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Encoded:
+        """Encode a batch of fewer than 2**31 tokens, of Arrow or Python objects.
 
-        A TextError is raised if a record is wrong, or what is trained cannot be located exactly.
+        A DocumentError is raised if a record is wrong, or what is trained cannot be located exactly.
         """
-        return join_encoded(
-            [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch, first_row))],
-            has_labels=self.has_labels,
-            has_turns=self.has_turns,
+        parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch))]
+
+        def lists(name: str) -> pa.ListArray:
+            found = [getattr(part, name) for part in parts]
+            return found[0] if len(found) == 1 else pa.concat_arrays([*found, pa.array([], pa.list_(pa.int32()))])
+
+        return Encoded(
+            records=np.concatenate([np.zeros(0, np.int64), *(part.records for part in parts)]),
+            input_ids=lists("input_ids"),
+            labels=lists("labels") if self.has_labels else None,
+            counts=sum((part.counts for part in parts), Counter()),
+            turn_starts=lists("turn_starts") if self.has_turns else None,
+            differing_row=next((part.differing_row for part in parts if part.differing_row is not None), None),
         )
 
     def _identify(self, tokenizer: Tokenizer, *, eos: bool) -> TextIdentity:
@@ -229,28 +230,28 @@ class Encoder:
             records=np.array([text.row for text in texts], np.int64),
             input_ids=_list_array(bounds, ids),
             labels=labels,
-            straddling=straddling,
-            untrained=untrained,
-            unstopped=sum(text.unstopped for text in texts),
+            counts=Counter(
+                straddling=straddling,
+                untrained=untrained,
+                unstopped=sum(text.unstopped for text in texts),
+                fast=len(texts) if tokens.is_fast else 0,
+                differing=int(self.differs),
+            ),
             turn_starts=turn_starts,
-            fast=len(texts) if tokens.is_fast else 0,
-            differing=int(self.differs),
             differing_row=None if tokens.differing is None else texts[tokens.differing].row,
         )
 
-    def _texts(
-        self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int
-    ) -> Iterator[MarkedText]:
+    def _texts(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Iterator[MarkedText]:
         """Yield the texts of all records, with the characters that are trained."""
         columns = {column: column_values(batch, column) for column in self.records.needed}
-        for row, values in enumerate(zip(*columns.values(), strict=True), first_row):
+        for row, values in enumerate(zip(*columns.values(), strict=True)):
             record = dict(zip(columns, values, strict=True))
             try:
                 for column in self.records.json:
                     record[column] = from_json(record[column], f"'{column}'")
                 for text in self._rendered(record) if self._template is not None else self._written(record):
                     yield text._replace(row=row)
-            except TextError as error:
+            except DocumentError as error:
                 error.row = row
                 raise
 
@@ -367,23 +368,6 @@ def _list_array(bounds: NDArray[np.int64], values: NDArray[np.int32]) -> pa.List
     """Make a list<int32> array; `pa.array` would import pandas, which takes half a second."""
     assert bounds[-1] < 2**31, "a batch of too many tokens"
     return pa.ListArray.from_arrays(as_arrow(bounds.astype(np.int32)), as_arrow(np.ascontiguousarray(values)))
-
-
-def join_encoded(parts: Sequence[Encoded], *, has_labels: bool, has_turns: bool) -> Encoded:
-    """Join documents."""
-
-    def lists(name: str) -> pa.ListArray:
-        found = [getattr(part, name) for part in parts]
-        return found[0] if len(found) == 1 else pa.concat_arrays([*found, pa.array([], pa.list_(pa.int32()))])
-
-    return Encoded(
-        records=np.concatenate([np.zeros(0, np.int64), *(part.records for part in parts)]),
-        input_ids=lists("input_ids"),
-        labels=lists("labels") if has_labels else None,
-        turn_starts=lists("turn_starts") if has_turns else None,
-        differing_row=next((part.differing_row for part in parts if part.differing_row is not None), None),
-        **{name: sum(getattr(part, name) for part in parts) for name in COUNTED},
-    )
 
 
 def _hash(value: Any) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
-from packer.text.conversations import TextError
+from packer.inputs.documents import DocumentError
 from packer.text.fast_tokens import Difference, FastTokens, by_library, is_refusal, joined
 from packer.text.tokenizer import Content, Tokenizer, content_of, shared_length
 from packer.text.tokenizers_v1 import TokenizerV1
@@ -113,7 +113,7 @@ class TextTokens:
         """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
 
         Raises:
-            TextError: the tokenizer refuses a text.
+            DocumentError: the tokenizer refuses a text.
         """
         written = [one.text for one in texts]
         cuts = [one.places for one in texts] if places else None
@@ -130,7 +130,7 @@ class TextTokens:
                     raise
                 message = f"the tokenizer does not take it: {_reason(error)}"
                 listed = f"the tokenizer does not take it: {type(error).__name__}"
-                raise TextError(message, "invalid_text", listed, one.row) from None
+                raise DocumentError(one.row, message, reason="invalid_text", listed=listed) from None
         raise AssertionError("a tokenizer refuses texts that it takes one by one")
 
     def _encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:

@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
-from packer.text.conversations import Chat, Message, TextError
+from packer.text.conversations import Chat, Message
 from packer.text.message_marks import RenderedChat, render_with_ends
 from packer.text.rendering import Templates
 from packer.text.tokenizer import shared_length
@@ -81,7 +82,7 @@ class GenerationPrompts:
         """Render messages with the tools and arguments of a chat, to no text if the template refuses them."""
         try:
             return render_with_ends(self._templates, replace(chat, messages=messages), prompt=prompt)
-        except TextError:
+        except DocumentError:
             return RenderedChat(chat, "")
 
 
