@@ -55,7 +55,6 @@ class TokenColumn:
     """
 
     addresses: Addresses
-    """Addresses of the lists."""
 
     owners: tuple[object, ...]
     """Objects that keep the memory alive: Arrow arrays, or the buffers of mapped files."""

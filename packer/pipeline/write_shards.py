@@ -50,13 +50,8 @@ class ShardMaker:
     """Everything that the bytes of the shards depend on. Can be pickled; makes the same bytes in any process."""
 
     documents: Documents
-    """Documents that are packed."""
-
     plan: Plan
-    """Segments of the rows of each shard."""
-
     row_format: RowFormat
-    """Format of the rows."""
 
     overlap: int
     """Tokens that each piece of a split document repeats from the end of the piece before it."""
@@ -161,15 +156,15 @@ class ShardMaker:
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
         """Return a message that names the document, position and value that is not a token id."""
-        column = self.documents.table.input_ids if bad.column == "input_ids" else self.documents.table.labels
+        is_label = bad.column == "labels"
+        column = self.documents.table.labels if is_label else self.documents.table.input_ids
         assert column is not None
         start = int(block.starts[bad.segment])
         values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
         found = values.to_numpy(zero_copy_only=False)
-        position = int(wrong_values(found, label=bad.column == "labels").argmax())
+        position = int(wrong_values(found, label=is_label).argmax())
         document = int(block.documents[bad.segment]) - self.first_document
         where = self.documents.origins.describe(int(block.source_ids[bad.segment]), document)
-        is_label = bad.column == "labels"
         name = self.documents.source.token_column(document, label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
         return f"{where}: {message}; {REMEDY}"
@@ -180,13 +175,10 @@ class ShardTask:
     """Writes and commits single shards. Can be pickled: any process can write a shard, even a second time."""
 
     claimed: Output
-    """Unfinished output."""
+    watch: Watch
 
     makers: Sequence[ShardMaker]
     """Maker of the shards of each generation."""
-
-    watch: Watch
-    """Source files, which must not change."""
 
     ends: Sequence[int]
     """Number of shards up to the end of each generation, which is part of their names."""

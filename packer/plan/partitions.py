@@ -119,13 +119,11 @@ class Partitions:
     """Blocks, or the parts of merged blocks, dealt to partitions at random, about the same number to each."""
 
     blocks: Blocks
-    """Blocks of all documents."""
 
     partitions: int
     """Number of partitions; some stay empty if there are fewer blocks."""
 
     seed: int
-    """Seed of the permutations."""
 
     order: NDArray[np.int64] | None
     """Shape (blocks,): blocks of the first partition, ascending, then those of the second, and so on. None if they were

@@ -42,10 +42,7 @@ class Segments:
     """Shape (documents,): tokens of each document in the source."""
 
     max_len: int
-    """Length of a row."""
-
     long: LongPolicy
-    """Policy for documents longer than max_len."""
 
     overlap: int
     """Tokens that a piece repeats from the end of the piece before it."""

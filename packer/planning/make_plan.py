@@ -55,13 +55,8 @@ class WholePlan:
     """Rows of all shards, one shard after the other."""
 
     segments: Segments
-    """Segments that the rows hold."""
-
     rows_per_shard: int
-    """Largest number of rows of a shard."""
-
     totals: PlanTotals
-    """Totals for the manifest."""
 
     @property
     def _cuts(self) -> list[int]:

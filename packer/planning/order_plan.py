@@ -72,13 +72,10 @@ class OrderPlan:
     """Marks of where rows begin, in ascending order; the last mark is the end of the source. Can be pickled."""
 
     reader: SegmentReader
-    """Reader of the documents."""
+    totals: PlanTotals
 
     rows_per_shard: int
     """Rows of every shard but the last."""
-
-    totals: PlanTotals
-    """Totals for the manifest."""
 
     marks: NDArray[np.int64]
     """Shape (3, marks): number of the row that begins at each mark; the document with which it begins; and the part of

@@ -239,10 +239,7 @@ class SegmentReader:
     """Cuts ranges of documents into segments. Can be pickled."""
 
     options: PackOptions
-    """Options of the pack, which say how documents are cut."""
-
     documents: int
-    """Number of documents."""
 
     source: Documents | None = None
     """Documents of a mapped source; None if only their lengths are known."""
@@ -283,8 +280,6 @@ class Chunk(NamedTuple):
     """Consecutive documents of a pass over all of them."""
 
     account: Account
-    """Counts of documents and tokens by what becomes of them."""
-
     items: Segments
     """Segments of the documents, or pairs of segments as one."""
 
@@ -308,7 +303,6 @@ class Planning:
     """Documents to plan, and what runs the tasks of the plan."""
 
     reader: SegmentReader
-    """Reader of the documents."""
 
     rows_per_shard: int
     """Largest number of rows of a shard."""
@@ -317,7 +311,4 @@ class Planning:
     """Store of the results of tasks; a task that has left a note does not run again."""
 
     engine: Engine = field(default_factory=Engine)
-    """Engine that runs the tasks."""
-
     progress: Progress = silent
-    """Callback that is told of tasks, as "plan"."""

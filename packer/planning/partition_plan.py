@@ -59,10 +59,7 @@ class Stage:
     """A stage that has run. Region r of the next stage has the leftovers of tasks r * size to (r + 1) * size - 1."""
 
     notes: Notes
-    """Store of the notes."""
-
     name: str
-    """Name of the stage."""
 
     rows: NDArray[np.int64]
     """Shape (tasks,): number of rows that each task made."""
@@ -94,13 +91,8 @@ class PartitionJob:
     """Everything that the rows of partitions and regions depend on."""
 
     reader: SegmentReader
-    """Reader of the documents."""
-
     partitions: Partitions
-    """Documents of each partition."""
-
     most_rows: int
-    """Largest number of rows of a partition."""
 
     patterns: Patterns | None = None
     """Global solution that is shared out to partitions; None if they draw their rows."""
@@ -234,7 +226,6 @@ class PartitionPlan:
     """Shards of partitions, with those of the pool among them. Can be pickled: notes are read when a shard is made."""
 
     job: PartitionJob
-    """Job that makes the rows of a partition."""
 
     shares: Shares | None
     """Packs that each partition takes of the patterns; None if rows are drawn, or if there is one partition."""
@@ -243,7 +234,6 @@ class PartitionPlan:
     """The stage of partitions, and those that made rows of leftovers, in order."""
 
     totals: PlanTotals
-    """Totals for the manifest."""
 
     @property
     def notes(self) -> Notes:

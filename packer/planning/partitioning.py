@@ -219,7 +219,6 @@ class Survey:
     """Counts of all documents, with nothing for each of them."""
 
     account: Account
-    """Counts of documents and tokens by what becomes of them."""
 
     segments: int
     """Number of segments, which are all placed in rows."""

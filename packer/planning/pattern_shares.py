@@ -112,7 +112,6 @@ class Shares:
     """Packs that the tasks of a stage take, noted by region."""
 
     notes: Notes
-    """Store of the notes."""
 
     name: str
     """Name of the notes, each of which has the packs of a region; see `deal`."""

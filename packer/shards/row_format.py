@@ -24,10 +24,7 @@ class RowFormat:
     """Columns and layout of the rows of a dataset."""
 
     max_len: int
-    """Length of a row, padding included."""
-
     pad_id: int
-    """Token id of the padding."""
 
     token_columns: tuple[str, ...]
     """Columns of TOKEN_COLUMNS that a row has."""

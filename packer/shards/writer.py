@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from packer.gather import (
     mask_context,
     restart_positions,
 )
+from packer.inputs.token_tables import ValueColumn
 from packer.shards.files import HashingFile
 from packer.shards.row_format import PADDING, RowFormat
 
@@ -67,7 +68,6 @@ class SourceColumns:
     """Columns of the source that rows are copied from."""
 
     input_ids: TokenColumn
-    """Lists of tokens."""
 
     labels: TokenColumn | None
     """Lists of labels; None if the tokens are the labels."""
@@ -149,13 +149,6 @@ class SegmentValues:
         )
 
 
-class LookupColumn(Protocol):
-    """Column of a source whose values can be looked up by position."""
-
-    def at(self, positions: NDArray[np.int64]) -> pa.Array:
-        """Return the values at these positions, which ascend."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptValues:
     """Values that the documents of a shard have in kept columns, looked up once for speed."""
@@ -167,7 +160,7 @@ class KeptValues:
     """Values of these lists, by column."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, LookupColumn], lists: NDArray[np.int64]) -> KeptValues:
+    def of(cls, columns: Mapping[str, ValueColumn], lists: NDArray[np.int64]) -> KeptValues:
         """Look up the values of lists, which may come in any order and repeat."""
         found = np.unique(lists)
         return cls(lists=found, values={name: column.at(found) for name, column in columns.items()})
