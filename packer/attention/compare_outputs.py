@@ -6,8 +6,8 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,9 +52,6 @@ class Outputs:
 
     gradients: dict[str, torch.Tensor]
     """Gradients by parameter name; parameters without a gradient are left out."""
-
-    moved: float
-    """Largest change of a logit of another document when one document changes, relative to the largest logit."""
 
 
 def make_batches(model: PreTrainedModel, position_offset: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -122,47 +119,50 @@ def make_tree_batch(model: PreTrainedModel) -> tuple[dict[str, Any], list[dict[s
     return batch, documents
 
 
-def tree_outputs(model: PreTrainedModel, batch: Mapping[str, Any]) -> Outputs:
-    """Return the outputs for a batch of `make_tree_batch`, with the logits of each document; `moved` is 0."""
+def batch_outputs(model: PreTrainedModel, batch: Mapping[str, Any], places: Sequence[int] | None = None) -> Outputs:
+    """Return the outputs for a batch of one row, with the logits of all tokens, or of those at `places`."""
     model.zero_grad()
     torch.manual_seed(0)
     output = model(**batch)
     output.loss.backward()
-    logits = torch.cat([output.logits[0].detach()[list(path)] for path in PATHS])
-    return Outputs(logits=logits, loss=float(output.loss.detach()), gradients=_gradients(model), moved=0.0)
-
-
-def packed_outputs(model: PreTrainedModel, batch: Mapping[str, Any], changed: Mapping[str, Any]) -> Outputs:
-    """Return the outputs for a packed batch; `changed` is the same batch with one document changed."""
-    model.zero_grad()
-    torch.manual_seed(0)
-    output = model(**batch)
-    output.loss.backward()
-    with torch.no_grad():
-        torch.manual_seed(0)  # so that randomness in training mode is the same in both runs
-        after = model(**changed).logits[0]
-    before = output.logits[0].detach()
+    logits = output.logits[0].detach()
     return Outputs(
-        logits=before, loss=float(output.loss.detach()), gradients=_gradients(model), moved=_others_moved(before, after)
+        logits=logits if places is None else logits[list(places)],
+        loss=float(output.loss.detach()),
+        gradients=_gradients(model),
     )
 
 
-def reference_outputs(model: PreTrainedModel, batch: Mapping[str, Any], changed: Mapping[str, Any]) -> Outputs:
-    """Return the outputs for each document alone; `moved` is measured on the batch without segment boundaries.
+def reference_outputs(
+    model: PreTrainedModel, batch: Mapping[str, Any], changed: Mapping[str, Any]
+) -> tuple[Outputs, float]:
+    """Return the outputs for each document alone, and `others_moved` for the batch without segment boundaries.
 
-    `moved` is then the effect that a change has if documents attend to each other.
+    The latter is the effect that a change has if documents attend to each other.
     """
     without_cache = accepted_arguments(model, {"use_cache": False})
     try:
         alone = outputs_alone(model, batch, boundaries=False)
         with torch.no_grad():
-            before, after = (model(input_ids=each["input_ids"], **without_cache).logits[0] for each in (batch, changed))
+            before = model(input_ids=batch["input_ids"], **without_cache).logits[0]
+        return alone, others_moved(model, before, {"input_ids": changed["input_ids"], **without_cache})
     except Exception as error:  # models raise errors of any type
         raise PackerError(
             f"{type(model).__name__} fails on a single document, which packed ones are compared with: "
             f"{type(error).__name__}: {one_line(error)}"
         ) from error
-    return replace(alone, moved=_others_moved(before, after))
+
+
+def others_moved(model: PreTrainedModel, before: torch.Tensor, changed: Mapping[str, Any]) -> float:
+    """Return the largest change of a logit of another document, relative to the largest logit.
+
+    `before` are the logits of a batch, and `changed` is the same batch with one document changed.
+    """
+    with torch.no_grad():
+        torch.manual_seed(0)  # so that randomness in training mode is the same in both runs
+        moved = (model(**changed).logits[0] - before).abs().amax(dim=-1)
+    moved[CHANGED_TOKENS] = 0
+    return float(moved.max() / before.abs().max())
 
 
 def earlier_moved(model: PreTrainedModel, batch: Mapping[str, Any]) -> float:
@@ -185,7 +185,7 @@ def earlier_moved(model: PreTrainedModel, batch: Mapping[str, Any]) -> float:
 def outputs_alone(
     model: PreTrainedModel, batch: Mapping[str, Any], *, boundaries: bool, copies: int = 1, padding: int = 0
 ) -> Outputs:
-    """Return the outputs for each document of a batch alone; `moved` is 0.
+    """Return the outputs for each document of a batch alone.
 
     Some implementations do not run without positions and segment `boundaries`. More than one of `copies`, the rows that
     contain the document, changes only how sums are rounded; tokens of `padding` after it do not affect a causal model.
@@ -203,7 +203,7 @@ def outputs_alone(
 
 
 def document_outputs(model: PreTrainedModel, documents: Sequence[Mapping[str, Any]], *, padding: int = 0) -> Outputs:
-    """Return the outputs for batches of one document each, or its copies, and `padding` after it; `moved` is 0."""
+    """Return the outputs for batches of one document each, or its copies, and `padding` after it."""
     without_cache = accepted_arguments(model, {"use_cache": False})
     counts = [int((document["labels"][0] != NO_LOSS).sum()) for document in documents]
     logits, total = [], 0.0
@@ -216,7 +216,7 @@ def document_outputs(model: PreTrainedModel, documents: Sequence[Mapping[str, An
             (output.loss * share).backward()
             total += float(output.loss.detach()) * share
         logits.append(output.logits[0, : document["input_ids"].shape[1] - padding].detach())
-    return Outputs(logits=torch.cat(logits), loss=total, gradients=_gradients(model), moved=0.0)
+    return Outputs(logits=torch.cat(logits), loss=total, gradients=_gradients(model))
 
 
 def _boundaries(batch: Mapping[str, Any], place: int, tokens: int, rows: int) -> dict[str, Any]:
@@ -231,12 +231,6 @@ def _boundaries(batch: Mapping[str, Any], place: int, tokens: int, rows: int) ->
 
 def _gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
-
-
-def _others_moved(before: torch.Tensor, after: torch.Tensor) -> float:
-    moved = (after - before).abs().amax(dim=-1)
-    moved[CHANGED_TOKENS] = 0
-    return float(moved.max() / before.abs().max())
 
 
 def largest_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -279,12 +273,11 @@ SHAPES = ({"copies": 3}, {"padding": 7}, {"copies": 2, "padding": 23})
 """Other shapes of the batch that contains a document alone, in which sums are rounded differently."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tolerance:
+class Tolerance(NamedTuple):
     """Differences up to which rounding need not be measured. Leaks cause 0.1 and more, other faults below 0.001."""
 
     moved: float
-    """Largest change of other documents, as in `Outputs.moved`."""
+    """Largest change of other documents, relative to the largest logit."""
 
     difference: float
     """Largest relative difference between packed and single documents."""
@@ -293,16 +286,9 @@ class Tolerance:
 TOLERANCES = {
     torch.float64: Tolerance(moved=1e-10, difference=1e-6),
     torch.float32: Tolerance(moved=1e-5, difference=1e-5),
+    torch.float16: Tolerance(moved=0.02, difference=0.0),  # rounding is always measured
+    torch.bfloat16: Tolerance(moved=0.02, difference=0.0),
 }
-"""Tolerance of each dtype, except float16 and bfloat16."""
-
-HALF_TOLERANCE = Tolerance(moved=0.02, difference=0.0)
-"""Tolerance of float16 and bfloat16, for which rounding is always measured."""
-
-
-def tolerance_of(dtype: torch.dtype) -> Tolerance:
-    """Return the tolerance of a dtype."""
-    return TOLERANCES.get(dtype, HALF_TOLERANCE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -349,7 +335,7 @@ def is_rounding(model: PreTrainedModel, run: Callable[[], Outputs], found: Outpu
 
     `run` computes one of the two, `found` or `expected`, with the model as it is.
     """
-    difference, limit = max(differences(found, expected)), tolerance_of(expected.logits.dtype).difference
+    difference, limit = max(differences(found, expected)), TOLERANCES[expected.logits.dtype].difference
     if not difference <= limit:
         perturbed = _perturbed_outputs(model, run)
         plain = run()
@@ -358,30 +344,26 @@ def is_rounding(model: PreTrainedModel, run: Callable[[], Outputs], found: Outpu
 
 
 def _perturbed_outputs(model: PreTrainedModel, run: Callable[[], Outputs]) -> list[Outputs]:
-    """Return outputs of two runs, with other random last bits in each."""
-    found = []
-    for seed in range(2):
-        with _random_last_bits(model, seed):
-            found.append(run())
-    return found
+    """Return outputs of two runs in which each layer's output has other random last bits.
 
-
-@contextmanager
-def _random_last_bits(model: PreTrainedModel, seed: int) -> Iterator[None]:
-    """Multiply the output of every layer by a random factor between 1 - eps and 1 + eps of its dtype."""
+    It is multiplied by a random factor between 1 - eps and 1 + eps of its dtype.
+    """
 
     def perturb(_module: torch.nn.Module, _inputs: object, output: object) -> object:
         if torch.is_tensor(output) and output.is_floating_point():
             return output * (1 + torch.finfo(output.dtype).eps * (2 * torch.rand_like(output) - 1))
         return output
 
-    torch.manual_seed(seed)
     hooks = [module.register_forward_hook(perturb) for module in model.modules() if not list(module.children())]
+    found = []
     try:
-        yield
+        for seed in range(2):
+            torch.manual_seed(seed)
+            found.append(run())
     finally:
         for hook in hooks:
             hook.remove()
+    return found
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:

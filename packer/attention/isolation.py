@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, cast
 
 from packer.attention.transformers_hook import accepted_arguments, use
@@ -24,8 +25,11 @@ from packer.attention.compare_outputs import (
     FACTOR,
     LARGEST_SAFE,
     LENGTHS,
+    PATHS,
+    TOLERANCES,
     Outputs,
     Rounding,
+    batch_outputs,
     differences,
     document_outputs,
     earlier_moved,
@@ -34,12 +38,10 @@ from packer.attention.compare_outputs import (
     make_tree_batch,
     measure_rounding,
     one_line,
+    others_moved,
     outputs_alone,
-    packed_outputs,
     reference_outputs,
     seeded,
-    tolerance_of,
-    tree_outputs,
     without_dropout,
 )
 from packer.attention.load_model import thresholds_above
@@ -168,11 +170,15 @@ def probe(
     with seeded():
         model = without_dropout(model)
         verdicts = _judge_all(model, names, position_offset)
-        if also_in_float32 and model.dtype in KERNEL_DTYPES:
-            verdicts = _confirm_in_float32(model, verdicts, position_offset)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # FlexAttention has no small heads
-            verdicts = _judge_trees(model, verdicts)
+            warnings.simplefilter("ignore", UserWarning)  # the kernels lack float32 and small heads
+            exact = model
+            if model.dtype in KERNEL_DTYPES:
+                exact = copy.deepcopy(model)
+                cast("torch.nn.Module", exact).to(torch.float32)  # in place
+                if also_in_float32:
+                    verdicts = _confirm_in_float32(exact, verdicts, position_offset)
+            verdicts = _judge_trees(exact, verdicts)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
             remedy = _remedy_by_offset(model, verdicts) or remedy
@@ -183,13 +189,9 @@ def probe(
 
 
 def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], position_offset: int) -> list[Verdict]:
-    """Return the verdicts, with that in float32 instead of one that is unclear, or safe in half precision alone."""
+    """Return the verdicts, with that of a model in float32 instead of one that is unclear or safe in half precision."""
     names = [verdict.implementation for verdict in verdicts if verdict.implementation in EXACT]
-    in_float32 = copy.deepcopy(model)
-    cast("torch.nn.Module", in_float32).to(torch.float32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the varlen kernel has no float32
-        exact = {each.implementation: each for each in _judge_all(in_float32, names, position_offset)}
+    exact = {each.implementation: each for each in _judge_all(model, names, position_offset)}
     confirmed = []
     for verdict in verdicts:
         found = exact.get(verdict.implementation, verdict)
@@ -201,10 +203,7 @@ def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], pos
 
 
 def _judge_trees(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts with those for trees, which float32 decides for a model in half precision."""
-    if model.dtype in KERNEL_DTYPES:
-        model = copy.deepcopy(model)
-        cast("torch.nn.Module", model).to(torch.float32)
+    """Return the verdicts with those for trees, by a model that is not in half precision."""
     batch, documents = make_tree_batch(model)
     _use_plain_attention(model)
     alone = document_outputs(model, documents)
@@ -224,8 +223,9 @@ def _judge_tree(model: PreTrainedModel, name: str, batch: Mapping[str, Any], alo
         arguments = accepted_arguments(switched, batch if name == IMPLEMENTATION else _masked(switched, name, batch))
         if name == IMPLEMENTATION and "tree" not in arguments:
             return "refuses", f"the forward method of {type(model).__name__} does not accept the argument tree"
-        found = tree_outputs(switched, arguments)
-        if is_rounding(switched, partial(tree_outputs, switched, arguments), found, alone):
+        run = partial(batch_outputs, switched, arguments, places=[*chain(*PATHS)])
+        found = run()
+        if is_rounding(switched, run, found, alone):
             return "safe", ""
     except Exception as error:  # an error of any type is the model's answer
         return "refuses", _refusal(model, name, error)
@@ -251,17 +251,15 @@ def _masked(model: PreTrainedModel, name: str, batch: Mapping[str, Any]) -> dict
 def _judge_all(model: PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
     batch, changed = make_batches(model, position_offset)
     _use_plain_attention(model)
-    alone = reference_outputs(model, batch, changed)
+    alone, moved_by_leak = reference_outputs(model, batch, changed)
     doubt = _doubt_about_reference(model, batch, alone)
-    verdicts = [_judge(model, name, batch, changed, alone) for name in names]
-    if doubt:
-        verdicts = [
-            replace(verdict, answer="unclear", reason=doubt, remedy=MASK_REMEDY)
-            if verdict.answer in ("safe", "differs")
-            else verdict
-            for verdict in verdicts
-        ]
-    return verdicts
+    verdicts = [_judge(model, name, batch, changed, alone, moved_by_leak) for name in names]
+    return [
+        replace(verdict, answer="unclear", reason=doubt, remedy=MASK_REMEDY)
+        if doubt and verdict.answer in ("safe", "differs")
+        else verdict
+        for verdict in verdicts
+    ]
 
 
 def _doubt_about_reference(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs) -> str:
@@ -302,28 +300,32 @@ def _judge(
     batch: Mapping[str, Any],
     changed: Mapping[str, Any],
     alone: Outputs,
+    moved_by_leak: float,
 ) -> Verdict:
-    """Compare the outputs of one implementation for packed documents with those for single documents."""
+    """Compare the outputs of one implementation for packed documents with those for single documents, `alone`."""
     try:
         switched = _switched(model, name)
-        packed = packed_outputs(switched, batch, changed)
-        earlier = earlier_moved(switched, batch)
-        rounding = None if _within_tolerance(packed, alone) else measure_rounding(switched, batch, packed, alone)
+        packed = batch_outputs(switched, batch)
+        moved, earlier = others_moved(switched, packed.logits, changed), earlier_moved(switched, batch)
+        compared, tolerance = differences(packed, alone), TOLERANCES[packed.logits.dtype]
+        rounding = None
+        if not (moved <= tolerance.moved and all(difference <= tolerance.difference for difference in compared)):
+            rounding = measure_rounding(switched, batch, packed, alone)
     except Exception as error:  # an error of any type is the model's answer
         return Verdict(implementation=name, answer="refuses", reason=_refusal(model, name, error))
-    logits, loss, gradients = differences(packed, alone)
     remedy = ""
-    answer, reason = _answer(packed.moved, max(logits, loss, gradients), alone.moved, rounding, packed.logits.dtype)
-    if answer != "leaks" and not earlier <= tolerance_of(packed.logits.dtype).moved:
+    answer, reason = _answer(moved, max(compared), moved_by_leak, rounding, packed.logits.dtype)
+    if answer != "leaks" and not earlier <= tolerance.moved:
         may_be_rounding = rounding is not None and earlier <= FACTOR * rounding.most_moved
         answer, remedy = "unclear" if may_be_rounding else "leaks", MASK_REMEDY
         reason = f"changing a token moved earlier ones of its document, which predict it, by {earlier:.2g}"
     if answer == "differs" and depends_on_longest_document(model):
         reason += " (RoPE takes its frequencies from the longest document of the batch)"
+    logits, loss, gradients = compared
     return Verdict(
         implementation=name,
         answer=answer,
-        moved=packed.moved,
+        moved=moved,
         logits=logits,
         loss=loss,
         gradients=gradients,
@@ -342,14 +344,6 @@ def _refusal(model: PreTrainedModel, name: str, error: Exception) -> str:
     return reason
 
 
-def _within_tolerance(packed: Outputs, alone: Outputs) -> bool:
-    """Return whether all differences are so small that rounding need not be measured; False for NaN."""
-    tolerance = tolerance_of(packed.logits.dtype)
-    return packed.moved <= tolerance.moved and all(
-        difference <= tolerance.difference for difference in differences(packed, alone)
-    )
-
-
 def _answer(
     moved: float, difference: float, moved_by_leak: float, rounding: Rounding | None, dtype: torch.dtype
 ) -> tuple[Answer, str]:
@@ -358,7 +352,7 @@ def _answer(
     `moved` is the change of other documents, `moved_by_leak` that without boundaries, `difference` the largest between
     packed and single documents, `rounding` None if both are within the tolerance.
     """
-    tolerance = tolerance_of(dtype)
+    tolerance = TOLERANCES[dtype]
     if rounding is not None:
         limit = max(FACTOR * rounding.most, tolerance.difference)
         differs = not max(rounding.packed, rounding.alone) <= limit
