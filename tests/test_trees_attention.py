@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 from torch.nn.attention.flex_attention import create_mask, flex_attention  # noqa: E402  needs torch, as all that follows
 from torch.nn.functional import log_softmax, logsigmoid  # noqa: E402
 
-from packer.attention import IMPLEMENTATION, trees  # noqa: E402
+from packer.attention import IMPLEMENTATION, trees, varlen  # noqa: E402
 from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.transformers_hook import attention  # noqa: E402
 from tests.families import ENCODERS, FAMILIES, NEWER, POST, RECURRENT, VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
@@ -303,7 +303,7 @@ LAYERS = ["sliding_attention", "full_attention"] * 2
 
 def test_masks_are_freed_with_their_batch(forest):
     tree = forest.tree
-    mask = weakref.ref(trees._kept(tree, "test", partial(packer.attention.block_mask, tree)))
+    mask = weakref.ref(varlen.kept(tree, "test", partial(packer.attention.block_mask, tree)))
     assert mask() is not None
     pickle.dumps(tree)
     del tree

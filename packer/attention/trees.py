@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar, cast
+from itertools import chain
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.weak import WeakIdKeyDictionary
 
-from packer.attention.varlen import repeat_heads
+from packer.attention.varlen import kept, repeat_heads
 from packer.errors import PackerError
-
-Kept = TypeVar("Kept")
 
 BLOCK = 128
 """Tokens in a block of the mask of FlexAttention."""
@@ -157,7 +155,7 @@ def tree_attention(
     """
     obstacle, device = flex_obstacle(query, value), query.device
     make: Callable[[torch.Tensor, int | None], Any] = dense_mask if obstacle else block_mask
-    mask = _kept(tree, (make, window, device), lambda: make(tree.to(device), window))
+    mask = kept(tree, (make, window, device), lambda: make(tree.to(device), window))
     if obstacle is not None:
         if device.type == "cuda":
             warnings.warn(f"attention in trees falls back to slower SDPA: {obstacle}", stacklevel=2)
@@ -197,26 +195,6 @@ def _compiled() -> Callable[..., torch.Tensor]:
     return cast("Callable[..., torch.Tensor]", torch.compile(flex_attention))
 
 
-_made: MutableMapping[torch.Tensor, tuple[int, dict[object, Any]]] = WeakIdKeyDictionary()
-"""Version of each tree that is in use, and what was made from it."""
-
-
-def _kept(tree: torch.Tensor, key: object, make: Callable[[], Kept]) -> Kept:
-    """Return `make()`, which the layers of a forward pass, and its recomputation in the backward pass, share.
-
-    A compiler shares it by itself; a tensor in inference mode has no version, so that a change would not be noticed.
-    """
-    if torch.compiler.is_compiling() or tree.is_inference():
-        return make()
-    version, made = _made.get(tree, (None, {}))
-    if version != tree._version:
-        made = {}
-        _made[tree] = (tree._version, made)
-    if key not in made:
-        made[key] = make()
-    return cast("Kept", made[key])
-
-
 def check_tree(tree: torch.Tensor, tokens: int) -> None:
     """Raise PackerError unless a tensor may be the tree of a batch of so many tokens.
 
@@ -227,7 +205,7 @@ def check_tree(tree: torch.Tensor, tokens: int) -> None:
             f"tree is {tree.dtype} of shape {list(tree.shape)}, but a batch of {tokens:,} tokens needs int32 of shape "
             f"[2, {tokens}]: pass it whole, as packer.collate returns it"
         )
-    _kept(tree, "checked", lambda: _check_values(tree))
+    kept(tree, "checked", lambda: _check_values(tree))
 
 
 def _check_values(tree: torch.Tensor) -> None:
@@ -247,7 +225,7 @@ def _check_values(tree: torch.Tensor) -> None:
 
 def longest_path(tree: torch.Tensor) -> int:
     """Return the number of tokens in the longest document; while a model is compiled, those in the batch."""
-    return tree.shape[1] if torch.compiler.is_compiling() else _kept(tree, "longest", lambda: int(tree[1].max()) + 1)
+    return tree.shape[1] if torch.compiler.is_compiling() else kept(tree, "longest", lambda: int(tree[1].max()) + 1)
 
 
 def tree_obstacle(model: Any) -> str | None:
@@ -259,15 +237,9 @@ def tree_obstacle(model: Any) -> str | None:
             return f"it has layers of {', '.join(other)}, in which tokens depend on others than those they see"
     if getattr(config, "use_bidirectional_attention", False) in (True, "all"):  # "vision" is for images only
         return "its tokens attend to later ones, which differ between documents"
-    for module in _text_modules(model, type(config)):
+    parts = [part for part in model.modules() if isinstance(getattr(part, "config", None), type(config))]
+    for module in chain.from_iterable(part.modules() for part in parts):  # of the language model
         is_convolution = isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,)
         if is_convolution or isinstance(module, torch.nn.RNNBase) or MIXERS.search(type(module).__name__):
             return f"its {type(module).__name__} mixes or selects tokens outside attention"
     return None
-
-
-def _text_modules(model: Any, config_class: type[object]) -> Iterator[torch.nn.Module]:
-    """Yield the modules of the language model, which are those below a module with its config."""
-    for part in model.modules():
-        if isinstance(getattr(part, "config", None), config_class):
-            yield from part.modules()

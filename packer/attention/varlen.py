@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable, MutableMapping
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.weak import WeakIdKeyDictionary
 
 from packer.errors import PackerError
+
+Made = TypeVar("Made")
 
 IMPLEMENTATION = "packer_varlen"
 """Name of packer's implementation in transformers. It avoids "flash", a word that transformers looks for in names."""
@@ -65,31 +69,43 @@ def find_boundaries(
             "documents would attend to each other; `packer check` lists the attn_implementation that is safe for it; "
             "M-RoPE needs the position in the document as the first of 4 rows of position_ids"
         )
-    is_compiling = torch.compiler.is_compiling()  # the kept result and `_check` would break the graph
-    # A tensor in inference mode has no version, so that a change of it would not be noticed.
-    is_kept = not is_compiling and not source.is_inference()
-    key = (rows, row_tokens, device, source._version, cu_seq_lens is None) if is_kept else ()
-    last_key, last = getattr(source, _KEPT, ((), None)) if is_kept else ((), None)
-    if last is not None and last_key == key:
-        return cast("Boundaries", last)
-    if cu_seq_lens is None:
-        starts, max_length = _restarts(source, rows, row_tokens), None
-    else:
-        starts = cu_seq_lens
-    if max_length is None:
-        max_length = starts.diff().max()
-    found = Boundaries(cu_seqlens=starts.to(device, torch.int32), longest=int(max_length))
-    if not is_compiling:
-        _check(found, rows * row_tokens)
-    elif cu_seq_lens is not None:
-        _check_compiled(found, rows * row_tokens)
-    if is_kept:
-        setattr(source, _KEPT, (key, found))
-    return found
+
+    def find() -> Boundaries:
+        if cu_seq_lens is None:
+            starts, longest = _restarts(source, rows, row_tokens), None
+        else:
+            starts, longest = cu_seq_lens, max_length
+        if longest is None:
+            longest = starts.diff().max()
+        # A copy, because what is kept as long as a tensor must not keep it alive.
+        found = Boundaries(cu_seqlens=starts.to(device, torch.int32, copy=True), longest=int(longest))
+        if not torch.compiler.is_compiling():
+            _check(found, rows * row_tokens)
+        elif cu_seq_lens is not None:
+            _check_compiled(found, rows * row_tokens)
+        return found
+
+    return kept(source, (rows, row_tokens, device, cu_seq_lens is None), find)
 
 
-_KEPT = "_packer_boundaries"
-"""Attribute of the tensor that boundaries were found in, which holds them, and the other arguments."""
+_kept: MutableMapping[torch.Tensor, tuple[int, dict[object, Any]]] = WeakIdKeyDictionary()
+"""Version of each tensor that is in use, and what was made from it."""
+
+
+def kept(tensor: torch.Tensor, key: object, make: Callable[[], Made]) -> Made:
+    """Return `make()`, which the layers of a forward pass, and its recomputation in the backward pass, share.
+
+    A compiler shares it by itself; a tensor in inference mode has no version, so that a change would not be noticed.
+    """
+    if torch.compiler.is_compiling() or tensor.is_inference():
+        return make()
+    version, made = _kept.get(tensor, (None, {}))
+    if version != tensor._version:
+        made = {}
+        _kept[tensor] = (tensor._version, made)
+    if key not in made:
+        made[key] = make()
+    return cast("Made", made[key])
 
 
 def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.Tensor:
