@@ -67,15 +67,11 @@ class PieceNote(TypedDict, total=False):
     """Note of a file, which marks it as complete."""
 
     made_from: Mapping[str, object]
-
     counts: dict[str, int]
     """What was counted while it was written: the sums of `Batch.counts`."""
-
     bytes: int
-
     xxh3_128: str
     """Hash of the file, hexadecimal."""
-
     rejected: RejectedNote
     """Note of the list of rejected documents; missing if none is ever rejected."""
 
@@ -85,8 +81,6 @@ class NotedFile:
     """A file that is written once, with a note of what it was made from; the note marks it as complete."""
 
     path: AnyPath
-    """Path of the file."""
-
     made_from: Mapping[str, object]
     """Facts about what it is made from. A file is used again only if its note has the same."""
 
@@ -154,10 +148,8 @@ class Piece(NotedFile):
 
     number: int
     """Index of the input in the source."""
-
     input: Input
     """The piece, which can be read like any input."""
-
     columns: Columns
     """Columns of the stream."""
 
@@ -351,10 +343,8 @@ class SpillSize:
 
     bytes: int
     """Bytes of decoded documents still to be written."""
-
     tokens: int
     """Tokens of all decoded documents, including those decoded before."""
-
     sampled: bool
     """Whether the estimate rests on the first blocks of some files; if not, it is an upper bound."""
 

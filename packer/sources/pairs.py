@@ -73,11 +73,12 @@ def _joined(chosen: Batch, rejected: Batch) -> Batch:
     if chosen.labels is not None and rejected.labels is not None:
         labels = [_in_turn(chosen.labels[0], rejected.labels[0])]
     both = enumerate((chosen, rejected))
+    records = np.arange(len(ROLES) * len(chosen.input_ids[0])) // len(ROLES)
     return chosen._replace(
         input_ids=[_in_turn(chosen.input_ids[0], rejected.input_ids[0])],
         labels=labels,
-        extra={name: [each_twice(values)] for name, (values,) in chosen.extra.items()},
-        records=np.arange(len(ROLES) * len(chosen.input_ids[0])) // len(ROLES),
+        extra={name: [values.take(as_arrow(records))] for name, (values,) in chosen.extra.items()},
+        records=records,
         rejected=tuple(sorted(one._replace(row=2 * one.row + side) for side, batch in both for one in batch.rejected)),
     )
 
@@ -85,11 +86,6 @@ def _joined(chosen: Batch, rejected: Batch) -> Batch:
 def _in_turn(chosen: pa.Array, rejected: pa.Array) -> pa.Array:
     """Return the lists of two arrays in turn, as lists of int32: [a, b] and [c, d] -> [a, c, b, d]."""
     return pa.concat_arrays([int32_lists(chosen), int32_lists(rejected)]).take(as_arrow(sides_in_turn(len(chosen))))
-
-
-def each_twice(values: pa.Array) -> pa.Array:
-    """Return the values of pairs as those of their answers: [a, b] -> [a, a, b, b]."""
-    return values.take(as_arrow(np.arange(2 * len(values)) // 2))
 
 
 def by_side(batch: Batch) -> Batch:

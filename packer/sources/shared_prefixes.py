@@ -10,7 +10,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, TREE
 from packer.gather.prefix_trees import build_trees
 from packer.inputs.documents import LONGEST, Batch
-from packer.inputs.list_checks import int32_lists
+from packer.inputs.list_checks import as_lists, int32_lists
 
 REPEATED, SAVED = "repeated", "saved"
 """Counts of `Batch.counts`: tokens with which documents repeat the beginning of another one of their record, and those
@@ -47,10 +47,11 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, pairs: bool) -> 
     if not pairs:
         extra[ANSWER] = [numbers_within(records[trees.documents])]
     tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}
+    lengths = np.diff(trees.ends, prepend=0)
     rejected = {tree_of[int(records[one.row])]: one for one in batch.rejected}
     return batch._replace(
-        input_ids=[_lists(trees.input_ids, trees.ends)],
-        labels=[_lists(trees.labels, trees.ends)],
+        input_ids=[_lists(trees.input_ids, lengths)],
+        labels=[_lists(trees.labels, lengths)],
         extra=extra,
         counts=counts,
         records=records[trees.documents],
@@ -58,9 +59,8 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, pairs: bool) -> 
     )
 
 
-def _lists(values: NDArray[np.int32], ends: NDArray[np.int64]) -> pa.ListArray:
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
-    return pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(np.ascontiguousarray(values)))
+def _lists(values: NDArray[np.int32], lengths: NDArray[np.int64]) -> pa.ListArray:
+    return as_lists(as_arrow(np.ascontiguousarray(values)), lengths, pa.list_(pa.int32()))
 
 
 def _node_lists(nodes: NDArray[np.int32], ends: NDArray[np.int64]) -> pa.ListArray:
@@ -68,4 +68,4 @@ def _node_lists(nodes: NDArray[np.int32], ends: NDArray[np.int64]) -> pa.ListArr
     counts = np.diff(ends, prepend=0)
     is_tree = counts > 1
     kept = nodes[np.repeat(is_tree, counts)].reshape(-1)
-    return _lists(kept, np.cumsum(np.where(is_tree, nodes.shape[1] * counts, 0)))
+    return _lists(kept, np.where(is_tree, nodes.shape[1] * counts, 0))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypedDict
@@ -26,7 +26,7 @@ from packer.errors import SourceError
 from packer.facts import REASONS, REMEDY, RejectedRecord, TextIdentity
 from packer.gather import TokenColumn
 from packer.inputs.column_types import check_indices, join_by_name, one_type
-from packer.inputs.documents import Batch, Columns, DocumentError, Input, Rejection, SourceFile, reading
+from packer.inputs.documents import Batch, Columns, DocumentError, Input, SourceFile, reading
 from packer.inputs.list_checks import checked, document_error, document_lengths
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn, table_of
 from packer.progress import Progress, documents_of, silent
@@ -97,6 +97,13 @@ class Rejections:
     parts: tuple[RejectedPart, ...] = ()
     """Files that list them; empty unless the source has been decoded."""
 
+    @classmethod
+    def of(cls, numbers: array[int], parts: Sequence[RejectedPart] = ()) -> Rejections:
+        """Sort rejected lists, given the number and the index of the reason of each in turn."""
+        lists, reasons = np.array(numbers, np.int64).reshape(-1, 2).T
+        order = np.argsort(lists)
+        return cls(lists=lists[order], reasons=reasons[order].astype(np.uint8), parts=tuple(parts))
+
     def documents(self, order: Order | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return (documents, reasons): the rejected documents in ascending order, and the reason of each.
 
@@ -122,25 +129,6 @@ class Rejections:
         documents, _ = self.documents(order)
         for document, number in zip(documents.tolist(), order[documents].tolist(), strict=True):
             yield replace(by_list[number], document=document)
-
-
-class RejectionCollector:
-    """Collects the numbers and reasons of rejected lists from batches or files."""
-
-    def __init__(self) -> None:
-        self._lists, self._reasons = array("q"), array("B")
-
-    def add(self, first_list: int, rejected: Iterable[Rejection | RejectedRecord]) -> None:
-        """Add rejected documents, given the number of the list at row 0."""
-        for one in rejected:
-            self._lists.append(first_list + (one.row if isinstance(one, Rejection) else one.document))
-            self._reasons.append(REASONS.index(one.reason))
-
-    def finish(self, parts: Sequence[RejectedPart] = ()) -> Rejections:
-        """Return what was collected."""
-        lists, reasons = np.array(self._lists, np.int64), np.array(self._reasons, np.uint8)
-        order = np.argsort(lists)
-        return Rejections(lists=lists[order], reasons=reasons[order], parts=tuple(parts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,13 +238,14 @@ class Source:
         total = sum(input_.file.bytes for input_ in self.inputs)
         first_document = finished = records = 0
         counts: Counter[str] = Counter()
-        rejected = RejectionCollector()
+        rejected = array("q")
         for number, input_ in enumerate(self.inputs):
             row = 0
             records = 0 if number in self.record_starts else records
             try:
                 for batch, lengths in checked(input_, self.columns):
-                    rejected.add(first_document + row, batch.rejected)
+                    for one in batch.rejected:
+                        rejected.extend((first_document + row + one.row, REASONS.index(one.reason)))
                     yield self._table_of(batch, lengths, first_document + row, records)
                     records += sum(np.count_nonzero(as_numpy(chunk) == 0) for chunk in batch.extra.get(ANSWER, ()))
                     row += len(lengths)
@@ -274,7 +263,7 @@ class Source:
             finished += input_.file.bytes
         if self.mapped:  # `spill_source` has counted for decoded copies
             return
-        self.rejections, self.counts = rejected.finish(), counts
+        self.rejections, self.counts = Rejections.of(rejected), counts
 
     def _table_of(self, batch: Batch, lengths: NDArray[np.int32], first_document: int, first_record: int) -> TokenTable:
         table, made = table_of(batch, lengths, first_document), {}

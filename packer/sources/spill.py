@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import threading
+from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -32,6 +33,7 @@ import xxhash
 from packer.column_names import ANSWER
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
+from packer.facts import REASONS
 from packer.inputs.column_types import join_by_name, join_with
 from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input, RecordPlaces
 from packer.inputs.format_reader import DecodedInput
@@ -51,7 +53,7 @@ from packer.sources.decoded_pieces import (
 )
 from packer.sources.packed_documents import PackedDocuments
 from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
-from packer.sources.source import RejectedPart, RejectionCollector, Rejections, Source
+from packer.sources.source import RejectedPart, Rejections, Source
 from packer.stores import AnyPath
 from packer.stores.store import store_at
 
@@ -175,7 +177,7 @@ def _open_pieces(source: Source, pieces: list[Piece], columns: Columns) -> tuple
 def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int | None) -> Rejections:
     """Return the rejected documents of decoded pieces, given the inputs that these were joined to."""
     first_lists = np.cumsum([0, *(input_.rows or 0 for input_ in inputs)])
-    collector, parts = RejectionCollector(), []
+    numbers, parts = array("q"), []
     for number, of_input in groupby(pieces, key=lambda piece: piece.number):
         first_list, lines = int(first_lists[number]), 0
         for piece in of_input:
@@ -190,10 +192,11 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int 
                     pairs=pairs,
                 )
             )
-            collector.add(0, parts[-1].records())
+            for one in parts[-1].records():
+                numbers.extend((one.document, REASONS.index(one.reason)))
             first_list += piece.open().rows
             lines += in_piece or 0
-    return collector.finish(parts)
+    return Rejections.of(numbers, parts)
 
 
 def _sum_counts(pieces: list[Piece]) -> Counter[str]:
@@ -239,17 +242,11 @@ class _Decoding:
     """Decodes the pieces of a source. Can be pickled."""
 
     pieces: list[Piece]
-    """All pieces of the source."""
-
     source: Source
-    """The source."""
-
     by_library: bool
     """Whether the library alone tokenizes, again what was not tokenized by it."""
-
     sync: bool
     """Whether streams are synced."""
-
     threads: int = 1
     """Threads that decode a piece in another process: more than one if there are fewer pieces than workers."""
 

@@ -19,6 +19,7 @@ from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.facts import TextIdentity
 from packer.inputs.documents import DocumentError
+from packer.inputs.list_checks import as_lists
 from packer.options.choices import TrainOn
 from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
@@ -365,9 +366,7 @@ def _turn_starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.Lis
 
 
 def _list_array(bounds: NDArray[np.int64], values: NDArray[np.int32]) -> pa.ListArray:
-    """Make a list<int32> array; `pa.array` would import pandas, which takes half a second."""
-    assert bounds[-1] < 2**31, "a batch of too many tokens"
-    return pa.ListArray.from_arrays(as_arrow(bounds.astype(np.int32)), as_arrow(np.ascontiguousarray(values)))
+    return as_lists(as_arrow(np.ascontiguousarray(values)), np.diff(bounds), pa.list_(pa.int32()))
 
 
 def _hash(value: Any) -> str:
