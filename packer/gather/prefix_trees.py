@@ -71,7 +71,7 @@ def build_trees(
     nodes, owners = np.empty((tokens, 3), np.int32), np.empty(tokens, np.int64)
     per_tree = np.empty((3, documents), np.int64)
     counts = np.zeros(4, np.int64)
-    runs = np.empty((2 * max(_most(first_documents), 1), 8), np.int64)
+    runs = np.empty((2 * int(np.diff(first_documents).max(initial=1)), 8), np.int64)
     _build(
         input_ids, labels, bounds, first_documents, max_len, runs, owners, out_ids, out_labels, nodes, per_tree, counts
     )
@@ -85,10 +85,6 @@ def build_trees(
         documents=per_tree[2, :trees],
         repeated=repeated,
     )
-
-
-def _most(bounds: NDArray[np.int64]) -> int:
-    return int(np.diff(bounds).max(initial=0))
 
 
 # Columns of `runs`, the nodes of a prefix tree: tokens BEGIN to END - 1 of a document, the first, last and next node of

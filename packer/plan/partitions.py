@@ -140,20 +140,17 @@ class Partitions:
 
         Adjacent blocks are one range.
         """
-        blocks = self._blocks_of(partition)
+        if self.order is not None and self.cuts is not None:
+            blocks = self.order[self.cuts[partition] : self.cuts[partition + 1]]
+        else:
+            dealt = np.empty(-(-len(self.blocks) // self.partitions), np.int64)
+            _find_parts(partition, self.partitions, np.uint64(self.seed), dealt)
+            blocks = dealt[dealt < len(self.blocks)]
         is_first = np.diff(blocks, prepend=-2) > 1
         is_last = np.diff(blocks, append=len(self.blocks) + 1) > 1
         ends = [self.blocks.first_documents(blocks[is_first]), self.blocks.first_documents(blocks[is_last] + 1)]
         ranges = np.stack(ends, axis=1)
         return ranges if self.order is not None else ranges[ranges[:, 0] < ranges[:, 1]]  # a part may have no document
-
-    def _blocks_of(self, partition: int) -> NDArray[np.int64]:
-        """Return the blocks of a partition, or parts of blocks, ascending."""
-        if self.order is not None and self.cuts is not None:
-            return self.order[self.cuts[partition] : self.cuts[partition + 1]]
-        dealt = np.empty(-(-len(self.blocks) // self.partitions), np.int64)
-        _find_parts(partition, self.partitions, np.uint64(self.seed), dealt)
-        return dealt[dealt < len(self.blocks)]
 
 
 def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions:

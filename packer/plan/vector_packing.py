@@ -226,20 +226,13 @@ def _fit(
             for resource in range(len(capacities)):
                 tree[node, resource] = capacities[resource]
         out_row_of[item] = node - leaves
+        least = np.int64(_WHOLE)  # of the rooms, each as a share of the capacity
         for resource in range(len(capacities)):
             tree[node, resource] -= demands[item, resource]
-        tree[node, len(capacities)] = _least_share(tree, node, shares)
+            least = min(least, tree[node, resource] * shares[resource])
+        tree[node, len(capacities)] = least
         _update(tree, node)
     return rows, FIRST_VISITS + VISITS * len(demands) - credit
-
-
-@jit_if_large
-def _least_share(tree: NDArray[np.int64], node: int, shares: NDArray[np.int64]) -> int:
-    """Return the least of the rooms of a row, each as a share of the capacity."""
-    least = tree[node, 0] * shares[0]
-    for resource in range(1, len(shares)):
-        least = min(least, tree[node, resource] * shares[resource])
-    return int(least)
 
 
 @jit_if_large

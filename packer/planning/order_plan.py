@@ -36,15 +36,6 @@ def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow
     return algorithm.arrange(lengths, options.max_len, options.max_items, open_row)
 
 
-def _lengths_of(items: Segments, options: PackOptions) -> NDArray[np.int32]:
-    """Return the lengths that are arranged: int32, 0 for pieces or documents without tokens.
-
-    An algorithm that keeps segments whole arranges the extents of all pieces; another one the tokens of whole
-    documents, which it cuts itself.
-    """
-    return items.pieces_in_order()[1] if options.keeps_whole else items.kept_lengths()
-
-
 def row_places(
     items: Segments, arranged: OrderedRows, rows: NDArray[np.int64], *, keeps_whole: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -169,7 +160,12 @@ def _note_marks(planning: Planning) -> Note:
     rows = pieces = documents = places = stretch = 0
     open_row = OpenRow()
     found: list[NDArray[np.int64]] = []
-    for chunk in each_chunk(planning.reader, partial(_lengths_of, options=options), planning.engine.workers):
+
+    def arranged_lengths(items: Segments) -> NDArray[np.int32]:
+        # An algorithm that does not keep segments whole cuts whole documents itself.
+        return items.pieces_in_order()[1] if keeps_whole else items.kept_lengths()
+
+    for chunk in each_chunk(planning.reader, arranged_lengths, planning.engine.workers):
         arranged = _arrange(options, chunk.values, open_row)
         one = chunk.account
         if not keeps_whole:
