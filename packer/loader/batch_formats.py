@@ -112,7 +112,7 @@ def hf_batch(
         input_ids, labels = _masked_tokens(tokens, input_ids, mlm, epoch)
     batch = flat_batch(input_ids, labels, tokens.lengths, static)
     if loss_weights is not None:
-        batch["loss_weights"] = token_loss_weights(labels, tokens.lengths, tokens.doc_ids, per=loss_weights)[None]
+        batch["loss_weights"] = _loss_weights(tokens, batch["labels"], loss_weights)
     if position_offset:
         batch["position_ids"] += position_offset
     for name in keep_tokens:

@@ -225,12 +225,12 @@ def token_loss_weights(
     Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
     """
     check_loss_weights(per)
+    groups = np.arange(len(lengths)) if per == "sequence" else np.unique(doc_ids, return_inverse=True)[1]
+    return group_weights(labels, groups.repeat(lengths))
+
+
+def group_weights(labels: NDArray[Any], groups: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return 1 / trained tokens in the same group for each trained token, else 0, given the group of each token."""
     trained = labels != NO_LOSS
-    starts = np.cumsum(lengths) - lengths
-    counts = np.add.reduceat(trained, starts, dtype=np.int64)
-    if per == "document":
-        _, documents = np.unique(doc_ids, return_inverse=True)
-        counts = np.bincount(documents, weights=counts)[documents]
-    weights = np.zeros(len(labels), np.float64)
-    np.divide(1.0, np.repeat(counts, lengths), out=weights, where=trained)
-    return weights
+    counts = np.bincount(groups, weights=trained)
+    return np.where(trained, 1 / np.maximum(counts, 1)[groups], 0.0)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS, TREE
-from packer.loader.row_segments import LossWeights, RowTokens, check_loss_weights, cu_seqlens_of
+from packer.column_names import TREE
+from packer.loader.row_segments import LossWeights, RowTokens, check_loss_weights, cu_seqlens_of, group_weights
 from packer.shards.row_format import PADDING
 
 NODE = 3
@@ -120,6 +120,4 @@ class Nodes:
         check_loss_weights(per)
         owners = doc_ids[self.segments] if per == "document" else self.segments
         _, documents = np.unique(np.stack([owners, self.answers]), axis=1, return_inverse=True)
-        of_tokens, trained = documents.reshape(-1).repeat(self.lengths), labels != NO_LOSS
-        counts = np.bincount(of_tokens, weights=trained)
-        return np.where(trained, 1 / np.maximum(counts, 1)[of_tokens], 0.0)
+        return group_weights(labels, documents.reshape(-1).repeat(self.lengths))
