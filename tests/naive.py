@@ -245,14 +245,13 @@ def permutation(size, *, seed, purpose, stream):
 # ---- rows: what is derived from the boundaries ----
 
 
-def masked_labels(rows, lengths, align=1, most_context=1):
+def masked_labels(rows, lengths):
     """Labels with -100 at the head of every segment and at padding; `lengths[r]` are row r's segments."""
     masked = []
     for row, segments in zip(rows, lengths, strict=True):
         labels = []
         for length in segments:
-            context, place = min(length, most_context), len(labels)
-            labels += [-100] * context + list(row[place + context : place + length]) + [-100] * (-length % align)
+            labels += [-100, *row[len(labels) + 1 : len(labels) + length]]
         masked.append(labels + [-100] * (len(row) - len(labels)))
     return masked
 
