@@ -11,6 +11,7 @@
     packer.materialize(index, source, output)    the rows of an index (index_only=True) with their tokens
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
+    packer.probe(step)                           which documents leak into others in a training step of any trainer
 
 Importing this package imports no other; loading a packed dataset imports numpy and pyarrow only.
 """
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from packer.loader.dataset import PackedDataset, load
     from packer.loader.document_rows import DocumentRows, rows
     from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
+    from packer.loader.probe_step import StepLeaks, probe
     from packer.loader.row_segments import StaticShape
     from packer.loader.schedule import PackedSchedule, packed_schedule
     from packer.loader.token_masking import MaskedLM, masked_lm
@@ -52,6 +54,7 @@ __all__ = [
     "PackerError",
     "SourceError",
     "StaticShape",
+    "StepLeaks",
     "append",
     "attention",
     "batches",
@@ -66,6 +69,7 @@ __all__ = [
     "num_items_in_batch",
     "pack",
     "packed_schedule",
+    "probe",
     "rows",
     "static_shape",
     "verify",
@@ -81,6 +85,7 @@ _HOMES = {
     "loader.document_rows": ("DocumentRows", "rows"),
     "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
     "loader.batch_sampler": ("BatchSampler", "Imbalance"),
+    "loader.probe_step": ("StepLeaks", "probe"),
     "loader.row_segments": ("StaticShape",),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),
     "options": ("PackOptions",),
