@@ -45,7 +45,7 @@ from packer.attention.compare_outputs import (
     without_dropout,
 )
 from packer.attention.load_model import thresholds_above
-from packer.attention.rope import depends_on_longest_document
+from packer.attention.rope import longest_rope_modules
 from packer.attention.trees import block_mask, dense_mask
 from packer.attention.varlen import IMPLEMENTATION, KERNEL_DTYPES
 
@@ -319,7 +319,7 @@ def _judge(
         may_be_rounding = rounding is not None and earlier <= FACTOR * rounding.most_moved
         answer, remedy = "unclear" if may_be_rounding else "leaks", MASK_REMEDY
         reason = f"changing a token moved earlier ones of its document, which predict it, by {earlier:.2g}"
-    if answer == "differs" and depends_on_longest_document(model):
+    if answer == "differs" and longest_rope_modules(model):
         reason += " (RoPE takes its frequencies from the longest document of the batch)"
     logits, loss, gradients = compared
     return Verdict(

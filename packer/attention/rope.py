@@ -36,7 +36,7 @@ def use_document_frequencies(model: PreTrainedModel) -> None:
 
     Has no effect on models whose frequencies do not depend on the length of documents.
     """
-    for module in _rotary_modules(model):
+    for module in longest_rope_modules(model):
         _configs[id(module.config)] = module.config
         if not any(isinstance(hook, _ByDocument) for hook in module._forward_hooks.values()):
             module.register_forward_hook(_ByDocument(), with_kwargs=True)
@@ -46,7 +46,8 @@ def use_document_frequencies(model: PreTrainedModel) -> None:
 def document_frequencies(model: PreTrainedModel) -> Iterator[None]:
     """Use separate frequencies for each document within the context, with any attention implementation."""
     hooks = [
-        module.register_forward_hook(_ByDocument(always=True), with_kwargs=True) for module in _rotary_modules(model)
+        module.register_forward_hook(_ByDocument(always=True), with_kwargs=True)
+        for module in longest_rope_modules(model)
     ]
     try:
         yield
@@ -90,12 +91,7 @@ def rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
     return [rope for rope in each if "rope_type" in rope]
 
 
-def depends_on_longest_document(model: PreTrainedModel) -> bool:
-    """Return whether a document can change the RoPE frequencies of others in this model."""
-    return bool(_rotary_modules(model))
-
-
-def _rotary_modules(model: PreTrainedModel) -> list[Any]:
+def longest_rope_modules(model: PreTrainedModel) -> list[Any]:
     """Return the modules of the language model whose frequencies depend on the longest document."""
     config_class = type(model.config.get_text_config())
     found = []
