@@ -22,7 +22,7 @@ class StepLeaks:
     """Result of `probe`."""
 
     moved: Mapping[int, tuple[int, ...]]
-    """For each document that was changed: other documents, numbered through all rows, whose losses moved."""
+    """Other documents whose losses moved, by the document that was changed; numbered through all rows."""
 
     largest: float
     """Largest change of a loss of another document, as a share of the largest loss."""
