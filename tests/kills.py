@@ -47,9 +47,10 @@ def kill(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool = False, err
 
     def tell(target, rename):
         nonlocal is_struck
+        before = is_struck
         struck = re.search(name, target) or (is_struck and re.search(r"data-\d+-of-", target))
         is_struck = is_struck or bool(struck)
-        result = rename() if after or not struck else None
+        result = rename() if not struck or (after and not before) else None
         if struck:
             raise error(target)
         return result

@@ -15,7 +15,7 @@ from packer.inputs.column_types import as_plain, check_types, is_list
 from packer.inputs.documents import COLUMNS, MASKS, Batch, Columns, DocumentError, null_message
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
 from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import check_lists
+from packer.inputs.list_checks import as_lists, check_lists
 from packer.options import PackOptions
 from packer.sources.find_source import readers_of
 from packer.sources.record_decoder import RecordDecoder
@@ -23,7 +23,11 @@ from packer.sources.shared_prefixes import share_prefixes
 from packer.sources.source import Source
 
 _NESTED = pa.list_(pa.list_(pa.int64()))
-_EMPTY = pa.array([[]], _NESTED.value_type)
+
+
+def _empty() -> pa.Array:
+    """Return an array of one empty list; `pa.array` would import pandas, which takes half a second."""
+    return as_lists(as_arrow(np.zeros(0, np.int64)), np.zeros(1, np.int64), _NESTED.value_type)
 
 
 def open_records(found: Found, options: PackOptions) -> Source:
@@ -43,7 +47,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
     start = partial(
         RecordDecoder,
         decode=partial(_documents, columns),
-        empty=Batch([_EMPTY], [_EMPTY], 0),
+        empty=Batch([_empty()], [_empty()], 0),
         needed=wanted,
         kept=columns.extra,
         skips=skips,
@@ -121,7 +125,7 @@ def _documents(columns: Columns, records: BlockRecords) -> Batch:
     places = np.repeat(np.cumsum(counts) - counts, np.maximum(counts, 1)) + np.arange(len(rows))
     places -= np.searchsorted(rows, rows)
     places[np.repeat(counts == 0, np.maximum(counts, 1))] = int(counts.sum())  # an empty list, added below
-    lists = [pa.concat_arrays([each.flatten(), _EMPTY]).take(as_arrow(places)) for each in (tokens, labels)]
+    lists = [pa.concat_arrays([each.flatten(), _empty()]).take(as_arrow(places)) for each in (tokens, labels)]
     try:
         batch = check_lists(Batch([lists[0]], [lists[1]], 0), columns=columns, skips=False)
     except DocumentError as fault:
