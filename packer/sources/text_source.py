@@ -9,9 +9,11 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
+from packer.arrow import as_arrow
 from packer.column_names import ANSWER, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import REMEDY
@@ -19,6 +21,7 @@ from packer.inputs.column_types import check_types, refuse_twins
 from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Columns, DocumentError
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
+from packer.inputs.list_checks import as_lists
 from packer.options import PackOptions
 from packer.sources.find_source import readers_of, refuse_packed
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
@@ -210,7 +213,9 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
     if encoder.has_labels and (shares or encoder.documents_per_record != 1):
         steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
     needed = tuple(dict.fromkeys((*encoder.records.needed, *kept)))
-    nothing = [pa.array([[]] * (encoder.documents_per_record or 1), pa.list_(pa.int32()))]
+    # `pa.array` would import pandas, which takes half a second
+    lengths = np.zeros(encoder.documents_per_record or 1, np.int64)
+    nothing = [as_lists(as_arrow(np.zeros(0, np.int32)), lengths, pa.list_(pa.int32()))]
     turns = {TURN_STARTS: nothing} if encoder.has_turns else {}
     start = partial(
         RecordDecoder,
