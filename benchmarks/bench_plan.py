@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.patterns import RowExtents
 from packer.engine import Engine
 from packer.options import PackOptions
 from packer.plan.groups import NO_GROUP, apart_bound, keep_apart
@@ -184,7 +183,7 @@ def keep_groups_apart(lengths: NDArray[np.int32], max_len: int, algorithm: str, 
             marks = [time.process_time()]
             segments = cut_documents(lengths, max_len, "split")
             patterns = solver.solve(segments.histogram)
-            rows = RowExtents.of_patterns(patterns)
+            rows = patterns.rows()
             dealt, _ = place_rows(segments.extents_of_numbers(), rows, max_len, seed=0)
             marks.append(time.process_time())
             least = apart_bound(segments, groups)

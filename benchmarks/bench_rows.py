@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.figures.row_figures import RowFigures, RowSums, shuffled
 from packer.options import PackOptions
-from packer.plan.rows import rows_of_plan
 from packer.plan.segments import cut_documents
 from packer.planning.make_plan import plan_lengths
 from packer.planning.partitioning import PartitionPlan
@@ -50,7 +49,7 @@ def made(lengths: NDArray[np.int32], max_len: int, shard_size: int) -> tuple[Par
     plan = plan_lengths(lengths, PackOptions(max_len=max_len, shard_size=shard_size), threads=2)
     assert isinstance(plan, PartitionPlan)
     sums = RowSums(max_len)
-    for rows in rows_of_plan(plan):
+    for rows in map(plan.rows, range(len(plan.shard_rows))):
         sums.add(rows.lengths, rows.row_starts)
     return plan, plan.totals.lower_bound, sums.finish()
 

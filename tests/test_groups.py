@@ -43,14 +43,14 @@ def cut_and_group(documents, max_len, long="split", align=1):
 
 def row_groups(segments, plan, of_documents):
     """Return the groups of the segments of every row."""
-    documents = segments.locate(plan.numbers)[0]
+    documents = segments.locate(plan.values)[0]
     return [
         of_documents[documents[a:b]].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)
     ]
 
 
 def check_rows(segments, plan, *, max_segments):
-    assert sorted(plan.numbers.tolist()) == sorted(segments.numbers().tolist())
+    assert sorted(plan.values.tolist()) == sorted(segments.numbers().tolist())
     for row in rows_of(plan):
         assert 0 < extents_of(segments.locate(np.array(row))[2], segments.align).sum() <= segments.max_len
         assert len(row) <= (max_segments or segments.max_len)
@@ -89,9 +89,9 @@ def is_apart(row):
 def apart(segments, of_documents, *, max_segments=None, seed=0):
     """Return rows of all segments as the algorithm makes them, and those in which groups are apart."""
     dealt = deal(segments, solver(max_segments)(segments.histogram), seed=seed)
-    before, least = dealt.numbers.copy(), apart_bound(segments, of_documents)
+    before, least = dealt.values.copy(), apart_bound(segments, of_documents)
     plan = keep_apart(dealt, segments, of_documents, least=least, max_segments=max_segments, seed=seed)
-    assert np.array_equal(dealt.numbers, before)
+    assert np.array_equal(dealt.values, before)
     check_rows(segments, plan, max_segments=max_segments)
     assert all(map(is_apart, row_groups(segments, plan, of_documents)))
     return dealt, plan
@@ -307,10 +307,10 @@ def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, m
     assert max(whole.shard_rows) <= 3
     check_rows(segments, plan, max_segments=max_segments)
     if long == "drop":
-        assert sorted(located(segments, plan.numbers)) == expected
+        assert sorted(located(segments, plan.values)) == expected
     else:  # if both are cut, either may have a token more
         by_pair = defaultdict(list)
-        for document, start, length in located(segments, plan.numbers):
+        for document, start, length in located(segments, plan.values):
             assert start == (lengths[document] - length if side == "left" else 0)
             by_pair[document // 2].append(length)
         assert sorted(by_pair) == sorted({document // 2 for document, _, _ in expected})

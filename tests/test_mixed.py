@@ -24,7 +24,7 @@ ahead = st.integers(1, 12) | st.just(NEAR)
 def drawn(order, max_len, max_segments=None, reserve=0, ahead=NEAR, *, far=False):
     order = np.array(order, np.int32)
     found, left = draw_rows(order, max_len, max_segments, reserve=reserve, ahead=ahead, far=far)
-    rows = [found.extents[a:b].tolist() for a, b in itertools.pairwise(found.starts.tolist())]
+    rows = [found.values[a:b].tolist() for a, b in itertools.pairwise(found.row_starts.tolist())]
     return rows, np.repeat(np.arange(max_len + 1), left).tolist()
 
 
@@ -63,7 +63,7 @@ def test_the_example_of_the_docstring():
 def test_the_first_rows_have_segments_as_long_as_the_last_however_many_there_are():
     order = like_real(200_000, 512)
     found, _ = draw_rows(order.copy(), 512, reserve=int(0.02 * order.sum()))
-    depths = np.diff(found.starts)
+    depths = np.diff(found.row_starts)
     tenths = [part.mean() for part in np.array_split(depths, 10)]
     assert max(tenths) < 1.05 * min(tenths)
 
@@ -75,7 +75,7 @@ def test_drawn_rows_are_mixed_like_a_shuffled_corpus_and_solved_ones_are_not(max
     found, _ = draw_rows(order.copy(), max_len, reserve=int(0.02 * order.sum()))
     solved = get_algorithm("bfd").solve(histogram)
     shares = []
-    for rows in ((found.extents, found.starts), (solved.extents, solved.offsets, solved.counts)):
+    for rows in ((found.values, found.row_starts), (solved.extents, solved.offsets, solved.counts)):
         sums = RowSums(max_len)
         sums.add(*rows)
         shares.append(sums.finish().within_row_share)

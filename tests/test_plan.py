@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.patterns import RowExtents
+from packer.algorithms.patterns import Rows
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan import permute as permutations
 from packer.plan.permute import key_of as key
 from packer.plan.permute import permute
-from packer.plan.rows import PlacedRows, place_rows
+from packer.plan.rows import place_rows
 from packer.plan.segments import Segments, cut_documents, cut_lengths_of
 from tests import naive
 
@@ -27,21 +27,20 @@ def int32s(values: list[int]) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
-def deal(segments: Segments, patterns, *, seed: int) -> PlacedRows:
+def deal(segments: Segments, patterns, *, seed: int) -> Rows:
     """Fill the rows of patterns with all segments."""
-    rows = RowExtents.of_patterns(patterns)
-    placed, left = place_rows(segments.extents_of_numbers(), rows, segments.max_len, seed=seed)
+    placed, left = place_rows(segments.extents_of_numbers(), patterns.rows(), segments.max_len, seed=seed)
     assert len(left) == 0
     return placed
 
 
-def make_plan(lengths, max_len, long="split", seed=0, **cut) -> tuple[Segments, PlacedRows]:
+def make_plan(lengths, max_len, long="split", seed=0, **cut) -> tuple[Segments, Rows]:
     segments = cut_documents(int32s(lengths), max_len, long, **cut)
     return segments, deal(segments, get_algorithm("bfd").solve(segments.histogram, None), seed=seed)
 
 
-def rows_of(plan: PlacedRows) -> list[list[int]]:
-    return [plan.numbers[a:b].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)]
+def rows_of(plan: Rows) -> list[list[int]]:
+    return [plan.values[a:b].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)]
 
 
 def located(segments: Segments, numbers: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -99,7 +98,7 @@ def test_another_seed_gives_another_packing_with_as_many_rows():
     _, one = make_plan(lengths, 2048, seed=1)
     _, again = make_plan(lengths, 2048, seed=1)
     _, other = make_plan(lengths, 2048, seed=2)
-    assert np.array_equal(one.numbers, again.numbers)
+    assert np.array_equal(one.values, again.values)
     assert len(one.row_starts) == len(other.row_starts)
     together = [{frozenset(row) for row in rows_of(plan) if len(row) > 1} for plan in (one, other)]
     assert len(together[0] & together[1]) < len(together[0]) / 3  # long documents of a length of their own stay paired

@@ -35,12 +35,12 @@ def as_table(items, capacities):
 
 def listed(rows):
     """Rows as lists of item numbers."""
-    return [rows.numbers[a:b].tolist() for a, b in zip(rows.row_starts[:-1], rows.row_starts[1:], strict=True)]
+    return [rows.values[a:b].tolist() for a, b in zip(rows.row_starts[:-1], rows.row_starts[1:], strict=True)]
 
 
 def check(rows, demands, capacities, max_segments=None):
     """Every item is in one row, and no row holds too much."""
-    assert sorted(rows.numbers.tolist()) == list(range(demands.shape[1]))
+    assert sorted(rows.values.tolist()) == list(range(demands.shape[1]))
     for row in listed(rows):
         assert 1 <= len(row) <= (max_segments or len(row))
         assert (demands[:, row].sum(axis=1, dtype=np.int64) <= capacities).all()
@@ -188,7 +188,7 @@ def test_rows_are_mixed_like_the_corpus(per_image):
     logs = np.log(tokens), np.log(np.maximum(images, 1))
     for values, weights in ((logs[0], tokens), (logs[1], images), (np.arange(items), np.ones(items))):
         expected = within_row_share(values, weights, shuffled, np.array([*starts, items]))
-        assert within_row_share(values, weights, rows.numbers, rows.row_starts) > 0.85 * expected
+        assert within_row_share(values, weights, rows.values, rows.row_starts) > 0.85 * expected
 
 
 @BINDING
@@ -197,10 +197,10 @@ def test_what_a_document_is_says_nothing_about_where_it_stands(per_image):
     demands = almost_sorted(vision(LARGE_TABLE, per_image))
     rows = pack_vectors(demands, VISION, seed=1)
     counts = np.diff(rows.row_starts)
-    first, last = (rows.numbers[ends[counts > 1]] for ends in (rows.row_starts[:-1], rows.row_starts[1:] - 1))
+    first, last = (rows.values[ends[counts > 1]] for ends in (rows.row_starts[:-1], rows.row_starts[1:] - 1))
     is_first = np.arange(2 * len(first)) < len(first)
     for values in (*demands, np.arange(demands.shape[1])):
-        by_row = np.add.reduceat(values[rows.numbers], rows.row_starts[:-1]) / counts
+        by_row = np.add.reduceat(values[rows.values], rows.row_starts[:-1]) / counts
         assert abs(np.corrcoef(by_row, np.arange(len(rows)))[0, 1]) < 4 / len(rows) ** 0.5
         of_both = np.concatenate([values[first], values[last]])
         assert abs(np.corrcoef(of_both, is_first)[0, 1]) < 4 / len(of_both) ** 0.5

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.patterns import RowExtents
+from packer.algorithms.patterns import Rows
 
 NEAR = 2048
 """Segments, next in the order, that may close a row."""
@@ -52,7 +52,7 @@ def draw_rows(
     reserve: int = 0,
     ahead: int = NEAR,
     far: bool = False,
-) -> tuple[RowExtents, NDArray[np.int64]]:
+) -> tuple[Rows, NDArray[np.int64]]:
     """Draw rows that are exactly full.
 
     Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order, give rows [5, 3, 2] and [4, 6], and a 5 is left: it did not
@@ -67,7 +67,7 @@ def draw_rows(
         far: close rows by segments from anywhere in the order if the next ones cannot.
 
     Returns:
-        The rows, and the histogram of the segments that no row took: int64, shape (max_len + 1,).
+        The extents of rows, and the histogram of the segments that no row took: int64, shape (max_len + 1,).
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
@@ -80,7 +80,7 @@ def draw_rows(
     row_starts = np.zeros(total // max_len + 1, np.int64)
     rows = _draw(drawing, total - reserve, ahead, far, row, given_up, row_extents, row_starts)
     row_starts = row_starts[: rows + 1].copy()
-    return RowExtents(extents=row_extents[: row_starts[-1]], starts=row_starts), left + given_up
+    return Rows(values=row_extents[: row_starts[-1]], row_starts=row_starts), left + given_up
 
 
 @jit_if_large

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from packer.algorithms.active_set import Columns, Passive, Target, improve, no_columns, weighted_residual
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.exact_fill import Filled, add_packs, packs_left
-from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import (
     Links,
@@ -28,7 +27,7 @@ from packer.algorithms.open_packs import (
     segment_limit,
     to_patterns,
 )
-from packer.algorithms.patterns import Patterns
+from packer.algorithms.patterns import Patterns, Rows
 from packer.algorithms.strategies import NEVER, best_strategies, count_strategies, every_strategy
 from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
@@ -219,10 +218,8 @@ def _taken(columns: Columns, passive: Passive) -> Strategies:
     amounts = passive.amounts[: passive.used]
     strategies = columns.damping[numbers] == 0
     numbers, amounts = numbers[strategies], amounts[strategies]
-    sizes = columns.offsets[numbers + 1] - columns.offsets[numbers]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    entries = joined_ranges(columns.offsets[numbers], sizes)
-    return Strategies(offsets, columns.lengths[entries], amounts)
+    chosen = Rows(values=columns.lengths, row_starts=columns.offsets).chosen(numbers)
+    return Strategies(chosen.row_starts, chosen.values, amounts)
 
 
 def _places(solution: Strategies, counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:

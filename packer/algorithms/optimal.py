@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.column_generation import ColumnGeneration, pricing_work
 from packer.algorithms.exact_fill import exact_fill
-from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import compile_seconds
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
-from packer.algorithms.patterns import Patterns
+from packer.algorithms.patterns import Patterns, Rows
 from packer.algorithms.round_patterns import follow_rounded, joined, round_packs
 from packer.algorithms.worst_fit import deepest, spread
 
@@ -307,9 +306,5 @@ def _some(patterns: Patterns, count: int) -> Patterns:
     firsts = patterns.extents[patterns.offsets[:-1]]
     longest = np.flatnonzero(firsts == firsts.max(initial=0))[:1]  # none if there are no patterns
     kept = np.union1d(np.arange(0, len(firsts), max(1, len(firsts) // count)), longest)
-    sizes = np.diff(patterns.offsets)[kept]
-    return Patterns(
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        extents=patterns.extents[joined_ranges(patterns.offsets[kept], sizes)],
-        counts=patterns.counts[kept],
-    )
+    rows = Rows(values=patterns.extents, row_starts=patterns.offsets).chosen(kept)
+    return Patterns(offsets=rows.row_starts, extents=rows.values, counts=patterns.counts[kept])

@@ -1,13 +1,18 @@
-"""Rows as extents: patterns, each with the number of packs that follow it, or row by row."""
+"""Patterns of extents, each with the number of packs that follow it; and rows, one after the other."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,32 +60,42 @@ class Patterns:
         np.add.at(counted, self.extents, np.repeat(self.counts, np.diff(self.offsets)))
         return counted
 
+    def rows(self, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None) -> Rows:
+        """Return the extents of the rows that follow: of all, or of `packs` rows of the patterns with these numbers."""
+        if numbers is None or packs is None:
+            numbers, packs = np.arange(len(self.counts), dtype=np.int32), self.counts
+        return Rows(values=self.extents, row_starts=self.offsets).chosen(np.repeat(numbers, packs))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowExtents:
-    """Extents of rows, to be filled with segments; rows [3, 1] and [4] have extents [3, 1, 4] and starts [0, 2, 3]."""
+class Rows:
+    """Rows of one value per segment, such as its extent or its number: [7, 2] and [5] have row_starts [0, 2, 3]."""
 
-    extents: NDArray[np.int32]
-    """Shape (segments in rows,): extents, row by row."""
+    values: NDArray[Any]
+    """Shape (segments,): values, row by row."""
 
-    starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r takes extents[starts[r]:starts[r + 1]]."""
+    row_starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r is values[row_starts[r]:row_starts[r + 1]]; begins at 0."""
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.row_starts) - 1
+
+    def part(self, first: int, last: int) -> Self:
+        """Return rows first..last - 1."""
+        starts = self.row_starts[first : last + 1]
+        return type(self)(values=self.values[starts[0] : starts[-1]], row_starts=starts - starts[0])
+
+    def chosen(self, numbers: NDArray[np.integer[Any]]) -> Self:
+        """Return the rows with these numbers, in this order; a row may be chosen several times."""
+        depths = np.diff(self.row_starts)[numbers]
+        values = self.values[joined_ranges(self.row_starts[numbers], depths)]
+        return type(self)(values=values, row_starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.int64))
 
     @classmethod
-    def of_patterns(
-        cls, patterns: Patterns, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None
-    ) -> RowExtents:
-        """Return the rows that follow patterns: all of them, or `packs` rows of the patterns with these numbers."""
-        if numbers is None or packs is None:
-            numbers, packs = np.arange(len(patterns.counts), dtype=np.int32), patterns.counts
-        followed = np.repeat(numbers, packs)
-        depths = np.diff(patterns.offsets)[followed]
-        extents = patterns.extents[joined_ranges(patterns.offsets[followed], depths)]
-        return cls(extents=extents, starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.int64))
-
-    def __add__(self, other: RowExtents) -> RowExtents:
-        starts = np.concatenate([self.starts, other.starts[1:] + self.starts[-1]])
-        return RowExtents(extents=np.concatenate([self.extents, other.extents]), starts=starts)
+    def joined(cls, parts: Iterable[Rows]) -> Self:
+        """Return rows of one type, part after part, of which there is at least one; they are never held twice."""
+        values, depths = bytearray(), [np.zeros(1, np.int64)]
+        for part in parts:
+            values += np.ascontiguousarray(part.values).view(np.uint8).data
+            depths.append(np.diff(part.row_starts))
+        return cls(values=np.frombuffer(values, part.values.dtype), row_starts=np.cumsum(np.concatenate(depths)))

@@ -24,7 +24,7 @@ from packer.options.declarations import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
-from packer.plan.rows import Plan, rows_of_plan
+from packer.plan.rows import Plan
 from packer.plan.segments import cut_lengths_of
 from packer.planning.make_plan import DocumentValues, document_values, plan_lengths
 from packer.progress import Progress, silent
@@ -76,7 +76,7 @@ class Measured:
     def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
         """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
         sums = RowSums(options.max_len, limits=options.limits, keeps_rows=keeps_rows)
-        for rows in rows_of_plan(plan):
+        for rows in map(plan.rows, range(len(plan.shard_rows))):
             limited = {name: self.values.limits[name][rows.documents] for name in options.limits}
             sums.add(rows.lengths, rows.row_starts, starts=rows.starts, limited=limited)
         return sums.finish()
@@ -165,7 +165,7 @@ def dataset_figures(
     if rows is None or rows.profile is None:
         return figures
     origins = survey.origins(measured.order_for(options))
-    shown = planned_rows(rows_of_plan(plan), chosen_rows(rows.profile), options.align, origins)
+    shown = planned_rows(plan, chosen_rows(rows.profile), options.align, origins)
     return replace(figures, name=source_name(source), row_lengths=compared, shown_rows=shown)
 
 

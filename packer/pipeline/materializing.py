@@ -22,7 +22,7 @@ from packer.pipeline.job import Job, Written
 from packer.pipeline.output_place import refuse_inside
 from packer.pipeline.packing import complete, write_dataset
 from packer.pipeline.write_shards import ShardMaker, write_shards
-from packer.plan.rows import PIECE, LocatedRows, joined_rows
+from packer.plan.rows import PIECE, LocatedRows
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
@@ -160,8 +160,8 @@ class IndexPlan:
             self._check(documents, segments.starts + segments.lengths, path)
             pieces = np.empty(len(documents), PIECE)
             pieces["document"], pieces["start"], pieces["length"] = documents, segments.starts, segments.lengths
-            parts.append(LocatedRows(pieces=pieces, row_starts=np.append(0, np.cumsum(depths))))
-        return joined_rows(parts)
+            parts.append(LocatedRows(values=pieces, row_starts=np.append(0, np.cumsum(depths))))
+        return LocatedRows.joined(parts)
 
     def _numbers(self, columns: Mapping[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
         """Return the documents of segments, as they are numbered for packing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from packer.loader.dataset import PackedDataset
 from packer.loader.draws import draws, stream_key
 from packer.loader.open_shards import Row
 from packer.loader.tree_nodes import nodes_of
-from packer.plan.rows import LocatedRows
+from packer.plan.rows import LocatedRows, Plan
 from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
 from packer.sources.corpus import Origins
@@ -71,16 +71,16 @@ def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
 
 
 def planned_rows(
-    parts: Iterable[LocatedRows], chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
+    plan: Plan, chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
 ) -> tuple[ShownRow, ...]:
-    """Return the chosen rows of a plan, (number, reason), whose parts are read once; one source has no origins."""
+    """Return the chosen rows of a plan, (number, reason); one source has no origins."""
     found: dict[int, ShownRow] = {}
     first_row = 0
-    for located in parts:
-        end = first_row + len(located)
-        for row in {row for row, _ in chosen if first_row <= row < end}:
+    for shard, rows in enumerate(plan.shard_rows):
+        located = plan.rows(shard)
+        for row in {row for row, _ in chosen if first_row <= row < first_row + rows}:
             found[row] = _planned_row(located, row, row - first_row, align, origins)
-        first_row = end
+        first_row += rows
     return _within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
 
 

@@ -21,7 +21,7 @@ from packer.gather import Spans, held_spans
 from packer.inputs.documents import reading, value_message, wrong_values
 from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing
-from packer.plan.rows import LocatedRows, Plan, ShardRows
+from packer.plan.rows import LocatedRows, Plan
 from packer.plan.segments import context_of, extents_of
 from packer.planning.leftover_values import LeftoverValues
 from packer.progress import Progress
@@ -102,7 +102,7 @@ class ShardMaker:
 
     def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: SegmentValues) -> None:
         """Copy the values of segments, an array of PIECE, from the source to these places in `out`."""
-        block, columns = self.block(LocatedRows.one_row(pieces)), self._columns()
+        block, columns = self.block(_one_row(pieces)), self._columns()
         with self._held(columns, pieces):
             try:
                 out.fill(columns, Spans(block.lists, block.starts, block.lengths, places))
@@ -115,43 +115,41 @@ class ShardMaker:
         return SourceColumns(input_ids=self.documents.table.input_ids, labels=labels, kept_tokens=kept)
 
     @contextmanager
-    def _read(self, shard: int, rows: ShardRows) -> Iterator[SourceColumns]:
+    def _read(self, shard: int, rows: LocatedRows) -> Iterator[SourceColumns]:
         """Yield the columns that a shard is made of, with all values in memory that it needs.
 
         List i of collected leftovers is segment i of the shard; otherwise, lists are those of the source.
         """
-        columns = self._columns()
+        columns, pieces = self._columns(), rows.values
         if self.leftovers is None:
-            if not in_use():
+            with self._held(columns, pieces):
                 yield columns
-                return
-            with self._held(columns, rows.part(0, len(rows)).pieces):
-                yield columns
-            return
-        every = rows.part(0, len(rows))
-        if self.leftovers.plan.is_of_pool(shard):
-            yield self.leftovers.collected(shard, every.pieces, self.copy_values).columns(every.starts, every.lengths)
+        elif self.leftovers.plan.is_of_pool(shard):
+            yield self.leftovers.collected(shard, pieces, self.copy_values).columns(rows.starts, rows.lengths)
         else:
             left = self.leftovers.left_by(shard)
-            with self._held(columns, np.concatenate([every.pieces, left])):
+            with self._held(columns, np.concatenate([pieces, left])):
                 self.leftovers.save(shard, left, self.copy_values)
                 yield columns
 
     @contextmanager
     def _held(self, columns: SourceColumns, pieces: NDArray[Any]) -> Iterator[None]:
         """Hold segments of a source in object storage, which is read in as few requests as possible."""
+        if not in_use():
+            yield
+            return
         tokens = None if self.row_format.index_only else columns.input_ids
         read = [column for column in (tokens, columns.labels, *columns.kept_tokens.values()) if column]
-        rows = LocatedRows.one_row(pieces)
+        rows = _one_row(pieces)
         lists = self.documents.table.lists_of(rows.documents)
         with reading(self.documents.source.name), held_spans(read, lists, rows.starts, rows.lengths):
             yield
 
-    def _kept(self, rows: ShardRows) -> KeptValues:
+    def _kept(self, rows: LocatedRows) -> KeptValues:
         """Return the values that the documents of a shard have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
-        lists = self.documents.table.lists_of(rows.part(0, len(rows)).documents)
+        lists = self.documents.table.lists_of(rows.documents)
         return KeptValues.of({name: self.documents.table.extra[name] for name in self.row_format.kept}, lists)
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
@@ -168,6 +166,11 @@ class ShardMaker:
         name = self.documents.source.token_column(document, label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
         return f"{where}: {message}; {REMEDY}"
+
+
+def _one_row(pieces: NDArray[Any]) -> LocatedRows:
+    """Return segments that do not form rows, as if they were one row."""
+    return LocatedRows(values=pieces, row_starts=np.array([0, len(pieces)]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import sorted_indices
 from packer.algorithms.jit import jit, jit_if_large
 from packer.algorithms.open_packs import COUNT, SEGMENTS, OpenPacks, detach, next_key, no_packs, push
-from packer.algorithms.patterns import Patterns, RowExtents
-from packer.plan.rows import PlacedRows, collected_rows, sorted_by_extent
+from packer.algorithms.patterns import Patterns, Rows
+from packer.plan.rows import collected_rows, sorted_by_extent
 from packer.plan.segments import Segments
 
 NO_GROUP = -1
@@ -40,7 +40,7 @@ def deal_together(
     *,
     max_segments: int | None,
     seed: int,
-) -> PlacedRows:
+) -> Rows:
     """Pack every group on its own, so that no row holds segments of two groups.
 
     Documents without a group (NO_GROUP in `groups`, shape (documents,)) share rows with each other only. `solve`
@@ -63,9 +63,9 @@ def deal_together(
             continue
         patterns = solve(np.bincount(grouped.extents[grouped.numbers[first:last]], minlength=max_len + 1))
         # The segments of the group and those of the patterns are the same, both with the longest first.
-        followed = RowExtents.of_patterns(patterns)
-        row_of = np.repeat(np.arange(packs, packs + len(followed)), np.diff(followed.starts))
-        rows[first:last] = row_of[sorted_indices(max_len - followed.extents, max_len + 1)[1]]
+        followed = patterns.rows()
+        row_of = np.repeat(np.arange(packs, packs + len(followed)), np.diff(followed.row_starts))
+        rows[first:last] = row_of[sorted_indices(max_len - followed.values, max_len + 1)[1]]
         packs += patterns.packs
     return collected_rows(grouped.numbers, rows, packs, seed=seed)
 
@@ -191,14 +191,14 @@ def pack_groups(
 
 
 def keep_apart(
-    placed: PlacedRows,
+    placed: Rows,
     segments: Segments,
     groups: NDArray[np.int32],
     *,
     least: int,
     max_segments: int | None,
     seed: int,
-) -> PlacedRows:
+) -> Rows:
     """Change rows so that no row holds two segments of a group; pieces of one document are in one group.
 
     Rows that hold two segments of a group are dissolved, and as many others as the largest group needs. Their
@@ -223,10 +223,10 @@ def keep_apart(
         is_in_row[order[:rows]] = True
         is_in = np.repeat(is_in_row, depths)
         chosen = np.zeros_like(extents)
-        chosen[placed.numbers[is_in]] = extents[placed.numbers[is_in]]
+        chosen[placed.values[is_in]] = extents[placed.values[is_in]]
         return is_in, chosen
 
-    def dissolve(rows: int, least: int) -> PlacedRows:
+    def dissolve(rows: int, least: int) -> Rows:
         """Pack the segments in the first rows of `order` again, into at least `least` rows, and keep the other rows."""
         is_in, chosen = first_segments(rows)
         grouped = by_group(chosen, of_numbers, segments.max_len, seed)
@@ -234,7 +234,7 @@ def keep_apart(
         new_rows, packs = _spread(grouped, segments.max_len, max_segments, least)
         kept = np.sort(order[rows:])
         kept_rows = np.repeat(np.arange(packs, packs + len(kept), dtype=new_rows.dtype), depths[kept])
-        numbers = np.concatenate([grouped.numbers, placed.numbers[~is_in]])
+        numbers = np.concatenate([grouped.numbers, placed.values[~is_in]])
         return collected_rows(numbers, np.concatenate([new_rows, kept_rows]), packs + len(kept), seed=seed)
 
     rows, found = int(np.count_nonzero(is_clash)), None
@@ -250,9 +250,9 @@ def keep_apart(
     return found
 
 
-def _clashes(placed: PlacedRows, groups: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _clashes(placed: Rows, groups: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return which rows hold two segments of a group, shape (rows,); `groups` is that of each segment number."""
-    of_segments = groups[placed.numbers]
+    of_segments = groups[placed.values]
     starts, order = sorted_indices(of_segments - NO_GROUP, int(groups.max(initial=NO_GROUP)) - NO_GROUP + 1)
     order = order[starts[1] :]  # segments by group, and in each by row
     row_of, of_segments = np.repeat(np.arange(len(placed)), np.diff(placed.row_starts))[order], of_segments[order]

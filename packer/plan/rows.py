@@ -5,8 +5,6 @@ A permutation decides between segments of equal extent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,43 +13,12 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.index_arrays import joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.patterns import Patterns, RowExtents
+from packer.algorithms.patterns import Patterns, Rows
 from packer.facts import PlanTotals
 from packer.options import PackOptions
 from packer.plan.permute import key_of, permute_all, permute_runs
 from packer.plan.segments import Segments, documents_of, extents_of
 from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlacedRows:
-    """Rows of segment numbers, in the order in which they are written; [7, 2] and [5] have row_starts [0, 2, 3]."""
-
-    row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r holds numbers[row_starts[r]:row_starts[r + 1]]."""
-
-    numbers: NDArray[np.uint32] | NDArray[np.int64]
-    """Shape (segments in rows,): segment numbers (see `Segments`), row by row."""
-
-    def __len__(self) -> int:
-        return len(self.row_starts) - 1
-
-    def of_items(self, each: int) -> PlacedRows:
-        """Return the rows with each item replaced by its segments; see `segments_of_items`."""
-        return (
-            self
-            if each == 1
-            else PlacedRows(row_starts=self.row_starts * each, numbers=segments_of_items(self.numbers, each))
-        )
-
-    def part(self, first: int, last: int) -> PlacedRows:
-        """Return rows first..last - 1."""
-        row_starts = self.row_starts[first : last + 1]
-        return PlacedRows(row_starts=row_starts - row_starts[0], numbers=self.numbers[row_starts[0] : row_starts[-1]])
-
-    def located(self, segments: Segments) -> LocatedRows:
-        """Locate the segments of the rows."""
-        return LocatedRows(pieces=located_pieces(segments, self.numbers), row_starts=self.row_starts)
 
 
 def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
@@ -64,22 +31,22 @@ def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patte
 
 
 def place_rows(
-    extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, seed: int, stream: int = 0
-) -> tuple[PlacedRows, NDArray[Any]]:
+    extents: NDArray[np.int32], rows: Rows, max_len: int, *, seed: int, stream: int = 0
+) -> tuple[Rows, NDArray[Any]]:
     """Fill rows with segments at random: choose among equal extents, and order the rows and the segments in each.
 
-    `extents` has the extent of each segment number, 0 for a number without a segment; `rows` must find a segment
-    for each of its extents. Returns the rows, and the numbers of the segments that no row took, by extent.
+    `extents` has the extent of each segment number, 0 for a number without a segment; `rows`, of extents, must find a
+    segment for each of them. Returns the rows, and the numbers of the segments that no row took, by extent.
     """
     starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
     order = np.arange(len(rows), dtype=numbers.dtype)
     permute_all(order, key_of(seed, ROWS, stream))
     taken = starts.copy()
-    slots = np.empty(len(rows.extents), numbers.dtype)
-    _fill_rows(rows.extents, rows.starts, order, numbers, taken, slots)
-    row_starts = np.concatenate([[0], np.cumsum(np.diff(rows.starts)[order])]).astype(np.int64)
+    slots = np.empty(len(rows.values), numbers.dtype)
+    _fill_rows(rows.values, rows.row_starts, order, numbers, taken, slots)
+    row_starts = np.concatenate([[0], np.cumsum(np.diff(rows.row_starts)[order])]).astype(np.int64)
     permute_runs(row_starts, key_of(seed, SEGMENTS_IN_ROW, stream), SEGMENTS_IN_ROW, 0, slots)
-    return PlacedRows(row_starts=row_starts, numbers=slots), _from_each(starts, taken[1:-1], numbers)
+    return Rows(values=slots, row_starts=row_starts), _from_each(starts, taken[1:-1], numbers)
 
 
 def segments_left(
@@ -130,14 +97,21 @@ def _fill_rows(
             slot += 1
 
 
-def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, seed: int) -> PlacedRows:
+def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, seed: int) -> Rows:
     """Return rows in random order, with segments in random order within each; `row_of` has the row of each segment."""
     ranks = np.arange(rows, dtype=np.uint32 if rows < 2**32 else np.int64)
     permute_all(ranks, key_of(seed, ROWS, 0))
     row_starts, order = sorted_indices(ranks[row_of], rows)
     numbers = numbers[order]
     permute_runs(row_starts, np.uint64(seed), SEGMENTS_IN_ROW, 0, numbers)
-    return PlacedRows(row_starts=row_starts, numbers=numbers)
+    return Rows(values=numbers, row_starts=row_starts)
+
+
+def rows_of_items(rows: Rows, each: int) -> Rows:
+    """Return the rows with each item replaced by its segments; see `segments_of_items`."""
+    if each == 1:
+        return rows
+    return Rows(values=segments_of_items(rows.values, each), row_starts=rows.row_starts * each)
 
 
 def segments_of_items(numbers: NDArray[Any], each: int) -> NDArray[Any]:
@@ -155,66 +129,39 @@ PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 _TOGETHER = 1 << 16  # segments that are located together
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocatedRows:
-    """Consecutive rows, in the order in which they are written.
+class LocatedRows(Rows):
+    """Consecutive rows of pieces, in the order in which they are written: `values` is an array of PIECE.
 
-    Rows of 3 and 5 tokens and of 1 token: pieces [(7, 0, 3), (2, 0, 5), (7, 3, 1)] and row_starts [0, 2, 3].
+    Documents are numbered in the order that is packed. Rows of 3 and 5 tokens and of 1 token have the values
+    [(7, 0, 3), (2, 0, 5), (7, 3, 1)] and row_starts [0, 2, 3].
     """
 
-    pieces: NDArray[Any]
-    """Shape (segments,): an array of PIECE, row by row; documents are numbered in the order that is packed."""
-
-    row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r holds pieces[row_starts[r]:row_starts[r + 1]]; begins at 0."""
-
-    def __len__(self) -> int:
-        return len(self.row_starts) - 1
+    __slots__ = ()
 
     @classmethod
-    def one_row(cls, pieces: NDArray[Any]) -> LocatedRows:
-        """Return segments that do not form rows, as if they were one row."""
-        return cls(pieces=pieces, row_starts=np.array([0, len(pieces)]))
+    def of(cls, rows: Rows, segments: Segments, each: int = 1) -> LocatedRows:
+        """Locate rows of segments by number, or of items, which are `each` segments side by side."""
+        rows = rows_of_items(rows, each)
+        return cls(values=located_pieces(segments, rows.values), row_starts=rows.row_starts)
 
     @property
     def documents(self) -> NDArray[np.int64]:
         """Document of each segment: shape (segments,)."""
-        return self._values("document")
+        return self._field("document")
 
     @property
     def starts(self) -> NDArray[np.int64]:
         """First token of each segment in its document: shape (segments,)."""
-        return self._values("start")
+        return self._field("start")
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each segment: shape (segments,)."""
-        return self._values("length")
+        return self._field("length")
 
-    def _values(self, name: str) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = self.pieces[name].astype(np.int64)
+    def _field(self, name: str) -> NDArray[np.int64]:
+        values: NDArray[np.int64] = self.values[name].astype(np.int64)
         return values
-
-    def part(self, first: int, last: int) -> LocatedRows:
-        """Return rows first..last - 1."""
-        row_starts = self.row_starts[first : last + 1]
-        return LocatedRows(pieces=self.pieces[row_starts[0] : row_starts[-1]], row_starts=row_starts - row_starts[0])
-
-    def reordered(self, order: NDArray[np.integer[Any]]) -> LocatedRows:
-        """Return the rows in another order: row i becomes the one with number order[i]."""
-        depths = np.diff(self.row_starts)[order]
-        pieces = self.pieces[joined_ranges(self.row_starts[order], depths)]
-        return LocatedRows(pieces=pieces, row_starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.int64))
-
-
-class ShardRows(Protocol):
-    """Rows of a shard, all of them located or located when they are looked up."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    def part(self, first: int, last: int) -> LocatedRows:
-        """Return rows first..last - 1."""
 
 
 class Plan(Protocol):
@@ -228,7 +175,7 @@ class Plan(Protocol):
     def shard_rows(self) -> list[int]:
         """Number of rows of each shard; none is empty."""
 
-    def rows(self, shard: int) -> ShardRows:
+    def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard, the same ones each time."""
 
 
@@ -236,13 +183,6 @@ def even_cuts(rows: int, rows_per_shard: int) -> list[int]:
     """Return where shards of about the same size begin, and where the last ends: 7, 3 -> 0, 2, 4, 7."""
     shards = -(-rows // rows_per_shard)
     return [0, *(rows * (shard + 1) // shards for shard in range(shards))]
-
-
-def rows_of_plan(plan: Plan) -> Iterator[LocatedRows]:
-    """Yield the rows of a plan, one shard after the other."""
-    for shard in range(len(plan.shard_rows)):
-        rows = plan.rows(shard)
-        yield rows.part(0, len(rows))
 
 
 def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
@@ -253,15 +193,6 @@ def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]]
         documents, part["start"], part["length"] = segments.locate(numbers[first : first + _TOGETHER])
         part["document"] = documents if segments.ranges is None else documents_of(segments.ranges, documents)
     return pieces
-
-
-def joined_rows(parts: Iterable[LocatedRows]) -> LocatedRows:
-    """Return rows, part after part; they are never held twice."""
-    pieces, depths = bytearray(), [np.zeros(1, np.int64)]
-    for part in parts:
-        pieces += np.ascontiguousarray(part.pieces).view(np.uint8).data
-        depths.append(np.diff(part.row_starts))
-    return LocatedRows(pieces=np.frombuffer(pieces, PIECE), row_starts=np.cumsum(np.concatenate(depths)))
 
 
 def extents_of_pieces(pieces: NDArray[Any], align: int, each: int) -> NDArray[np.int32]:

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from packer.algorithms.bounds import vector_bounds
 from packer.algorithms.jit import jit_if_large
+from packer.algorithms.patterns import Rows
 from packer.algorithms.vector_drawing import draw_full_rows
 from packer.plan.permute import key_of, permute_all
-from packer.plan.rows import PlacedRows, collected_rows
+from packer.plan.rows import collected_rows
 from packer.random_purposes import DRAWING
 
 RESERVES = (0.02, 0.1, 0.2)
@@ -54,7 +55,7 @@ _BITS = 10  # of each room that rows are sorted by
 
 def pack_vectors(
     demands: NDArray[np.int32], capacities: NDArray[np.int64], *, max_segments: int | None = None, seed: int
-) -> PlacedRows:
+) -> Rows:
     """Pack items into rows so that the demands in a row are within the capacity of every resource.
 
     Rows are drawn at random, full in one resource (`packer.algorithms.vector_drawing`). What they leave, and a

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm
 from packer.algorithms.bounds import lower_bound, vector_bounds
 from packer.algorithms.jit import prepare_for
-from packer.algorithms.patterns import Patterns, RowExtents
+from packer.algorithms.patterns import Patterns, Rows
 from packer.arrow import as_numpy
 from packer.engine import Engine
 from packer.errors import SourceError
@@ -27,7 +27,7 @@ from packer.facts import REMEDY, GroupTotals, PlanTotals
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together, keep_apart
-from packer.plan.rows import LocatedRows, PlacedRows, Plan, even_cuts, place_rows, solve_histogram
+from packer.plan.rows import LocatedRows, Plan, even_cuts, place_rows, rows_of_items, solve_histogram
 from packer.plan.segments import Segments, extents_of, items_of
 from packer.plan.vector_packing import pack_vectors
 from packer.planning.order_plan import plan_in_order
@@ -51,8 +51,8 @@ FEW_SEGMENTS = 1 << 17
 class WholePlan:
     """Rows of all shards."""
 
-    placed: PlacedRows
-    """Rows of all shards, one shard after the other."""
+    placed: Rows
+    """Segment numbers of the rows of all shards, one shard after the other."""
 
     segments: Segments
     rows_per_shard: int
@@ -70,7 +70,7 @@ class WholePlan:
 
     def rows(self, shard: int) -> LocatedRows:
         """Locate the rows of a shard."""
-        return self.placed.part(*self._cuts[shard : shard + 2]).located(self.segments)
+        return LocatedRows.of(self.placed.part(*self._cuts[shard : shard + 2]), self.segments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,12 +153,12 @@ def _plan_whole(documents: Documents, planning: Planning) -> WholePlan:
         lists = None if table.lists is None else table.lists_of(np.arange(len(table.lengths)))
         values = document_values(table.extra, lists, options, documents.describe)
         plan = plan_whole(segments, values, options, rows_per_shard=rows_per_shard)
-        arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.numbers}
+        arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.values}
         return Note(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
 
     note = make_note(planning.notes, "plan", make, planning.engine, lasting=True)
     return WholePlan(
-        placed=PlacedRows(row_starts=note.arrays["row_starts"], numbers=note.arrays["slots"]),
+        placed=Rows(values=note.arrays["slots"], row_starts=note.arrays["row_starts"]),
         segments=segments,
         rows_per_shard=rows_per_shard,
         totals=PlanTotals.from_dict(note.facts["totals"]),
@@ -229,29 +229,27 @@ def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOpt
     totals = PlanTotals.of(
         segments.account,
         max_len=options.max_len,
-        segments=len(placed.numbers) * options.documents_each,
+        segments=len(placed.values) * options.documents_each,
         rows=rows,
         pool_rows=rows if are_leftovers or rows > rows_per_shard else 0,
         lower_bound=max(proved, least_rows(segments, groups, options)),
         groups=group_totals(groups, patterns.packs),
     )
-    placed = placed.of_items(options.documents_each)
+    placed = rows_of_items(placed, options.documents_each)
     return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
 
 
-def _apart(
-    items: Segments, groups: NDArray[np.int32], patterns: Patterns, options: PackOptions
-) -> tuple[PlacedRows, bool]:
+def _apart(items: Segments, groups: NDArray[np.int32], patterns: Patterns, options: PackOptions) -> tuple[Rows, bool]:
     """Deal items, segments or pairs, to rows so that groups stay apart; return also whether rows were dissolved."""
     least, extents = apart_bound(items, groups), items.extents_of_numbers()
 
-    def apart(patterns: Patterns) -> tuple[PlacedRows, bool]:
-        placed, _ = place_rows(extents, RowExtents.of_patterns(patterns), items.max_len, seed=options.seed)
+    def apart(patterns: Patterns) -> tuple[Rows, bool]:
+        placed, _ = place_rows(extents, patterns.rows(), items.max_len, seed=options.seed)
         kept = keep_apart(placed, items, groups, least=least, max_segments=options.max_items, seed=options.seed)
         return kept, kept is not placed
 
     best = apart(patterns)
-    if options.algorithm == "auto" and len(best[0].numbers) <= FEW_SEGMENTS:
+    if options.algorithm == "auto" and len(best[0].values) <= FEW_SEGMENTS:
         # Which patterns can be kept apart in the fewest rows is a matter of chance.
         for name in ("ffd", "bfd"):
             if len(best[0]) > max(least, patterns.lower_bound):
@@ -292,7 +290,7 @@ def _plan_under_limits(
             lower_bound(segments.histogram, options.max_items), int(vector_bounds(demands, capacities).max())
         ),
     )
-    placed = PlacedRows(row_starts=placed.row_starts, numbers=numbers[placed.numbers])
+    placed = Rows(values=numbers[placed.values], row_starts=placed.row_starts)
     return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
 
 

@@ -6,20 +6,20 @@ documents again from there, so nothing is held per document, and any shard can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.algorithms.patterns import Rows
 from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.facts import PlanTotals
 from packer.notes import Note, make_note
 from packer.options import PackOptions
-from packer.plan.rows import LocatedRows, PlacedRows, ShardRows, joined_rows
+from packer.plan.rows import LocatedRows
 from packer.plan.segments import Segments, items_of
 from packer.planning.packable_segments import Planning, SegmentReader, each_chunk, require_segments
 
@@ -79,12 +79,13 @@ class OrderPlan:
         rows: list[int] = np.diff([*range(0, count, self.rows_per_shard), count]).tolist()
         return rows
 
-    def rows(self, shard: int) -> ShardRows:
-        """Return the rows of a shard; they are made when they are looked up."""
+    def rows(self, shard: int) -> LocatedRows:
+        """Make the rows of a shard, stretch by stretch; a shard begins at a mark."""
         first = shard * self.rows_per_shard
-        return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.totals.rows))
+        begin, end = np.searchsorted(self.marks[0], [first, min(first + self.rows_per_shard, self.totals.rows)])
+        return LocatedRows.joined(map(self._stretch, range(begin, end)))
 
-    def stretch(self, mark: int) -> LocatedRows:
+    def _stretch(self, mark: int) -> LocatedRows:
         """Make the rows from a mark to the next one; each begins empty, so only the first needs a mark."""
         options, each = self.reader.options, self.reader.options.documents_each
         (first_row, document, skipped), (last_row, end, is_shared) = self.marks[:, mark : mark + 2].T.tolist()
@@ -111,34 +112,7 @@ class OrderPlan:
             numbers, lengths = segments.pieces_in_order()
             numbers = numbers[lengths > 0][int(skipped > 0) :]
         row_starts = arranged.row_starts[: last_row - first_row + 1]
-        placed = PlacedRows(row_starts=row_starts, numbers=numbers[: row_starts[-1]])
-        return placed.of_items(each).located(segments)
-
-
-class _ShardInOrder:
-    """Rows first..last - 1 of a plan, of which only the stretch that was looked up last is held."""
-
-    def __init__(self, plan: OrderPlan, first: int, last: int) -> None:
-        self._plan = plan
-        self._first = first
-        self._last = last
-        self._stretch: Callable[[int], LocatedRows] = lru_cache(maxsize=1)(plan.stretch)
-
-    def __len__(self) -> int:
-        return self._last - self._first
-
-    def part(self, first: int, last: int) -> LocatedRows:
-        """Make rows first..last - 1 of the shard."""
-        return joined_rows(self._parts(self._first + first, self._first + last))
-
-    def _parts(self, first: int, last: int) -> Iterator[LocatedRows]:
-        """Yield rows first..last - 1 of the plan, stretch by stretch."""
-        marks = self._plan.marks[0]
-        while first < last:
-            mark = int(np.searchsorted(marks, first, side="right")) - 1
-            begin, end = int(marks[mark]), min(last, int(marks[mark + 1]))
-            yield self._stretch(mark).part(first - begin, end - begin)
-            first = end
+        return LocatedRows.of(Rows(values=numbers[: row_starts[-1]], row_starts=row_starts), segments, each)
 
 
 def plan_in_order(planning: Planning) -> OrderPlan:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.mixed import draw_rows
 from packer.algorithms.optimal import prove
-from packer.algorithms.patterns import Patterns, RowExtents
+from packer.algorithms.patterns import Patterns, Rows
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes
 from packer.options import PackOptions
@@ -28,9 +28,9 @@ from packer.plan.rows import (
     LocatedRows,
     even_cuts,
     extents_of_pieces,
-    joined_rows,
     located_pieces,
     place_rows,
+    rows_of_items,
     segments_left,
     segments_of_items,
     solve_histogram,
@@ -112,22 +112,22 @@ class PartitionJob:
 
     def own_rows(
         self, extents: NDArray[np.int32], partition: int, shares: Shares | None
-    ) -> tuple[RowExtents, NDArray[np.int64]]:
+    ) -> tuple[Rows, NDArray[np.int64]]:
         """Make the rows of a partition, whose items have these extents, and the histogram of the items left over.
 
         `shares` has what partitions take of the patterns; without it, the only partition takes all, or rows are drawn.
         """
         if self.patterns is not None:
-            rows = RowExtents.of_patterns(self.patterns) if shares is None else self._shared(shares, partition)
-            return rows, self.histogram(extents) - self.histogram(rows.extents)
+            rows = self.patterns.rows() if shares is None else self._shared(shares, partition)
+            return rows, self.histogram(extents) - self.histogram(rows.values)
         is_only = len(self.partitions) == 1
         reserve, most_rows = (LAST_RESERVE, None) if is_only else (OWN_RESERVE, self.most_rows)
         rows, left = self._drawn(extents, reserve, partition, most_rows)
         if is_only and left.any():
-            rows, left = rows + self._solved(left), np.zeros_like(left)
+            rows, left = Rows.joined([rows, self._solved(left)]), np.zeros_like(left)
         return rows, left
 
-    def rows_of_rest(self, extents: NDArray[np.int32], method: Method, region: int, stream: int) -> RowExtents:
+    def rows_of_rest(self, extents: NDArray[np.int32], method: Method, region: int, stream: int) -> Rows:
         """Make rows of the leftovers in a region."""
         if isinstance(method, Shares):
             return self._shared(method, region)
@@ -141,7 +141,7 @@ class PartitionJob:
         segments, extents = self.documents(partition)
         rows, _ = self.own_rows(extents, partition, shares)
         placed, _ = place_rows(extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
-        return placed.of_items(self.options.documents_each).located(segments)
+        return LocatedRows.of(placed, segments, self.options.documents_each)
 
     def histogram(self, extents: NDArray[np.int32]) -> NDArray[np.int64]:
         """Count items by extent: shape (max_len + 1,)."""
@@ -151,7 +151,7 @@ class PartitionJob:
 
     def _drawn(
         self, extents: NDArray[np.int32], reserve: float, stream: int, most_rows: int | None = None
-    ) -> tuple[RowExtents, NDArray[np.int64]]:
+    ) -> tuple[Rows, NDArray[np.int64]]:
         """Draw rows that are exactly full from items in random order, and leave the share `reserve` of them or more.
 
         Returns the rows, and the histogram of what is left over. Every partition or region has its random stream.
@@ -164,15 +164,15 @@ class PartitionJob:
         reserved = max(int(total * reserve), least)
         return draw_rows(order, max_len, self.options.max_items, reserve=reserved, far=self.far)
 
-    def _solved(self, histogram: NDArray[np.int64], *, proves: bool = False) -> RowExtents:
+    def _solved(self, histogram: NDArray[np.int64], *, proves: bool = False) -> Rows:
         if not histogram.any():
-            return RowExtents(extents=np.zeros(0, np.int32), starts=np.zeros(1, np.int64))
+            return Rows(values=np.zeros(0, np.int32), row_starts=np.zeros(1, np.int64))
         solved = prove(histogram, self.options.max_items) if proves else solve_histogram(self.options, histogram)
-        return RowExtents.of_patterns(solved)
+        return solved.rows()
 
-    def _shared(self, shares: Shares, number: int) -> RowExtents:
+    def _shared(self, shares: Shares, number: int) -> Rows:
         assert self.patterns is not None
-        return RowExtents.of_patterns(self.patterns, *shares.of(number))
+        return self.patterns.rows(*shares.of(number))
 
 
 def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
@@ -207,8 +207,8 @@ def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int
     extents = extents_of_pieces(pieces, options.align, options.documents_each)
     rows = job.rows_of_rest(extents, method, region, stream)
     placed, left = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
-    placed, left = placed.of_items(options.documents_each), segments_of_items(left, options.documents_each)
-    arrays = {"pieces": pieces[placed.numbers], "row_starts": placed.row_starts, "left": pieces[left]}
+    placed, left = rows_of_items(placed, options.documents_each), segments_of_items(left, options.documents_each)
+    arrays = {"pieces": pieces[placed.values], "row_starts": placed.row_starts, "left": pieces[left]}
     return Note(facts={"rows": len(rows)}, arrays=arrays)
 
 
@@ -306,9 +306,9 @@ class PartitionPlan:
 
         def noted(part: PoolPart) -> LocatedRows:
             arrays = self.stages[part.level].note(part.region).arrays
-            return LocatedRows(pieces=arrays["pieces"], row_starts=arrays["row_starts"]).part(part.begin, part.end)
+            return LocatedRows(values=arrays["pieces"], row_starts=arrays["row_starts"]).part(part.begin, part.end)
 
-        rows = joined_rows(map(noted, self.pool_parts(number)))
+        rows = LocatedRows.joined(map(noted, self.pool_parts(number)))
         order = np.arange(len(rows), dtype=np.uint32)  # the type of segment numbers, so that it is compiled only once
         permute_all(order, key_of(self.job.options.seed, POOL_ROWS, int(np.searchsorted(self.pool_numbers, number))))
-        return rows.reordered(order)
+        return rows.chosen(order)
