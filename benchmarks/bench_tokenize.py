@@ -35,7 +35,8 @@ import click
 import pyarrow as pa
 
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, TextOptions, recognize
+from packer.options import PackOptions
+from packer.text import Encoder, recognize
 from packer.text.message_marks import has_generation_tags
 
 _DOCUMENTS = 1 << 10  # of a call to the tokenizer; as packer does
@@ -142,7 +143,7 @@ def main(files: tuple[Path, ...], name: str, templates: tuple[Path, ...], docume
         for path in templates or (None,) if held.conversational else (None,):
             template = path.read_text() if path else None
             for train_on in ("all", None):
-                options = TextOptions(tokenizer=name, train_on=train_on, chat_template=template)
+                options = PackOptions(max_len=1, tokenizer=name, train_on=train_on, chat_template=template)
                 encoder, slow = (Encoder(options, held) for _ in range(2))
                 if train_on is None and not encoder.has_labels:
                     continue
@@ -158,7 +159,7 @@ def _compare(
     encoder: Encoder, slow: Encoder, tokenizer: Any, template: str | None, records: list[dict[str, Any]], runs: int
 ) -> None:
     """Print the speed of every way that there is for these records."""
-    tokens = len(encoder.encode(records).input_ids.values)
+    tokens = len(encoder.encode(records).input_ids[0].values)
     column = encoder.records.columns[0]
     ways = {
         "packer": by_packer(encoder, records, fast=True),

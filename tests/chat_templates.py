@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from packer.options import PackOptions
 from packer.text import END_OF_TEXT, train_byte_level
 
 WORDS = "The quick brown fox, 42 dogs;\n\n  and   Zoë's «naïve» café 中文 😀 user assistant system think\n"
@@ -126,8 +127,15 @@ def auto_tokenizer(path):
     return AutoTokenizer.from_pretrained(str(path))
 
 
-def lists(array: pa.ListArray) -> list[list[int]]:
-    return array.to_pylist()
+def text_options(**options) -> PackOptions:
+    """Options of a pack whose rows do not matter."""
+    return PackOptions(max_len=64, **options)
+
+
+def lists(chunks: list[pa.ListArray]) -> list[list[int]]:
+    """The lists of a column of `Encoder.encode`, which is one chunk."""
+    (chunk,) = chunks
+    return chunk.to_pylist()
 
 
 def trained_at(labels: list[int]) -> list[int]:

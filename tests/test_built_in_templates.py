@@ -16,9 +16,9 @@ from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat
 from packer.text.rendering import Templates
 from packer.text.text_columns import Records
-from packer.text.text_encoder import Encoder, TextOptions
+from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import of_transformers
-from tests.chat_templates import WORDS
+from tests.chat_templates import WORDS, lists, text_options
 
 SYSTEM = {"role": "system", "content": "Be brief. "}
 QUESTION = {"role": "user", "content": " What is\n 2 + 2? "}
@@ -84,15 +84,15 @@ def test_chats_with_tools_are_trained_by_the_template_of_qwen3_and_refused_by_ot
     record = {"messages": [QUESTION, call, {"role": "tool", "content": "4"}, ANSWER, AGAIN, ANSWER], "tools": []}
     records = Records(kind="chat", columns=("messages",), template_columns=("tools",), conversational=True)
     tokenizer = str(shared_data / "tokenizers" / "qwen3")
-    encoded = Encoder(TextOptions(tokenizer=tokenizer, chat_template="qwen3"), records).encode([record])
-    (labels,) = encoded.labels.to_pylist()
+    encoded = Encoder(text_options(tokenizer=tokenizer, chat_template="qwen3"), records).encode([record])
+    (labels,) = lists(encoded.labels)
     trained = PreTrainedTokenizerFast.from_pretrained(tokenizer).decode([token for token in labels if token >= 0])
     thought = "<think>\n\n</think>\n\n"
     arguments = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>\n'
     assert trained == f"{thought}{arguments}{thought}4, of course.<|im_end|>\n{thought}4, of course.<|im_end|>\n"
     for name in set(BUILT_IN_TEMPLATES) - {"qwen3"}:
         with pytest.raises(DocumentError, match=f"the built-in template {name} has no tools"):
-            Encoder(TextOptions(tokenizer=str(folder), chat_template=name), records).encode([record])
+            Encoder(text_options(tokenizer=str(folder), chat_template=name), records).encode([record])
 
 
 def test_the_tokens_are_those_of_qwen3_s_own_tokenizer_and_template(shared_data):
@@ -100,7 +100,7 @@ def test_the_tokens_are_those_of_qwen3_s_own_tokenizer_and_template(shared_data)
     records = Records(kind="chat", columns=("messages",), conversational=True)
     batch = [{"messages": messages} for messages in CHATS[:2]]
     own, ours = (
-        Encoder(TextOptions(tokenizer=tokenizer, chat_template=template), records).encode(batch)
+        Encoder(text_options(tokenizer=tokenizer, chat_template=template), records).encode(batch)
         for template in (None, "qwen3")
     )
     assert own.input_ids == ours.input_ids
@@ -116,9 +116,9 @@ def test_every_answer_of_a_long_chat_is_trained_and_nothing_else(folder, tmp_pat
             {"role": "assistant", "content": f"answer {turn}"},
         ]
     records = Records(kind="chat", columns=("messages",), conversational=True)
-    encoded = Encoder(TextOptions(tokenizer=str(folder), chat_template=name), records).encode([{"messages": messages}])
+    encoded = Encoder(text_options(tokenizer=str(folder), chat_template=name), records).encode([{"messages": messages}])
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    ids, labels = (column.to_pylist()[0] for column in (encoded.input_ids, encoded.labels))
+    ids, labels = (lists(column)[0] for column in (encoded.input_ids, encoded.labels))
     last = "<|user|>" if name == "glm4moe" else ""  # which ends the last answer, too
     assert tokenizer.decode(ids) == rendered(folder, name, messages) + last
     trained = tokenizer.decode([token if label >= 0 else 0 for token, label in zip(ids, labels, strict=True)])
@@ -142,7 +142,7 @@ def test_a_tokenizer_without_the_tokens_of_a_template_is_refused(tmp_path):
         PackerError, match=r"--chat-template llama3 writes <\|start_header_id\|>, which is not a token of"
     ):
         Encoder(
-            TextOptions(tokenizer=str(tmp_path / "tokenizer.json"), chat_template="llama3"),
+            text_options(tokenizer=str(tmp_path / "tokenizer.json"), chat_template="llama3"),
             Records(kind="chat", columns=("messages",), conversational=True),
         )
 

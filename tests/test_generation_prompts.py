@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, TextOptions, recognize
-from tests.chat_templates import BODY, END, LOOP, PROMPT, REWRITING, auto_tokenizer, lists, save_tokenizer
+from packer.text import Encoder, recognize
+from tests.chat_templates import BODY, END, LOOP, PROMPT, REWRITING, auto_tokenizer, lists, save_tokenizer, text_options
 
 pytest.importorskip("transformers")
 
@@ -35,7 +35,7 @@ def tokenizer(tokenizer_path):
 @pytest.fixture(scope="module")
 def encoder(tokenizer_path):
     def opened(template, train_on=None, *, columns=("messages", "tools", "chat_template_kwargs"), turns=False):
-        options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
+        options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
         return Encoder(options, recognize({column: [] for column in columns}, "chats"), turns=turns)
 
     return opened
@@ -131,7 +131,7 @@ def test_what_ends_the_last_turn_alone_is_trained(encoder, tokenizer, name):
 @pytest.mark.parametrize("template", ["all of it", "the header, with a thought on request", "the first token alone"])
 def test_no_turn_begins_behind_a_prompt_that_is_always_appended(encoder, template):
     encoded = encoder(ALWAYS[template], "all", turns=True).encode([{"messages": DIALOGUE}])
-    assert lists(encoded.turn_starts) == [[0]]
+    assert lists(encoded.extra["turn_starts"]) == [[0]]
 
 
 # ---- the chat's own arguments ----

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, TextOptions, recognize
-from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, trained, trained_at
+from packer.text import Encoder, recognize
+from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, text_options, trained, trained_at
 
 pytest.importorskip("transformers")
 
@@ -31,7 +31,7 @@ def path(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def opened(path):
     """The tokenizer by itself, and encoders of texts and of pairs."""
-    options = TextOptions(tokenizer=path)
+    options = text_options(tokenizer=path)
     return auto_tokenizer(path), Encoder(options, TEXT), Encoder(options, PAIR)
 
 
@@ -128,19 +128,19 @@ def test_alpaca_has_its_input_in_the_prompt(path, text_column):
     ]
     prompts = ["Name a colour.\n\n", "Add.\n\n1 and 2\n\n", "Rhyme\n\n", "alone\n\n"]
     pairs = [{"prompt": p, "completion": record["output"]} for p, record in zip(prompts, records, strict=True)]
-    options = TextOptions(tokenizer=path)
+    options = text_options(tokenizer=path)
     expected = Encoder(options, recognize(pairs[0], "x")).encode(pairs)
     encoder = Encoder(options, recognize(records[0], "x", text_column))
     for batch in (records, pa.Table.from_pylist(records, pa.schema([(name, pa.string()) for name in records[1]]))):
         encoded = encoder.encode(batch)
-        assert encoded.input_ids.equals(expected.input_ids)
-        assert encoded.labels.equals(expected.labels)
+        assert encoded.input_ids == expected.input_ids
+        assert encoded.labels == expected.labels
     with pytest.raises(DocumentError, match="'input' is a int where a string is expected"):
         encoder.encode([{**records[0], "input": 0}])
 
 
 def test_all_of_a_completion_and_its_prompt_can_be_trained(path):
-    encoder = Encoder(TextOptions(tokenizer=path, train_on="all"), PAIR)
+    encoder = Encoder(text_options(tokenizer=path, train_on="all"), PAIR)
     assert not encoder.has_labels
     assert encoder.encode([{"prompt": "a", "completion": "b"}]).labels is None
 
@@ -175,7 +175,7 @@ def test_a_wrong_text_is_named(opened, record, words):
 )
 def test_what_cannot_be_trained_on_is_refused(path, records, train_on, words):
     with pytest.raises(PackerError, match=words):
-        Encoder(TextOptions(tokenizer=path, train_on=train_on), records)
+        Encoder(text_options(tokenizer=path, train_on=train_on), records)
 
 
 # ---- tokenizers ----
@@ -183,10 +183,10 @@ def test_what_cannot_be_trained_on_is_refused(path, records, train_on, words):
 
 def test_a_tokenizer_without_an_end_must_be_told_so(tmp_path):
     trained().save(str(tmp_path / "tokenizer.json"))
-    options = TextOptions(tokenizer=str(tmp_path / "tokenizer.json"))
+    options = text_options(tokenizer=str(tmp_path / "tokenizer.json"))
     with pytest.raises(PackerError, match=r"names no end-of-sequence token .* choose --no-eos"):
         Encoder(options, TEXT)
-    encoded = Encoder(TextOptions(tokenizer=options.tokenizer, eos=False), TEXT).encode([{"text": "fox"}])
+    encoded = Encoder(text_options(tokenizer=options.tokenizer, eos=False), TEXT).encode([{"text": "fox"}])
     assert lists(encoded.input_ids) == [trained().encode("fox").ids]
 
 
@@ -205,13 +205,13 @@ def test_padding_and_truncation_that_a_tokenizer_brings_along_are_off(tmp_path):
     }
     file.write_text(json.dumps(content))
     for text in ("a", "fox dogs" * 9):
-        (ids,) = lists(Encoder(TextOptions(tokenizer=path), TEXT).encode([{"text": text}]).input_ids)
+        (ids,) = lists(Encoder(text_options(tokenizer=path), TEXT).encode([{"text": text}]).input_ids)
         assert ids == [*trained().encode(text).ids, trained().token_to_id("</s>")]
 
 
 def test_a_template_that_writes_the_date_is_known_by_it(path):
     chat = recognize({"messages": []}, "x")
-    dated = TextOptions(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
+    dated = text_options(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
     assert Encoder(dated, chat).identity.today is not None
     for undated in ("x", "{# strftime_now #}x", "strftime_now{{ 'strftime_now' }}"):
-        assert Encoder(TextOptions(tokenizer=path, chat_template=undated), chat).identity.today is None
+        assert Encoder(text_options(tokenizer=path, chat_template=undated), chat).identity.today is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, TextOptions, recognize
+from packer.text import Encoder, recognize
 from packer.text.conversations import messages_of
 from tests import naive_chats
 from tests.chat_templates import (
@@ -25,6 +25,7 @@ from tests.chat_templates import (
     auto_tokenizer,
     lists,
     save_tokenizer,
+    text_options,
     trained_at,
 )
 
@@ -54,7 +55,7 @@ def encoders(tokenizer_path):
 
     def encoder(template, train_on=None):
         if (template, train_on) not in opened:
-            options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
+            options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
             opened[template, train_on] = Encoder(options, recognize({"messages": []}, "chats"))
         return opened[template, train_on]
 
@@ -281,7 +282,7 @@ def test_a_token_that_reaches_across_the_start_is_trained_and_counted(encoders, 
 
 
 def test_sharegpt_and_messages_are_the_same_chat(tokenizer_path):
-    options = TextOptions(tokenizer=tokenizer_path, chat_template=EXACT["chatml"])
+    options = text_options(tokenizer=tokenizer_path, chat_template=EXACT["chatml"])
     names = {"user": "human", "assistant": "gpt", "system": "system", "tool": "tool"}
     chat = [{"role": "system", "content": "s"}, *DIALOGUE, {"role": "tool", "content": "t"}]
     share = [{"from": names[message["role"]], "value": message["content"]} for message in chat]
@@ -318,7 +319,7 @@ def test_a_conversation_without_messages_has_no_tokens(encoders):
 def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
     template = EXACT["chatml"] + "{{ tools | tojson if tools }}{{ mood }}"
     record = {"messages": QUESTION, "tools": json.dumps([{"name": "f"}]), "chat_template_kwargs": {"mood": "calm"}}
-    options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on="all")
+    options = text_options(tokenizer=tokenizer_path, chat_template=template, train_on="all")
     encoder = Encoder(options, recognize(record, "x"))
     text = text_of(auto_tokenizer(tokenizer_path), lists(encoder.encode([record]).input_ids)[0])
     assert text.endswith('[{"name": "f"}]calm')
@@ -326,10 +327,10 @@ def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
 
 def test_a_conversational_completion_trains_everything_after_the_prompt(tokenizer_path, tokenizer):
     record = {"prompt": DIALOGUE[:3], "completion": DIALOGUE[3:]}
-    options = TextOptions(tokenizer=tokenizer_path, chat_template=EXACT["chatml"])
+    options = text_options(tokenizer=tokenizer_path, chat_template=EXACT["chatml"])
     for chosen in (
         options,
-        TextOptions(tokenizer=tokenizer_path, chat_template=MARKED["marked"], train_on="assistant"),
+        text_options(tokenizer=tokenizer_path, chat_template=MARKED["marked"], train_on="assistant"),
     ):
         (labels,) = lists(Encoder(chosen, recognize(record, "x")).encode([record]).labels)
         assert text_of(tokenizer, labels) == "42 dogs<|im_end|>\n"
@@ -337,7 +338,7 @@ def test_a_conversational_completion_trains_everything_after_the_prompt(tokenize
 
 def test_without_a_template_chats_are_refused(tokenizer_path):
     with pytest.raises(PackerError, match=r"has no chat template; choose a template by --chat-template \(chatml"):
-        Encoder(TextOptions(tokenizer=tokenizer_path), recognize({"messages": []}, "x"))
+        Encoder(text_options(tokenizer=tokenizer_path), recognize({"messages": []}, "x"))
 
 
 @pytest.mark.parametrize("named", ["role", "from"])

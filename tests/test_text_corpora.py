@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, TextOptions, recognize
+from packer.text import Encoder, recognize
 from packer.text.chat_template import ChatTemplate
 from packer.text.conversations import Chat
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
-from tests.chat_templates import EXACT, MARKED, auto_tokenizer, lists, trained_at
+from tests.chat_templates import EXACT, MARKED, auto_tokenizer, lists, text_options, trained_at
 
 zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -39,7 +39,7 @@ def tokenizer(request, shared_data):
 
 
 def encode(tokenizer, records, **options):
-    options = TextOptions(tokenizer=tokenizer.name_or_path, **options)
+    options = text_options(tokenizer=tokenizer.name_or_path, **options)
     encoded = Encoder(options, recognize(records[0], "x")).encode(records)
     return encoded, lists(encoded.input_ids), lists(encoded.labels) if encoded.labels else None
 

@@ -12,8 +12,8 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.options import PackOptions
-from packer.text import Encoder, TextOptions, open_decoder, open_tokenizer, recognize
-from tests.chat_templates import EXACT, save_tokenizer
+from packer.text import Encoder, open_decoder, open_tokenizer, recognize
+from tests.chat_templates import EXACT, save_tokenizer, text_options
 
 transformers = pytest.importorskip("transformers")
 
@@ -105,7 +105,7 @@ def test_a_config_with_code_is_not_probed(tmp_path, monkeypatch):
 
 
 def encoder(path, template=None):
-    return Encoder(TextOptions(tokenizer=path, chat_template=template), recognize({"messages": []}, "chats"))
+    return Encoder(text_options(tokenizer=path, chat_template=template), recognize({"messages": []}, "chats"))
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_a_chat_template_that_is_no_text_is_one_line(tmp_path, value, words):
 
 
 def test_a_tokenizer_with_a_wrong_chat_template_serves_for_texts(tmp_path):
-    options = TextOptions(tokenizer=configured(tmp_path, chat_template=5))
-    assert len(Encoder(options, recognize({"text": ""}, "x")).encode([{"text": "fox"}]).input_ids[0]) > 1
+    options = text_options(tokenizer=configured(tmp_path, chat_template=5))
+    assert len(Encoder(options, recognize({"text": ""}, "x")).encode([{"text": "fox"}]).input_ids[0][0]) > 1
 
 
 def test_a_chat_for_which_no_template_is_meant_is_named(tmp_path):
     path = configured(tmp_path, chat_template={"tool_use": EXACT["chatml"], "rag": EXACT["chatml"]})
     records = recognize({"messages": [], "tools": []}, "chats")
-    made = Encoder(TextOptions(tokenizer=path), records)
+    made = Encoder(text_options(tokenizer=path), records)
     with_tools = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}
     assert made.encode([with_tools]).labels is not None
     with pytest.raises(DocumentError, match=r" has no chat template 'default' .*\(found: tool_use, rag\)"):

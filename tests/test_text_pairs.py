@@ -17,8 +17,8 @@ from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
 from packer.pipeline import collect_figures
-from packer.text import Encoder, TextOptions, recognize_pairs
-from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
+from packer.text import Encoder, recognize_pairs
+from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer, text_options
 from tests.opening import open_source
 from tests.test_from_text import documents_of, shards, write_formats
 from tests.test_from_text import small as small  # fixtures
@@ -177,7 +177,7 @@ def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, s
 
 @cache
 def encoder_of(tokenizer):
-    return Encoder(TextOptions(tokenizer=tokenizer), recognize_pairs(records("explicit text")[0], "rows"))
+    return Encoder(text_options(tokenizer=tokenizer), recognize_pairs(records("explicit text")[0], "rows"))
 
 
 plain_tokenizer = cache(auto_tokenizer)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, TextOptions, fast_tokens, recognize
+from packer.text import Encoder, fast_tokens, recognize
 from packer.text import chat_template as chat_template_module
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
-from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, trained_at
+from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, text_options, trained_at
 from tests.small import shrink
 from tests.test_text_corpora import read
 
@@ -53,7 +53,7 @@ def tokenizer(shared_data):
 
 @pytest.fixture(scope="module")
 def encoder(tokenizer):
-    options = TextOptions(tokenizer=tokenizer.name_or_path)
+    options = text_options(tokenizer=tokenizer.name_or_path)
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, fast_characters=1)
         yield Encoder(options, recognize({"messages": [], "tools": []}, "chats"), turns=True)
@@ -118,7 +118,7 @@ def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, n
             continue
         assert encoded.counts["fast"] == (fast_tokens.version() is not None)
         assert lists(encoded.input_ids) == [ids]
-        assert lists(encoded.turn_starts) == [starts]
+        assert lists(encoded.extra["turn_starts"]) == [starts]
         found = trained_at(lists(encoded.labels)[0])
         if "{% generation %}" not in source and "{%- generation" not in source:
             assert found == trained

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -212,9 +213,9 @@ class Batch(NamedTuple):
     labels: list[pa.Array] | None
     done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
     extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
-    counts: Mapping[str, int] = {}  # of text: see `Encoded`
+    counts: Mapping[str, int] = {}  # to sum over a source; of text: see `Encoder.encode`
     rejected: tuple[Rejection, ...] = ()  # ascending; always empty unless unusable records are left out
-    differing: int | None = None  # of text: `Encoded.differing_row`
+    differing: int | None = None  # of text: record of the document for which gigatoken first gave other tokens
     records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a record of its own
     lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
 
@@ -228,6 +229,22 @@ class Batch(NamedTuple):
     def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
         """Return the extra columns that hold one value per token."""
         return {name: self.extra[name] for name in columns.per_token if name in self.extra}
+
+
+def joined_batches(parts: Sequence[Batch]) -> Batch:
+    """Join batches of one chunk each, whose `records` are those of one block."""
+    if len(parts) == 1:
+        return parts[0]
+    labels = [part.labels[0] for part in parts if part.labels is not None]
+    return Batch(
+        [pa.concat_arrays([part.input_ids[0] for part in parts])],
+        [pa.concat_arrays(labels)] if labels else None,
+        parts[-1].done,
+        {name: [pa.concat_arrays([part.extra[name][0] for part in parts])] for name in parts[0].extra},
+        counts=sum((Counter(part.counts) for part in parts), Counter()),
+        differing=next((part.differing for part in parts if part.differing is not None), None),
+        records=np.concatenate([part.records for part in parts if part.records is not None]),
+    )
 
 
 class Places(Protocol):

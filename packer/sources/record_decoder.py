@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.column_names import ANSWER
-from packer.inputs.documents import Batch, DocumentError
+from packer.inputs.documents import Batch, DocumentError, joined_batches
 from packer.inputs.format_reader import Block, BlockRecords, Reader, values_of_column
 from packer.inputs.list_checks import Faults, rejection
 from packer.sources.shared_prefixes import numbers_within
@@ -81,24 +80,11 @@ class RecordDecoder:
                 if fault.reason is None:
                     raise fault.at(row) from None
                 faults[row] = fault
-            parts.append(part)
+            differing = None if part.differing is None else row
+            parts.append(part._replace(differing=differing, records=np.full(len(part.input_ids[0]), row)))
         if not isinstance(records, pa.RecordBatch):  # values of rejected records may have any type
             records = [{} if row in faults else record for row, record in enumerate(records)]
-        return _joined(parts), self._kept(records)
+        return joined_batches(parts), self._kept(records)
 
     def _kept(self, records: BlockRecords) -> dict[str, pa.Array]:
         return {column: values_of_column(records, column) for column in self.kept}
-
-
-def _joined(parts: Sequence[Batch]) -> Batch:
-    """Join batches of one record each."""
-    labels = [part.labels[0] for part in parts if part.labels is not None]
-    return Batch(
-        [pa.concat_arrays([part.input_ids[0] for part in parts])],
-        [pa.concat_arrays(labels)] if labels else None,
-        0,
-        {name: [pa.concat_arrays([part.extra[name][0] for part in parts])] for name in parts[0].extra},
-        counts=sum((Counter(part.counts) for part in parts), Counter()),
-        differing=next((row for row, part in enumerate(parts) if part.differing is not None), None),
-        records=np.repeat(np.arange(len(parts)), [len(part.input_ids[0]) for part in parts]),
-    )

@@ -9,19 +9,16 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 
-from packer.arrow import as_arrow
 from packer.column_names import ANSWER, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.documents import COLUMNS, TURN_STARTS, Batch, Columns, DocumentError
-from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader, Step
+from packer.inputs.documents import COLUMNS, TURN_STARTS, Columns, DocumentError
+from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import as_lists
 from packer.options import PackOptions
 from packer.sources.find_source import readers_of, refuse_packed
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
@@ -29,7 +26,7 @@ from packer.sources.record_decoder import RecordDecoder
 from packer.sources.shared_prefixes import share_prefixes
 from packer.sources.source import Source, Tokenized
 from packer.sources.tokenized_source import refuse_masks
-from packer.text import Encoder, Records, TextOptions, recognize, recognize_pairs
+from packer.text import Encoder, Records, recognize, recognize_pairs
 from packer.text.conversations import holds_messages
 from packer.text.text_columns import JSON, OF_CHATS, column_values
 
@@ -66,7 +63,12 @@ def open_text(
     turns = (at_turns or turns_of_chats) and records.conversational and not pairs
     if at_turns and not turns:
         raise PackerError(f"--split-at is turns, and {found.name} holds texts, not chats: leave it out")
-    encoder = _encoder(found.name, records, options, turns=turns, mixed=mixed)
+    encoder = Encoder(options, records, turns=turns, mixed=mixed)
+    if options.share_prefixes and encoder.documents_per_record == 1 and not mixed:
+        raise PackerError(
+            f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
+            "each-answer if these are chats, or --pairs"
+        )
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
@@ -88,25 +90,6 @@ def open_text(
         tree_len=options.max_len if options.share_prefixes else None,
         holds_chats=identity.chat_template is not None,
     )
-
-
-def _encoder(name: str, records: Records, options: PackOptions, *, turns: bool, mixed: bool) -> Encoder:
-    """Return what tokenizes the records of a source."""
-    assert options.tokenizer is not None
-    text = TextOptions(
-        tokenizer=options.tokenizer,
-        train_on=options.train_on,
-        chat_template=options.chat_template,
-        eos=options.eos,
-        mixed=mixed,
-    )
-    encoder = Encoder(text, records, turns=turns)
-    if options.share_prefixes and encoder.documents_per_record == 1 and not mixed:
-        raise PackerError(
-            f"--share-prefixes needs records of several documents, and a record of {name} is one: set --train-on "
-            "each-answer if these are chats, or --pairs"
-        )
-    return encoder
 
 
 def _stored_columns(options: PackOptions, *, turns: bool) -> Columns:
@@ -213,14 +196,10 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
     if encoder.has_labels and (shares or encoder.documents_per_record != 1):
         steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
     needed = tuple(dict.fromkeys((*encoder.records.needed, *kept)))
-    # `pa.array` would import pandas, which takes half a second
-    lengths = np.zeros(encoder.documents_per_record or 1, np.int64)
-    nothing = [as_lists(as_arrow(np.zeros(0, np.int32)), lengths, pa.list_(pa.int32()))]
-    turns = {TURN_STARTS: nothing} if encoder.has_turns else {}
     start = partial(
         RecordDecoder,
-        decode=partial(_encoded, encoder),
-        empty=Batch(nothing, nothing if encoder.has_labels else None, 0, turns),
+        decode=encoder.encode,
+        empty=encoder.empty_documents(encoder.documents_per_record or 1),
         needed=needed,
         kept=kept,
         skips=options.on_error == "skip",
@@ -235,17 +214,4 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
         has_labels=encoder.has_labels,
         documents_per_record=each,
         steps=steps,
-    )
-
-
-def _encoded(encoder: Encoder, records: BlockRecords) -> Batch:
-    found = encoder.encode(records)
-    return Batch(
-        [found.input_ids],
-        [found.labels] if found.labels is not None else None,
-        0,
-        {TURN_STARTS: [found.turn_starts]} if found.turn_starts is not None else {},
-        counts=found.counts,
-        differing=found.differing_row,
-        records=found.records,
     )

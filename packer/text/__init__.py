@@ -19,16 +19,14 @@ load_tokenizer.py        tokenizers by path or Hub id: by their files, or by tra
 
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.text_columns import TRAIN_ON, Records, recognize, recognize_pairs
-from packer.text.text_encoder import Encoded, Encoder, TextOptions
+from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
 __all__ = [
     "END_OF_TEXT",
     "TRAIN_ON",
-    "Encoded",
     "Encoder",
     "Records",
-    "TextOptions",
     "open_decoder",
     "open_tokenizer",
     "recognize",

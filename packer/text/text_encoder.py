@@ -6,7 +6,7 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from packer.arrow import as_arrow
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.facts import TextIdentity
-from packer.inputs.documents import DocumentError
+from packer.inputs.documents import TURN_STARTS, Batch, DocumentError, joined_batches
 from packer.inputs.list_checks import as_lists
+from packer.options import PackOptions
 from packer.options.choices import TrainOn
 from packer.text.conversations import chat_of, from_json, text_of
 from packer.text.load_tokenizer import open_tokenizer
@@ -36,52 +37,6 @@ _CHARACTERS = 1 << 20
 _DOCUMENTS = 1 << 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextOptions:
-    """Options that shape the tokens."""
-
-    tokenizer: str
-    """A folder, a tokenizer.json, or a Hub id."""
-    train_on: TrainOn | None = None
-    """What is trained; None: the assistant's turns in chats, completions of prompts, every token of plain text."""
-    chat_template: str | None = None
-    """A Jinja template to use instead of the tokenizer's own."""
-    eos: bool = True
-    """Whether to end texts and completions with the end-of-sequence token, so that a model learns to stop."""
-    mixed: bool = False
-    """Whether this is one source of a mixture: if `train_on` does not fit its records, the default applies."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Encoded:
-    """Documents as tokens, in the order of their records; an empty record has no tokens.
-
-    The answers of preference pairs are documents in turn: chosen, rejected, chosen, ... So are those of a chat, if each
-    is a document.
-    """
-
-    records: NDArray[np.int64]
-    """Number of the record of each document, ascending; every record has at least one."""
-
-    input_ids: pa.ListArray
-    """list<int32>"""
-    labels: pa.ListArray | None
-    """list<int32>, not shifted, -100 at tokens that are not trained; None if all tokens are."""
-    counts: Counter[str]
-    """Numbers to sum over a source.
-
-    straddling    documents in which a token holds characters on both sides of where training begins or ends
-    untrained     documents that have tokens, none of them trained
-    unstopped     answers in chats that end without a trained stop token
-    fast          documents that were tokenized by gigatoken
-    differing     1 if it gave other tokens than the library, here or before: nothing of it is to be kept
-    """
-    turn_starts: pa.ListArray | None = None
-    """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
-    differing_row: int | None = None
-    """The record of the document for which gigatoken first gave other tokens; None if it is not among these."""
-
-
 class Encoder:
     """Turns batches of records into tokens and labels, on all cores.
 
@@ -93,21 +48,22 @@ class Encoder:
     is trained, and its document is counted as straddling. A turn begins with the token that holds its first character.
 
     Args:
-        options: options that shape the tokens.
+        options: options of a pack with a tokenizer.
         records: the columns that make a document.
         turns: find where the turns of chats begin, too.
+        mixed: whether this is one source of a mixture: if `train_on` does not fit its records, the default applies.
 
     Raises:
         PackerError: the tokenizer cannot be opened, has no chat template or end token, or `train_on` does not fit the
             records.
     """
 
-    def __init__(self, options: TextOptions, records: Records, *, turns: bool = False) -> None:
+    def __init__(self, options: PackOptions, records: Records, *, turns: bool = False, mixed: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
             fitting = tuple(choice for choice in fitting if choice not in ("assistant", "each-answer"))
         self.train_on: TrainOn = options.train_on or fitting[0]
-        if self.train_on not in fitting and options.mixed:
+        if self.train_on not in fitting and mixed:
             self.train_on = fitting[0]
         if self.train_on not in fitting:
             raise PackerError(
@@ -123,6 +79,7 @@ class Encoder:
         """Whether `encode` returns labels, because some tokens are not trained."""
         self.has_turns = turns
         """Whether `encode` returns where the turns of chats begin."""
+        assert options.tokenizer is not None
         tokenizer = open_tokenizer(options.tokenizer)
         self._tokens = TextTokens(tokenizer)
         self._template: ChatTemplate | None = None
@@ -143,25 +100,30 @@ class Encoder:
                 )
             self._ending = [ends[1]]
 
-    def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Encoded:
-        """Encode a batch of fewer than 2**31 tokens, of Arrow or Python objects.
+    def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Batch:
+        """Encode records, of fewer than 2**31 tokens, to documents as list<int32>, in one chunk.
+
+        An empty record has no tokens. The answers of preference pairs are documents in turn: chosen, rejected, chosen,
+        ... So are those of a chat, if each is a document. Tokens that are not trained have the label -100. The column
+        "turn_starts" has the tokens with which the turns of chats begin, ascending from 0. These are counted:
+
+        straddling    documents in which a token holds characters on both sides of where training begins or ends
+        untrained     documents that have tokens, none of them trained
+        unstopped     answers in chats that end without a trained stop token
+        fast          documents that were tokenized by gigatoken
+        differing     1 if it gave other tokens than the library, here or before: nothing of it is to be kept
 
         A DocumentError is raised if a record is wrong, or what is trained cannot be located exactly.
         """
         parts = [self._encode_chunk(chunk) for chunk in self._chunks(self._texts(batch))]
+        return joined_batches(parts) if parts else self.empty_documents(0)
 
-        def lists(name: str) -> pa.ListArray:
-            found = [getattr(part, name) for part in parts]
-            return found[0] if len(found) == 1 else pa.concat_arrays([*found, pa.array([], pa.list_(pa.int32()))])
-
-        return Encoded(
-            records=np.concatenate([np.zeros(0, np.int64), *(part.records for part in parts)]),
-            input_ids=lists("input_ids"),
-            labels=lists("labels") if self.has_labels else None,
-            counts=sum((part.counts for part in parts), Counter()),
-            turn_starts=lists("turn_starts") if self.has_turns else None,
-            differing_row=next((part.differing_row for part in parts if part.differing_row is not None), None),
-        )
+    def empty_documents(self, count: int) -> Batch:
+        """Return documents of one record without tokens."""
+        nothing = [_list_array(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))]
+        extra = {TURN_STARTS: nothing} if self.has_turns else {}
+        labels = nothing if self.has_labels else None
+        return Batch(nothing, labels, 0, extra, records=np.zeros(count, np.int64))
 
     def _identify(self, tokenizer: Tokenizer, *, eos: bool) -> TextIdentity:
         """Identify the tokens of text, or of chats by their template.
@@ -208,7 +170,7 @@ class Encoder:
         if self._tokens.fast is not None:
             self._tokens.fast.stop()
 
-    def _encode_chunk(self, texts: list[MarkedText]) -> Encoded:
+    def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
         """Tokenize texts, and turn places in them into labels and starts of turns."""
         tokens = self._tokens.encode(texts, places=self.has_labels or self.has_turns)
         if self.has_labels and self.records.kind == "pair":
@@ -217,20 +179,21 @@ class Encoder:
         spans = np.array([len(text.trained or ()) for text in texts])
         turns = np.array([len(text.turn_starts or ()) for text in texts])
         is_of_span = np.repeat(np.tile([True, False], len(texts)), np.column_stack([2 * spans, turns]).ravel())
-        labels = turn_starts = None
+        labels, extra = None, {}
         straddling = untrained = 0
         if self.has_labels:
             places = Places(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
             mask, straddling = _mask(texts, spans, places, bounds, fronts)
-            labels = _list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))
+            labels = [_list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))]
             counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
             untrained = int(((counts == 0) & (np.diff(bounds) > 0)).sum())
         if self.has_turns:
-            turn_starts = _turn_starts(tokens.places.tokens[~is_of_span], turns)
-        return Encoded(
-            records=np.array([text.row for text in texts], np.int64),
-            input_ids=_list_array(bounds, ids),
-            labels=labels,
+            extra[TURN_STARTS] = [_turn_starts(tokens.places.tokens[~is_of_span], turns)]
+        return Batch(
+            [_list_array(bounds, ids)],
+            labels,
+            0,
+            extra,
             counts=Counter(
                 straddling=straddling,
                 untrained=untrained,
@@ -238,8 +201,8 @@ class Encoder:
                 fast=len(texts) if tokens.is_fast else 0,
                 differing=int(self.differs),
             ),
-            turn_starts=turn_starts,
-            differing_row=None if tokens.differing is None else texts[tokens.differing].row,
+            differing=None if tokens.differing is None else texts[tokens.differing].row,
+            records=np.array([text.row for text in texts], np.int64),
         )
 
     def _texts(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]) -> Iterator[MarkedText]:
