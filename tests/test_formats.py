@@ -242,6 +242,28 @@ def test_the_other_formats_have_the_documented_types(dataset):
     }
 
 
+@pytest.mark.parametrize("align", [1, 4])
+def test_padding_masks_are_true_for_every_token_that_is_no_document_s(tmp_path, align):
+    rows = list(packer.load(make(tmp_path, align=align)))
+    expected = [
+        [
+            document == PADDING or place >= tokens
+            for document, extent, tokens in zip(
+                row["doc_ids"], row["seq_lengths"], row.get("seq_tokens", row["seq_lengths"]), strict=True
+            )
+            for place in range(extent)
+        ]
+        for row in rows
+    ]
+    assert {True, False} == set(joined(expected))
+    inputs, _ = packer.collate(rows, format="torchtitan", padding_mask=True, tensors="numpy")
+    batch = packer.collate(rows, format="megatron", padding_mask=True, tensors="numpy")
+    assert inputs["padding_mask"].tolist() == expected
+    assert batch["padding_mask"].tolist() == [joined(expected)]
+    assert inputs["padding_mask"].dtype == batch["padding_mask"].dtype == bool
+    assert list(packer.collate(rows, format="torchtitan", tensors="numpy")[0]) == ["input", "positions"]
+
+
 @pytest.mark.parametrize("labels", [True, False])
 def test_trl_makes_of_its_examples_what_hf_is_with_padding_as_segments(tmp_path, labels):
     pytest.importorskip("trl")
@@ -390,6 +412,7 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
         ({"format": "hf_rows", "position_offset": 2}, "format hf_rows does not support position_offset: leave it out"),
         ({"format": "torchtune", "keep_tokens": ["a"]}, "format torchtune does not support keep_tokens: leave it out"),
         ({"format": "megatron", "mlm": MLM}, "format megatron does not support mlm: leave it out, or choose hf or"),
+        ({"padding_mask": True}, "format hf does not support padding_mask: leave it out, or choose torchtitan or mega"),
         ({"additive_mask": True}, "format hf does not support additive_mask: leave it out, or choose encoder"),
         ({"mlm": MLM, "keep_tokens": ["labels"]}, "keep_tokens has labels, which mlm replaces: leave one of the two"),
         ({"keep": ["label"]}, "the rows have no column label, only input_ids, labels, position_ids, seq_lengths"),

@@ -224,13 +224,17 @@ def trl_batch(rows: Rows) -> list[dict[str, Any]]:
     return _examples(input_ids=input_ids, labels=labels, seq_lengths=lengths)
 
 
-def torchtitan_batch(rows: Rows) -> tuple[dict[str, Any], NDArray[np.int64]]:
+def torchtitan_batch(rows: Rows, *, padding_mask: bool = False) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """Return `({"input", "positions"}, labels)`, int64, shape (B, L), as torchtitan's training step unpacks them.
 
-    Labels are shifted.
+    Labels are shifted. `padding_mask` adds a key of that name to the dict: bool, shape (B, L), True for padding. The
+    trainer passes it to the model, so versions up to 0.3, whose models do not take it, fail.
     """
-    _, input_ids, labels, position_ids = _whole_rows(rows)
-    return {"input": input_ids, "positions": position_ids}, shift_left(labels, NO_LOSS)
+    tokens, input_ids, labels, position_ids = _whole_rows(rows)
+    inputs: dict[str, Any] = {"input": input_ids, "positions": position_ids}
+    if padding_mask:
+        inputs["padding_mask"] = tokens.padding().reshape(input_ids.shape)
+    return inputs, shift_left(labels, NO_LOSS)
 
 
 def torchtune_batch(rows: Rows) -> list[dict[str, Any]]:
@@ -244,13 +248,18 @@ def torchtune_batch(rows: Rows) -> list[dict[str, Any]]:
 
 
 def megatron_batch(
-    rows: Rows, *, static: StaticShape | None = None, loss_weights: LossWeights | None = None
+    rows: Rows,
+    *,
+    static: StaticShape | None = None,
+    loss_weights: LossWeights | None = None,
+    padding_mask: bool = False,
 ) -> dict[str, Any]:
     """Return the fields of Megatron-LM's SFT dataset in a micro-batch of one packed sequence.
 
     `tokens`, `labels` (shifted; -100 for no loss) and `position_ids`, int64, shape (1, B * L); `loss_mask`, float32, of
     the same shape; `cu_seqlens`, int32, shape (1, segments + 1); `max_seqlen`, int32, shape (1,). With `static`,
-    cu_seqlens are padded with empty segments, and max_seqlen is max_len.
+    cu_seqlens are padded with empty segments, and max_seqlen is max_len. `padding_mask` adds a key of that name for
+    `GPTModel.forward`: bool, shape (1, B * L), True for padding.
     """
     tokens = RowTokens.whole(rows)
     input_ids = tokens.column("input_ids", np.int64)
@@ -267,6 +276,8 @@ def megatron_batch(
     }
     if loss_weights is not None:
         batch["loss_weights"] = shift_left(_loss_weights(tokens, labels[None], loss_weights), 0.0)
+    if padding_mask:
+        batch["padding_mask"] = tokens.padding()[None]
     return batch
 
 

@@ -32,6 +32,7 @@ def collate(
     keep_tokens: Sequence[str] = (),
     position_offset: int = 0,
     additive_mask: bool = False,
+    padding_mask: bool = False,
     tensors: Tensors = "torch",
 ) -> Any:
     """Combine rows into one batch in the format of a trainer; a `collate_fn` for DataLoader.
@@ -44,9 +45,8 @@ def collate(
         rows: rows of a PackedDataset, at least one; or the same columns as mappings of lists or CPU tensors.
         format: name of a format.
         static: shape of all batches, from `static_shape`, so that torch.compile compiles once; for `hf`, `megatron`.
-        loss_weights: add `loss_weights`, float64 and aligned with the labels, for a loss that is a mean per "sequence"
-            or "document" instead of per token, see `causal_lm_loss`; for `hf`, `hf_rows`, `encoder` and `megatron`.
-            Remove the key before calling the model.
+        loss_weights: add `loss_weights`, float64 and aligned with the labels, for a mean loss per "sequence" or
+            "document", see `causal_lm_loss`; for `hf`, `hf_rows`, `encoder`, `megatron`. Do not pass it to the model.
         mlm: mask tokens; the labels are the original tokens. For `hf` and `encoder`.
         epoch: epoch of the masks; by default that of the BatchSampler that selected the rows, or else 0.
         keep: segment columns to add to `segments`; for `hf` and `encoder`. Strings, lists, dates and times are NumPy
@@ -54,8 +54,8 @@ def collate(
             Missing floats are NaN in tensors.
         keep_tokens: token columns to add; for `hf` and `encoder`. With `encoder`, "labels" adds those on disk.
         position_offset: position of each segment's first token, for `hf` and `encoder`; 2 for RoBERTa (padding id + 1).
-        additive_mask: make the mask of `encoder` float32. **Required for eager attention**, which adds its mask to the
-            logits: with a bool mask, documents would attend to each other.
+        additive_mask: make the mask of `encoder` float32. **Eager attention requires it**, or documents see each other.
+        padding_mask: add `padding_mask`, bool, True for padding, for routers of experts; for `torchtitan`, `megatron`.
         tensors: "torch", or "numpy" for arrays.
 
     Warns:
@@ -64,11 +64,10 @@ def collate(
     Raises:
         PackerError: no batch can be made of these rows with these arguments.
     """
-    epoch = (getattr(rows, "epoch", None) or 0) if epoch is None else epoch
     batch = make_batch(
         rows_as_arrays(rows),
         format=format,
-        epoch=epoch,
+        epoch=(getattr(rows, "epoch", None) or 0) if epoch is None else epoch,
         static=static,
         loss_weights=loss_weights,
         mlm=mlm,
@@ -76,6 +75,7 @@ def collate(
         keep_tokens=keep_tokens or None,
         position_offset=position_offset or None,
         additive_mask=additive_mask or None,
+        padding_mask=padding_mask or None,
     )
     if format in ("hf", "hf_rows", "tree"):
         _warn_if_nothing_is_trained(batch["labels"])

@@ -172,6 +172,13 @@ class RowTokens:
         numbers[self.doc_ids == PADDING] = 0
         return numbers.repeat(self.lengths)
 
+    def padding(self) -> NDArray[np.bool_]:
+        """Return whether each token of whole rows is padding, also inside aligned segments. Shape (tokens,)."""
+        real = np.where(self.doc_ids == PADDING, 0, self.lengths)
+        if "seq_tokens" in self.rows[0]:
+            real = np.concatenate([row["seq_tokens"] for row in self.rows])
+        return restart_positions(self.lengths) >= real.repeat(self.lengths)
+
     def segment_column(self, name: str) -> NDArray[Any]:
         """Return a segment column, without the values of padding."""
         _check_column(name, self.rows)
