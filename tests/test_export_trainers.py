@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,7 @@ def tiny_titan(attention):
     """A model of torchtitan of the size of ours."""
     titan = pytest.importorskip("torchtitan.models.llama3")
     torch.manual_seed(0)
+    longest = {field.name for field in fields(titan.ComplexRoPE.Config)} & {"max_seq_len", "max_context_length"}
     config = titan.Llama3Model.Config(
         dim=32,
         vocab_size=VOCABULARY,
@@ -137,7 +139,7 @@ def tiny_titan(attention):
         ),
         layers=titan._build_llama3_layers(
             fuse_qkv=False, n_layers=2, dim=32, n_heads=4, hidden_dim=64, attn_backend=attention,
-            rope=titan.ComplexRoPE.Config(dim=8, max_seq_len=64, theta=10000, scaling="none"),
+            rope=titan.ComplexRoPE.Config(dim=8, theta=10000, scaling="none", **dict.fromkeys(longest, 64)),
         ),
     )  # fmt: skip
     model = config.build()
