@@ -136,6 +136,20 @@ def test_verify_detects_values_that_were_cast_to_another_type(tmp_path, request,
     assert verified(tmp_path / "out", source, request, kind) == []
 
 
+def test_lists_of_parquet_and_json_may_be_kept_together(tmp_path):
+    """Their fields have other names, "element" and "item", which Arrow's hashes of equal types tell apart."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_as(folder / "a.parquet", [{"input_ids": [1, 2], "k": [0.5, 1.5], "tags": ["x"]}])
+    write_as(folder / "b.jsonl", [{"input_ids": [3], "k": [2.5], "tags": []}])
+    packer.pack(folder, tmp_path / "out", max_len=4, keep=["tags"], keep_tokens=["k"], sync=False)
+    assert list(packer.verify(tmp_path / "out", folder)) == []
+    sources = [(folder / "a.parquet", 1), (folder / "b.jsonl", 1)]
+    packer.pack(sources, tmp_path / "mixed", max_len=4, keep=["tags"], keep_tokens=["k"], mix_unit="epochs")
+    (row,) = packer.load(tmp_path / "mixed")
+    assert sorted(row["k"].tolist()) == [0, 0.5, 1.5, 2.5]
+
+
 @pytest.mark.parametrize("mode", ["together", "apart"])
 @pytest.mark.parametrize("keep", [["k"], []])
 def test_groups_may_be_null_at_first(tmp_path, request, kind, small, mode, keep):
