@@ -165,12 +165,13 @@ def export(
     *,
     to: str,
     compression: Compression = "zstd",
+    eos_id: int | None = None,
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> Export:
-    """Write a packed dataset as Parquet files with the columns of another trainer, one file for each shard.
+    """Write a packed dataset in the format of another trainer: Parquet, Arrow or bare token ids, shard by shard.
 
     An export that is complete, with the same options and from the same rows, is checked and left as it is.
 
@@ -178,8 +179,12 @@ def export(
         packed: folder of the packed dataset.
         output: folder to write; by default the name of the packed dataset with "-TO".
         to: trainer whose columns are written: "megatron", "maxtext", "torchtitan", "torchtune", "llama-factory",
-            "automodel" or "parquet".
+            "automodel", "megatron-indexed", "olmo-core" or "parquet".
         compression: compression of the Parquet files.
+        eos_id: token that ends documents, for trainers that find documents or padding by it ("megatron" with `align`,
+            "megatron-indexed", "olmo-core"); by default the last token of the first document. Padding is written as
+            this token. Documents that do not end in it, or have it elsewhere, are refused, except by "megatron" if
+            `eos_id` is given.
         workers: number of files written at a time; by default the number of available cores. It does not change the
             bytes.
         sync: call fsync for every file and folder.
@@ -191,7 +196,7 @@ def export(
     """
     with python_names():
         job = Job(output=output, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
-        return write_export.export(packed, to=to, compression=compression, job=job).record
+        return write_export.export(packed, to=to, compression=compression, eos_id=eos_id, job=job).record
 
 
 def _refuse_unknown(function: str, arguments: Mapping[str, object], known: Collection[str]) -> None:

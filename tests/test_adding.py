@@ -129,7 +129,7 @@ def test_an_export_is_an_entry(packed, tmp_path):
     run_python("-c", EXPORT, "export", packed, "--to", "toy", "-o", tmp_path / "out")
     table = pq.read_table(tmp_path / "out" / "data-00000-of-00001.parquet")
     assert table["tokens"].to_pylist() == [row["input_ids"].tolist() for row in packer.load(packed)]
-    assert "toy            tokens of a toy" in run_python("-c", EXPORT, "export", "--help")
+    assert "toy               tokens of a toy" in run_python("-c", EXPORT, "export", "--help")
 
 
 def test_an_export_is_an_entry_in_python_too(packed, tmp_path, monkeypatch):

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 def is_complete(out: Path) -> bool:
     """Whether an export has exactly the files of its record."""
     record = json.loads((out / RECORD).read_text())
-    return {path.name for path in out.iterdir()} == {RECORD, *(file["file"] for file in record["files"])}
+    names = {RECORD, *(file["file"] for file in record["files"]), *record["small_files"]}
+    return {path.name for path in out.iterdir()} == names
 
 
 @pytest.mark.parametrize("exchanges", [True, False])

@@ -108,6 +108,8 @@ def export_summary(written: Written[Export], took: str) -> Iterator[str]:
     compression = "" if export.compression == "none" else f", {export.compression}"
     yield f"Exported {count_of(rows, 'row')} of {max_len:,} tokens to {export.to} in {took}"
     yield render_table(list(export.columns.items()), align="<<")
+    if export.eos_id is not None:
+        yield f"EOS is {export.eos_id}, which pads rows, too"
     yield f"{count_of(len(export.files), 'file')}, {byte_size(export.bytes)}{compression}"
     yield f"Written to {written.output}"
 

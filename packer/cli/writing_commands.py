@@ -276,32 +276,46 @@ def materialize(
 To = Annotated[
     str, Option("Trainer that reads the files; parquet keeps all columns as they are.", OUTPUT, choices=tuple(TARGETS))
 ]
+EosId = Annotated[
+    int | None,
+    Option(
+        "Token that ends documents, for trainers that find documents or padding by it.",
+        OUTPUT,
+        default_words="last token of the first document",
+    ),
+]
 PageCompression = Annotated[Compression, Option("Compression of the Parquet pages.", OUTPUT)]
 
 
 _COLUMNS = "\n".join(
-    fill(target.summary, 75, initial_indent=f"{name:<15}", subsequent_indent=15 * " ")
+    fill(target.summary, 75, initial_indent=f"{name:<18}", subsequent_indent=18 * " ")
     for name, target in TARGETS.items()
 )
 
-HELP = f"""Write a PACKED dataset as Parquet, with the columns that a trainer reads.
+HELP = f"""Write a PACKED dataset in the format that a trainer reads.
 
 \b
 {_COLUMNS}
 
-Every shard becomes one file. An interrupted export never looks complete.
+Every shard becomes a file, or a few. An interrupted export never looks complete.
 """
 
 
 @command(
     RunOptions,
     changes={"output": {"default_words": "PACKED-TO"}},
-    short_help="Write a packed dataset with the columns of another trainer.",
+    short_help="Write a packed dataset in the format of another trainer.",
     help=HELP,
 )
 @click.argument("packed", type=UserPath())
 def export(
-    packed: Path, *, to: To, compression: PageCompression = "zstd", as_json: AsJson = False, **values: object
+    packed: Path,
+    *,
+    to: To,
+    compression: PageCompression = "zstd",
+    eos_id: EosId = None,
+    as_json: AsJson = False,
+    **values: object,
 ) -> None:
     """Run the command; `HELP` describes it."""
     from packer.cli.run_summary import export_summary
@@ -312,6 +326,7 @@ def export(
         packed,
         to=to,
         compression=compression,
+        eos_id=eos_id,
         values=values,
         summary=export_summary,
         complete="is complete, exported in the same way from the same rows",

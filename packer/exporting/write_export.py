@@ -1,4 +1,4 @@
-"""Write the shards of a packed dataset as files of Parquet, or of Arrow, with the columns of a trainer."""
+"""Write the shards of a packed dataset as the files that a trainer reads: Parquet, Arrow or bare token ids."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -13,11 +14,13 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
 from packer.engine import available_workers, run_tasks
 from packer.errors import UNREADABLE, PackerError, first_line
+from packer.exporting.eos_files import WRITERS, Eos, find_eos, with_eos
 from packer.exporting.targets import TARGETS, Target
 from packer.facts import ShardEntry
 from packer.facts.json_record import JsonRecord
@@ -31,33 +34,21 @@ from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
 from packer.shards.files import HashingFile
-from packer.shards.manifest import datasets_files
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
 from packer.system_errors import system_errors
 
-EXPORT_VERSION = 1
+EXPORT_VERSION = 2
 COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 
 RECORD = "_export.json"
 """Name of the record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
-DATASETS_FILES = ("dataset_info.json", "state.json")
-"""Names of the files with which `datasets` opens a folder of Arrow."""
-
-
-def _listed(record: Mapping[str, Any]) -> list[str]:
-    """Return the names of the files of an export, given the content of its record."""
-    target = TARGETS.get(record["to"])
-    others = DATASETS_FILES if target is not None and target.is_arrow else ()
-    return [*(file["file"] for file in record["files"]), *others]
-
-
 EXPORT = Kind(
     name="an export",
     record=RECORD,
     building="export",
-    listed=_listed,
+    listed=lambda record: [*(file["file"] for file in record["files"]), *record["small_files"]],
 )
 
 
@@ -77,8 +68,14 @@ class Export(JsonRecord):
     columns: Mapping[str, str]
     """Arrow types of the columns, by name."""
 
+    eos_id: int | None = None
+    """Token that padding consists of, if the target needs it to be EOS."""
+
     files: tuple[WrittenFile, ...]
-    """Files in the order of the shards, one per shard."""
+    """Files in the order of the shards."""
+
+    small_files: Mapping[str, str]
+    """Hashes (xxh3-128) of other files, by name."""
 
     @property
     def bytes(self) -> int:
@@ -95,19 +92,20 @@ def export(
     *,
     to: str,
     compression: str = "zstd",
+    eos_id: int | None = None,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[Export]:
-    """Write a packed dataset as Parquet, or Arrow, for another trainer; an export that is complete is left as it is.
+    """Write a packed dataset in the format of another trainer; an export that is complete is left as it is.
 
-    A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory. The arguments
-    are those of `packer.export`; the job is done by this process alone.
+    Each shard is written by itself, and a record batch at a time, so that each worker holds a few MB in memory. The
+    arguments are those of `packer.export`; the job is done by this process alone.
     """
     if to not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     target = TARGETS[to]
-    compression = "none" if target.is_arrow else compression
+    compression = compression if target.ending == ".parquet" else "none"
     dataset = _load_with_tokens(packed)
     out = _output(dataset.path, job.output, to)
     facts = {
@@ -119,21 +117,25 @@ def export(
     }
     with system_errors(out, resumes=False):
         restore(out, EXPORT)
-        found = None if job.overwrite else _complete_export(out, to=to, compression=compression, packed=facts)
+        eos = _eos(dataset, to, eos_id)
+        padding = eos.id if eos is not None else None
+        found = None if job.overwrite else _complete_export(out, to, compression, padding, facts)
         if found is not None:
             return Written(record=found, output=out, found_complete=True, checked="its files have the recorded sizes")
         with claim(out, EXPORT, None, job) as folder:
             rows = open_shard(dataset.path, dataset.manifest.shards[0], dataset.manifest).schema  # with kept columns
             schema = schema_of(target, rows)
+            files = _write_files(dataset, target, eos, schema, compression, folder.building, job)
+            small = target.small_files(dataset, [file.file for file in files])
             record = Export(
                 to=to,
                 packed=facts,
                 compression=compression,
                 columns={field.name: f"list<{field.type.value_type}>" for field in schema},
-                files=_write_files(dataset, target, schema, compression, folder.building, job),
+                eos_id=padding,
+                files=files,
+                small_files={name: xxhash.xxh3_128_hexdigest(content) for name, content in small.items()},
             )
-            names = [file.file for file in record.files]
-            small = datasets_files(dataset.manifest.source, names) if target.is_arrow else {}
             folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), small)
     return Written(record=record, output=out)
 
@@ -169,7 +171,20 @@ def _output(packed: AnyPath, output: str | AnyPath | None, to: str) -> Path:
     return out
 
 
-def _complete_export(out: Path, *, to: str, compression: str, packed: Mapping[str, Any]) -> Export | None:
+def _eos(dataset: PackedDataset, to: str, eos_id: int | None) -> Eos | None:
+    """Return the token that padding must be in files for a trainer; None if it may be any."""
+    ends = TARGETS[to].pads_with_eos
+    if eos_id is not None and ends is None:
+        by_eos = ", ".join(name for name, target in TARGETS.items() if target.pads_with_eos)
+        raise PackerError(f"--eos-id {eos_id} says nothing to --to {to}: leave it out; it is for {by_eos}")
+    if ends is None or (ends == "aligned" and "seq_tokens" not in dataset.column_names):
+        return None
+    return Eos(find_eos(dataset) if eos_id is None else eos_id, ends, to, is_given=eos_id is not None)
+
+
+def _complete_export(
+    out: Path, to: str, compression: str, eos_id: int | None, packed: Mapping[str, Any]
+) -> Export | None:
     """Return the record of a complete export, which must be the one that is asked for, with intact files.
 
     None stands for no export, and for a record that cannot be read.
@@ -185,55 +200,69 @@ def _complete_export(out: Path, *, to: str, compression: str, packed: Mapping[st
         f"to {found.to}, not {to}": found.to != to,
         "from other rows": found.packed != packed,
         f"with compression {found.compression}, not {compression}": found.compression != compression,
+        f"with EOS {found.eos_id}, not {eos_id}": found.eos_id != eos_id,
     }
     for words in (words for words, is_other in differs.items() if is_other):
         raise PackerError(
             f"{out} is complete, exported {words}: choose another --output, or replace it with --overwrite"
         )
-    check_files(out / RECORD, found.files, {})
+    check_files(out / RECORD, found.files, found.small_files)
     return found
 
 
 def _write_files(
-    dataset: PackedDataset, target: Target, schema: pa.Schema, compression: str, folder: Path, job: Job
+    dataset: PackedDataset,
+    target: Target,
+    eos: Eos | None,
+    schema: pa.Schema,
+    compression: str,
+    folder: Path,
+    job: Job,
 ) -> tuple[WrittenFile, ...]:
-    """Write the file of each shard, which depends on the shard, the target and the compression only.
+    """Write the files of each shard, which depend on the shard, the target and the options only.
 
     A shard that was changed after packing, or has values that the target cannot hold, is a PackerError.
     """
     packed, manifest = dataset.path, dataset.manifest
     counting, done = threading.Lock(), 0  # tokens that all threads have written
+    numbers = {entry.file: number for number, entry in enumerate(manifest.shards)}
 
-    def write(entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> tuple[str, WrittenFile]:
+    def write(entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> tuple[str, list[WrittenFile]]:
         nonlocal done
-        name = entry.file.removesuffix(".arrow") + target.ending
-        sink = HashingFile(folder / name)
-        try:
-            with _writer(target, sink, schema, compression) as file:
-                for batch in checked_batches(packed, entry, manifest):
-                    raise_if_cancelled()
-                    file.write_table(convert(target, batch))
-                    with counting:
-                        done += batch.num_rows * manifest.max_len
-                        job.progress("export", done, manifest.rows * manifest.max_len)
-            if job.sync:
-                sink.sync()
-        except (pa.ArrowException, ValueError, NotImplementedError) as error:
-            reason = f"{packed / entry.file} cannot be written as Parquet ({first_line(error)})"
-            raise PackerError(f"{reason}: choose another --to") from error
-        finally:
-            sink.close()
-        return entry.file, WrittenFile(file=name, rows=entry.rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+        shard = entry.file.removesuffix(".arrow")
+        names = [name.format(shard=shard, number=numbers[entry.file]) for name in target.files]
+        with ExitStack() as stack:
+            files = [stack.enter_context(HashingFile(folder / name)) for name in names]
+            try:
+                with _writer(target, files, schema, compression, open_shard(packed, entry, manifest)) as writer:
+                    for batch in checked_batches(packed, entry, manifest):
+                        raise_if_cancelled()
+                        writer.write_table(convert(target, batch, eos))
+                        with counting:
+                            done += batch.num_rows * manifest.max_len
+                            job.progress("export", done, manifest.rows * manifest.max_len)
+                for file in files if job.sync else ():
+                    file.sync()
+            except (pa.ArrowException, ValueError, NotImplementedError) as error:
+                reason = f"{packed / entry.file} cannot be written as Parquet ({first_line(error)})"
+                raise PackerError(f"{reason}: choose another --to") from error
+        return entry.file, [
+            WrittenFile(file=name, rows=None if at else entry.rows, bytes=file.bytes, xxh3_128=file.hexdigest())
+            for at, (name, file) in enumerate(zip(names, files, strict=True))
+        ]
 
     written = dict(run_tasks(write, manifest.shards, job.workers or available_workers()))
-    return tuple(written[entry.file] for entry in manifest.shards)
+    return tuple(file for entry in manifest.shards for file in written[entry.file])
 
 
-def _writer(target: Target, sink: HashingFile, schema: pa.Schema, compression: str) -> Any:
-    if target.is_arrow:
-        return pa.ipc.new_stream(sink, schema)
+def _writer(target: Target, files: list[HashingFile], schema: pa.Schema, compression: str, shard: pa.Table) -> Any:
+    """Open the writer of a shard's files, a context with the method `write_table`."""
+    if target.ending == ".arrow":
+        return pa.ipc.new_stream(*files, schema)
+    if target.ending in WRITERS:
+        return WRITERS[target.ending](*files, shard)
     return pq.ParquetWriter(
-        sink,
+        *files,
         schema,
         compression=compression,
         use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
@@ -248,12 +277,13 @@ def schema_of(target: Target, rows: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
 
 
-def convert(target: Target, batch: pa.RecordBatch) -> pa.Table:
+def convert(target: Target, batch: pa.RecordBatch, eos: Eos | None = None) -> pa.Table:
     """Make a target's columns from a record batch of rows; values that they cannot hold are a PackerError."""
     schema = schema_of(target, batch.schema)
     if not target.columns:
         return pa.Table.from_batches([batch]).cast(schema)  # Parquet has no lists of fixed size
-    columns = target.values(rows_of(batch))
+    rows = rows_of(batch)
+    columns = target.values(rows if eos is None else [with_eos(row, eos) for row in rows])
     return pa.Table.from_arrays([_lists(columns[field.name], field.type.value_type) for field in schema], schema=schema)
 
 
