@@ -327,17 +327,17 @@ def static_batch(rows, *, tokens, segments, max_len, pad_id):
             **dict.fromkeys(("max_length_q", "max_length_k"), max_len)}  # fmt: skip
 
 
-def next_tokens(row):
-    """For every place of a row, a dict of lists: (position, number of the segment, label of the next place).
+def next_tokens(row, ahead=1):
+    """For every place of a row, a dict of lists: (position, number of the segment, label of the place so far ahead).
 
-    The number counts from 1 and is 0 at padding; the label is -100 where the next place is no token of the segment.
+    The number counts from 1 and is 0 at padding; the label is -100 where that place is no token of the segment.
     """
     places, place = [], 0
     for number, (length, document) in enumerate(zip(row["seq_lengths"], row["doc_ids"], strict=True), 1):
         for position in range(length):
             label = -100
-            if document != -1 and position + 1 < length:
-                label = row["labels" if "labels" in row else "input_ids"][place + 1]
+            if document != -1 and position + ahead < length:
+                label = row["labels" if "labels" in row else "input_ids"][place + ahead]
             places.append((position, number if document != -1 else 0, label))
             place += 1
     return places

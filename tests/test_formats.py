@@ -1,7 +1,7 @@
 """Batches of rows in every format, as trainers read them; and raw examples flattened as transformers does."""
 
 import sys
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -320,6 +320,76 @@ def test_a_batch_of_no_rows_is_padding_without_loss(tmp_path, format, labels):
         assert (found["labels"] == NO_LOSS).all()
 
 
+# ---- labels of extra heads ----
+
+
+@given(many_rows, st.booleans(), st.integers(1, 9), st.integers(0, 2), st.data())
+def test_extra_heads_have_the_naive_targets_further_ahead(lengths, has_labels, heads, spare, data):
+    rows, arrays = drawn_rows(lengths, has_labels, data)
+    whole = [
+        [[label for _, _, label in naive.next_tokens(row, 1 + depth)] for depth in range(1, heads + 1)] for row in rows
+    ]
+    flat = [[joined(row[depth] for row in whole) for depth in range(heads)]]
+    real = [number > 0 for row in rows for _, number, _ in naive.next_tokens(row)]
+    kept = [[[label for label, keep in zip(depth, real, strict=True) if keep] for depth in flat[0]]]
+    padding = (8 * len(rows) + spare - sum(real)) * [NO_LOSS]
+    shape = packer.StaticShape(tokens=8 * len(rows) + spare, segments=99, max_len=8, pad_id=3)
+
+    def found(**options):
+        return lists(packer.collate(arrays, mtp=heads, tensors="numpy", **options)["mtp_labels"])
+
+    assert found() == kept
+    assert found(static=shape) == [[depth + padding for depth in kept[0]]]
+    assert found(format="hf_rows") == whole
+    assert found(format="megatron") == flat
+
+
+@pytest.mark.parametrize("options", [{}, {"align": 4}, {"overlap": 3}, {"labels": False}])
+def test_extra_heads_train_what_the_first_one_trains_but_the_beginning_of_a_segment(tmp_path, options):
+    dataset = packer.load(make(tmp_path, **options))
+    plain = list(packer.batches(dataset, rows=2, tensors="numpy"))
+    for batch, without in zip(packer.batches(dataset, rows=2, mtp=3, tensors="numpy"), plain, strict=True):
+        found = batch.pop("mtp_labels")
+        assert (found.shape, found.dtype) == ((1, 3, batch["labels"].shape[1]), np.int64)
+        assert lists(batch) == lists(without)
+        for depth, targets in enumerate(found[0], 1):
+            expected = batch["labels"][batch["position_ids"] > depth]
+            assert targets[targets != NO_LOSS].tolist() == expected[expected != NO_LOSS].tolist()
+
+
+def test_extra_heads_learn_from_packed_documents_what_they_learn_from_each_alone(dataset):
+    """Their inputs are rolled over boundaries, as trainers do; only places without a target read them."""
+    torch = pytest.importorskip("torch")
+    from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+    torch.manual_seed(0)
+    embedding, joining = torch.nn.Embedding(20_000, 8), [torch.nn.Linear(16, 8) for _ in range(2)]
+
+    def attend(hidden, segments):
+        mask = (segments[0, :, None] == segments[0]).tril()
+        return scaled_dot_product_attention(hidden, hidden, hidden, attn_mask=mask)
+
+    def losses(input_ids, segments, targets):
+        hidden, total = attend(embedding(input_ids), segments), 0
+        for depth, join in enumerate(joining, 1):
+            ahead = embedding(input_ids.roll(-depth, 1))
+            hidden = attend(join(torch.cat([hidden, ahead], 2)), segments)
+            logits = hidden[0] @ embedding.weight.T
+            total += cross_entropy(logits, targets[depth - 1], reduction="sum")
+        return total
+
+    packed = packer.collate(dataset.__getitems__(range(4)), mtp=2)
+    found = losses(packed["input_ids"], packed["seq_idx"], [*packed["mtp_labels"][0]])
+    alone = 0
+    ends = packed["cu_seq_lens_q"].tolist()
+    assert len(ends) > 6
+    for start, end in pairwise(ends):
+        labels = torch.cat([packed["labels"][0, start:end], torch.full((3,), NO_LOSS)])
+        targets = [labels[2 : end - start + 2], labels[3:]]
+        alone += losses(packed["input_ids"][:, start:end], torch.zeros(1, end - start), targets)
+    assert found.item() == pytest.approx(alone.item(), rel=1e-5)
+
+
 # ---- static shapes ----
 
 
@@ -422,6 +492,13 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
         ),
         ({"format": "encoder", "loss_weights": "sequence"}, "loss_weights need labels: pass mlm, or keep_tokens"),
         ({"loss_weights": "token"}, "loss_weights is 'token': choose sequence or document, or None"),
+        ({"format": "trl", "mtp": 1}, "format trl does not support mtp: leave it out, or choose hf or hf_rows or"),
+        (
+            {"mlm": MLM, "mtp": 1},
+            "mtp predicts tokens further ahead, which mlm shows to the model: leave one of the two",
+        ),
+        ({"mtp": -1}, "mtp is -1: pass the number of extra heads, or 0 for none"),
+        ({"mtp": 1.5}, "mtp is 1.5: pass the number of extra heads, or 0 for none"),
     ],
 )
 def test_what_a_format_does_not_have_is_refused_in_one_line(dataset, options, message):

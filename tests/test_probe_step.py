@@ -46,6 +46,18 @@ def test_a_step_without_boundaries_leaks_into_all_later_documents_of_a_row():
     assert "document 0 moves 1, 2, 3; 1 moves 2, 3; 2 moves 3; 4 moves 5, 6; 5 moves 6" in str(found)
 
 
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_head_further_ahead_is_safe_by_its_own_labels_and_leaks_by_a_roll(rolled):
+    def step(batch):
+        targets = np.roll(batch["labels"][:, None], -3, axis=2) if rolled else batch["mtp_labels"]
+        return np.maximum(targets[:, -1], 0)
+
+    found = packer.probe(step, format="hf_rows", mtp=2, tensors="numpy")
+    assert found.is_safe != rolled
+    if rolled:
+        assert found.moved == {0: (3,), 1: (0,), 2: (1,), 3: (2,), 4: (6,), 5: (4,), 6: (5,)}
+
+
 def means_of_others(batch):
     """A step whose losses hold what comes before them in the batch, with shifted labels and NumPy arrays."""
     (inputs, labels) = batch

@@ -25,6 +25,7 @@ from packer.loader.row_segments import (
     RowTokens,
     StaticShape,
     cu_seqlens_of,
+    mtp_labels,
     padded_cu_seqlens,
     restart_positions,
     shift_left,
@@ -58,6 +59,8 @@ def make_batch(rows: Rows, *, format: str, epoch: int = 0, **options: Any) -> An
             raise PackerError(f"{name} is {value!r}: pass a list of columns, as in [{value!r}]")
     if "mlm" in given and "labels" in given.get("keep_tokens", ()):
         raise PackerError("keep_tokens has labels, which mlm replaces: leave one of the two out")
+    if "mlm" in given and "mtp" in given:
+        raise PackerError("mtp predicts tokens further ahead, which mlm shows to the model: leave one of the two out")
     if (format == "encoder" or "mlm" in given) and "seq_tokens" in rows[0]:
         raise PackerError(
             "the rows are aligned, and an encoder would attend to the padding inside segments: pack without --align"
@@ -88,6 +91,7 @@ def hf_batch(
     keep: Sequence[str] | None = None,
     keep_tokens: Sequence[str] = (),
     position_offset: int = 0,
+    mtp: int = 0,
 ) -> dict[str, Any]:
     """Return one sequence of the real tokens, without padding, for Hugging Face models.
 
@@ -100,6 +104,9 @@ def hf_batch(
         use_cache                         False: with a cache, transformers ignores packed sequences
 
     There is no attention_mask, because even a mask of ones disables packed attention in transformers.
+
+    With `mtp`, `mtp_labels`, int64, shape (1, mtp, T), are the targets of extra heads. Those of depth d, from 1, are
+    `mtp_labels[:, d - 1]`: at place i, token i + 1 + d, or -100 where that is no trained token of the same segment.
 
     Unless `keep` is None, `segments` is a key as in `encoder_batch`, without `segment_ids`. With `static`, the batch is
     padded to T tokens, cu_seqlens with repeats of T (empty segments), and max_length is max_len.
@@ -115,6 +122,8 @@ def hf_batch(
         batch["loss_weights"] = _loss_weights(tokens, batch["labels"], loss_weights)
     if position_offset:
         batch["position_ids"] += position_offset
+    if mtp:
+        batch["mtp_labels"] = mtp_labels(batch["labels"], tokens.lengths, depths=mtp)
     for name in keep_tokens:
         batch[name] = _kept_tokens(tokens, name)[None]
     if keep is not None:
@@ -147,16 +156,18 @@ def flat_batch(
     }
 
 
-def hf_rows_batch(rows: Rows, *, loss_weights: LossWeights | None = None) -> dict[str, Any]:
+def hf_rows_batch(rows: Rows, *, loss_weights: LossWeights | None = None, mtp: int = 0) -> dict[str, Any]:
     """Return whole rows for Hugging Face models with sdpa or eager attention (flash attention requires B = 1).
 
     `input_ids`, `labels` and `position_ids`, int64, shape (B, L), and `use_cache`. Models find the segments in the
-    positions; padding is a segment of its own.
+    positions; padding is a segment of its own. With `mtp`, `mtp_labels`, shape (B, mtp, L), as in `hf_batch`.
     """
     tokens, input_ids, labels, position_ids = _whole_rows(rows)
     batch = {"input_ids": input_ids, "labels": labels, "position_ids": position_ids, "use_cache": False}
     if loss_weights is not None:
         batch["loss_weights"] = _loss_weights(tokens, labels, loss_weights)
+    if mtp:
+        batch["mtp_labels"] = mtp_labels(labels, tokens.lengths, depths=mtp)
     return batch
 
 
@@ -253,18 +264,20 @@ def megatron_batch(
     static: StaticShape | None = None,
     loss_weights: LossWeights | None = None,
     padding_mask: bool = False,
+    mtp: int = 0,
 ) -> dict[str, Any]:
     """Return the fields of Megatron-LM's SFT dataset in a micro-batch of one packed sequence.
 
     `tokens`, `labels` (shifted; -100 for no loss) and `position_ids`, int64, shape (1, B * L); `loss_mask`, float32, of
     the same shape; `cu_seqlens`, int32, shape (1, segments + 1); `max_seqlen`, int32, shape (1,). With `static`,
     cu_seqlens are padded with empty segments, and max_seqlen is max_len. `padding_mask` adds a key of that name for
-    `GPTModel.forward`: bool, shape (1, B * L), True for padding.
+    `GPTModel.forward`: bool, shape (1, B * L), True for padding. With `mtp`, `mtp_labels`, shape
+    (1, mtp, B * L), as in `hf_batch`.
     """
     tokens = RowTokens.whole(rows)
     input_ids = tokens.column("input_ids", np.int64)
-    labels = tokens.labels(input_ids)
-    shifted = shift_left(labels[None], NO_LOSS)
+    labels = tokens.labels(input_ids)[None]
+    shifted = shift_left(labels, NO_LOSS)
     longest = int(tokens.lengths.max()) if static is None else static.max_len
     batch = {
         "tokens": input_ids[None],
@@ -275,9 +288,11 @@ def megatron_batch(
         "max_seqlen": np.array([longest], np.int32),
     }
     if loss_weights is not None:
-        batch["loss_weights"] = shift_left(_loss_weights(tokens, labels[None], loss_weights), 0.0)
+        batch["loss_weights"] = shift_left(_loss_weights(tokens, labels, loss_weights), 0.0)
     if padding_mask:
         batch["padding_mask"] = tokens.padding()[None]
+    if mtp:
+        batch["mtp_labels"] = mtp_labels(labels, tokens.lengths, depths=mtp)
     return batch
 
 

@@ -33,29 +33,28 @@ def collate(
     position_offset: int = 0,
     additive_mask: bool = False,
     padding_mask: bool = False,
+    mtp: int = 0,
     tensors: Tensors = "torch",
 ) -> Any:
     """Combine rows into one batch in the format of a trainer; a `collate_fn` for DataLoader.
 
-    The formats are functions of `packer.loader.batch_formats`, which document their keys: `hf` and `hf_rows` for
-    Hugging Face models, `encoder` for BERT and similar models, `trl`, `torchtitan`, `torchtune`, `megatron`, and
-    `segment_ids` for MaxText and JAX; and `tree` for rows packed with `--share-prefixes`.
-
     Args:
         rows: rows of a PackedDataset, at least one; or the same columns as mappings of lists or CPU tensors.
-        format: name of a format.
+        format: `hf` or `hf_rows` for Hugging Face models, `encoder` for BERT and similar models, `trl`, `torchtitan`,
+            `torchtune`, `megatron`, `segment_ids` for MaxText and JAX, or `tree` for rows packed with
+            `--share-prefixes`. The functions of `packer.loader.batch_formats` document the keys.
         static: shape of all batches, from `static_shape`, so that torch.compile compiles once; for `hf`, `megatron`.
         loss_weights: add `loss_weights`, float64 and aligned with the labels, for a mean loss per "sequence" or
             "document", see `causal_lm_loss`; for `hf`, `hf_rows`, `encoder`, `megatron`. Do not pass it to the model.
         mlm: mask tokens; the labels are the original tokens. For `hf` and `encoder`.
         epoch: epoch of the masks; by default that of the BatchSampler that selected the rows, or else 0.
-        keep: segment columns to add to `segments`; for `hf` and `encoder`. Strings, lists, dates and times are NumPy
-            arrays whatever `tensors` is, and so are whole numbers and booleans where one is missing: masked arrays.
-            Missing floats are NaN in tensors.
+        keep: segment columns to add to `segments`; for `hf` and `encoder`. Strings, lists, dates and times stay arrays,
+            and so do whole numbers and booleans where one is missing: masked arrays. Missing floats are NaN.
         keep_tokens: token columns to add; for `hf` and `encoder`. With `encoder`, "labels" adds those on disk.
         position_offset: position of each segment's first token, for `hf` and `encoder`; 2 for RoBERTa (padding id + 1).
         additive_mask: make the mask of `encoder` float32. **Eager attention requires it**, or documents see each other.
         padding_mask: add `padding_mask`, bool, True for padding, for routers of experts; for `torchtitan`, `megatron`.
+        mtp: number of extra heads to add `mtp_labels` for, none over a boundary; for `hf`, `hf_rows`, `megatron`.
         tensors: "torch", or "numpy" for arrays.
 
     Warns:
@@ -76,6 +75,7 @@ def collate(
         position_offset=position_offset or None,
         additive_mask=additive_mask or None,
         padding_mask=padding_mask or None,
+        mtp=mtp or None,
     )
     if format in ("hf", "hf_rows", "tree"):
         _warn_if_nothing_is_trained(batch["labels"])

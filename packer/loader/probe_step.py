@@ -47,6 +47,7 @@ def probe(
     lengths: Sequence[Sequence[int]] = LENGTHS,
     vocabulary: int = 128,
     tolerance: float = 1e-3,
+    mtp: int = 0,
     tensors: Tensors = "torch",
 ) -> StepLeaks:
     """Test whether documents of a packed batch affect each other in a training step, of any trainer and kernel.
@@ -69,6 +70,7 @@ def probe(
         lengths: tokens of the documents in each row; the sums are equal.
         vocabulary: largest token id plus one, at least 3.
         tolerance: smallest change that counts, as a share of the largest loss; rounding in bfloat16 needs about 1e-2.
+        mtp: number of extra heads that the batch has `mtp_labels` for, as in `collate`.
         tensors: "torch", or "numpy" for arrays.
 
     Raises:
@@ -77,7 +79,7 @@ def probe(
     """
     if len({sum(row) for row in lengths}) != 1 or vocabulary < 3:
         raise PackerError(f"lengths are {lengths} and vocabulary {vocabulary}: give rows of equal sums, and at least 3")
-    batches = _Batches(lengths, format, tensors)
+    batches = _Batches(lengths, {"format": format, "mtp": mtp, "tensors": tensors})
     documents = np.concatenate(batches.documents)
     tokens = np.random.default_rng(0).integers(1, vocabulary, len(documents))
     first, again = (batches.losses(step, tokens) for _ in range(2))
@@ -97,8 +99,8 @@ def probe(
 class _Batches:
     """Batches of full rows of documents of these lengths."""
 
-    def __init__(self, lengths: Sequence[Sequence[int]], format: str, tensors: Tensors) -> None:
-        self.lengths, self.format, self.tensors = lengths, format, tensors
+    def __init__(self, lengths: Sequence[Sequence[int]], options: Mapping[str, Any]) -> None:
+        self.lengths, self.options = lengths, options
         firsts = np.cumsum([0, *map(len, lengths)])
         self.documents = [
             first + np.repeat(np.arange(len(row)), row) for first, row in zip(firsts, lengths, strict=False)
@@ -108,7 +110,7 @@ class _Batches:
         """Return the losses of a step, one after the other."""
         of_rows = np.split(tokens, len(self.lengths))
         rows = [self._row(*row) for row in zip(of_rows, self.lengths, self.documents, strict=True)]
-        found = step(collate(rows, format=self.format, tensors=self.tensors))
+        found = step(collate(rows, **self.options))
         found = found.detach().cpu().double() if hasattr(found, "detach") else found
         values = np.asarray(found, np.float64).ravel()
         if len(values) not in (len(tokens), len(tokens) - 1, len(tokens) - len(rows)):

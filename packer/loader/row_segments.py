@@ -209,6 +209,25 @@ def shift_left(values: NDArray[Any], fill: float) -> NDArray[Any]:
     return out
 
 
+def mtp_labels(
+    labels: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]], *, depths: int
+) -> NDArray[np.integer[Any]]:
+    """Return the targets of heads that predict further ahead, shape (B, depths, L), of labels that are not shifted.
+
+    Depth d, from 1, has at place i the label of place i + 1 + d, or -100 if that place is not in the same segment.
+
+    Example: labels [-100, 5, 6, 7, -100, 9, 10] of segments [4, 3] -> [6, 7, -100, -100, 10, -100, -100] at depth 1.
+    """
+    if not isinstance(depths, int) or depths < 1:
+        raise PackerError(f"mtp is {depths!r}: pass the number of extra heads, or 0 for none")
+    segments = np.arange(len(lengths)).repeat(lengths)
+    found = np.full((depths, labels.size), NO_LOSS, labels.dtype)
+    for ahead, targets in enumerate(found, 2):
+        is_inside = segments[ahead:] == segments[:-ahead]
+        targets[:-ahead][is_inside] = labels.reshape(-1)[ahead:][is_inside]
+    return np.ascontiguousarray(found.reshape(depths, *labels.shape).swapaxes(0, 1))
+
+
 def check_loss_weights(per: str) -> None:
     """Raise a PackerError if the mean of a loss is over something unknown."""
     if per not in ("sequence", "document"):
