@@ -34,7 +34,7 @@ FLOORS = {
     "shards": 2,
     "text": 2,
     "output": 3,
-    "notes": 3,
+    "notes": 1,
     "ranks": 3,
     "ray_engine": 3,
     "exporting": 3,

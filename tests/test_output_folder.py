@@ -215,8 +215,8 @@ def watched(monkeypatch) -> list[tuple[str, set[int]]]:
         done.append(("sync", {os.fstat(descriptor).st_ino}))
 
     def renaming(self, target):
-        if not target.parent.is_dir() or "notes" in target.parts:
-            return rename(self, target)  # fails, and is repeated; most notes are not synced, but made again if damaged
+        if not target.parent.is_dir() or {"notes", "spill"} & {*target.parts}:
+            return rename(self, target)  # fails, and is repeated; most of these are not synced, but made again
         inside = self.iterdir() if self.is_dir() else ()
         done.append(("rename", {path.stat().st_ino for path in (self, *inside)}))
         done.append(("into", {target.parent.stat().st_ino}))

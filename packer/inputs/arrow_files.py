@@ -261,17 +261,16 @@ def placed_batches(
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
     with reading(name):
-        is_file = is_ipc_file(buffer)
-        for placed in _batches_of_file(buffer, options) if is_file else _batches_of_stream(buffer, name, options):
+        if is_ipc_file(buffer):
+            file = pa.ipc.open_file(buffer, options=options)
+            numbers = range(file.num_record_batches)
+            every: Iterator[tuple[pa.RecordBatch, int, bool]] = ((file.get_batch(at), at, False) for at in numbers)
+        else:
+            every = _batches_of_stream(buffer, name, options)
+        for placed in every:
             batch, _, _ = placed
             batch.select([column for column in columns if column in batch.schema.names]).validate()
             yield placed
-
-
-def _batches_of_file(buffer: pa.Buffer, options: pa.ipc.IpcReadOptions) -> Iterator[tuple[pa.RecordBatch, int, bool]]:
-    file = pa.ipc.open_file(buffer, options=options)
-    for number in range(file.num_record_batches):
-        yield file.get_batch(number), number, False
 
 
 def _batches_of_stream(

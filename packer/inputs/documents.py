@@ -198,14 +198,6 @@ class DecodedSize(NamedTuple):
         return cls(tokens, 4 * (tokens + documents) * (1 + has_labels))
 
 
-class Rejection(NamedTuple):
-    """A record that cannot be used and is left out; an empty document takes its place."""
-
-    row: int  # document of its batch
-    reason: Reason
-    message: str
-
-
 class Batch(NamedTuple):
     """Consecutive documents of an input, unchecked; chunk i of every column holds the same documents."""
 
@@ -214,7 +206,7 @@ class Batch(NamedTuple):
     done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
     extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
     counts: Mapping[str, int] = {}  # to sum over a source; of text: see `Encoder.encode`
-    rejected: tuple[Rejection, ...] = ()  # ascending; always empty unless unusable records are left out
+    rejected: tuple[DocumentError, ...] = ()  # of documents that are left out, each empty here; ascending
     differing: int | None = None  # of text: record of the document for which gigatoken first gave other tokens
     records: NDArray[np.int64] | None = None  # record of each document, from 0; None if each is a record of its own
     lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
@@ -263,9 +255,11 @@ class RowPlaces:
     indices: NDArray[Any] | None = None
     """Index in the file of each document; None if they are in the order of the file."""
 
+    what: str = "row"
+
     def place(self, row: int) -> str:
         """Return the location of a document."""
-        return f"{self.name} row {self.number(row)}"
+        return f"{self.name} {self.what} {self.number(row)}"
 
     def number(self, row: int) -> int:
         """Return the number of a document in its file, counted from 0."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import methodcaller
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -80,16 +79,9 @@ class Reader(InputFile, Protocol):
 
     @classmethod
     def open_lists(cls, path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> Input:
-        """Open a file of token lists.
+        """Open a file of token lists, given the columns to read; with `skips`, unusable records are rejected.
 
-        Args:
-            path: the file.
-            name: its name.
-            columns: the columns to read.
-            skips: reject records that cannot be used.
-
-        Raises:
-            PackerError: a column is missing, or the format holds no lists.
+        A PackerError is raised if a column is missing, or the format holds no lists.
         """
         raise PackerError(f"{name}: {cls.no_lists}: set --tokenizer, or give another format")
 
@@ -97,10 +89,7 @@ class Reader(InputFile, Protocol):
     def column_names(cls, path: AnyPath, name: str, usable: str | None = None) -> list[str]:
         """Return the names of the columns at the beginning of the file; none if it has no valid record.
 
-        Args:
-            path: the file.
-            name: its name.
-            usable: column that a record must have to count, if records that cannot be used are rejected.
+        If records that cannot be used are rejected, `usable` is a column that a record must have to count.
         """
         return [*next(cls.open(path, name).samples(), ())]
 
@@ -121,19 +110,13 @@ class Reader(InputFile, Protocol):
     def samples(self, having: Sequence[str] = ()) -> Iterator[pa.Schema | Mapping[str, object]]:
         """Yield `fields` of each valid record in turn, to find one from which the kind of the records is known.
 
-        Args:
-            having: columns; records without any of them may be left out.
+        Records without any of the columns `having` may be left out.
         """
         if self.fields is not None:
             yield self.fields
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that records have these columns, which are to be kept.
-
-        Raises:
-            PackerError: a column is missing, or the file cannot be read.
-            SourceError: several columns have the same name, or a type cannot be kept.
-        """
+        """Check that records have these columns, which are to be kept, each once and in a type that can be kept."""
 
     def cut(self, size: int) -> Sequence[Reader]:
         """Cut into pieces of about `size` bytes, which depend on nothing but the file and `size`."""
@@ -146,12 +129,9 @@ class Reader(InputFile, Protocol):
         """Decode columns of a block; also return the errors for records that are not valid, which have no fields."""
 
     def lists(self, columns: Columns, *, has_labels: bool, skips: bool) -> ListDecoder:
-        """Return a function that decodes blocks of token lists in one pass over the file.
+        """Return a function that decodes columns of blocks of token lists in one pass over the file.
 
-        Args:
-            columns: the columns to decode.
-            has_labels: whether the file has labels.
-            skips: whether records that cannot be parsed are rejected, with an empty document in the place of each.
+        With `skips`, records that cannot be parsed are rejected, with an empty document in the place of each.
         """
         raise AssertionError(f"{self.file.name} holds no lists")
 
@@ -229,8 +209,8 @@ class DecodedInput(Input):
     kept: tuple[str, ...]
     """Columns among them that are kept as they are."""
 
-    start: Callable[[Reader], ListDecoder]
-    """Function that returns what decodes the blocks of a reader in one pass; can be pickled."""
+    start: Callable[[DecodedInput], ListDecoder]
+    """Function from the input to what decodes the blocks of its reader in one pass; can be pickled."""
 
     is_slow: bool
     """Whether blocks are worth decoding ahead in several threads, although the results wait in memory."""
@@ -284,9 +264,9 @@ class DecodedInput(Input):
         """Cut into the pieces of the reader."""
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
-    def decoder(self, reader: Reader) -> ListDecoder:
-        """Return a function that decodes a block of a reader and passes it through the steps, in one pass."""
-        decode = self.start(reader)
+    def decoder(self) -> ListDecoder:
+        """Return a function that decodes a block of the reader and passes it through the steps, in one pass."""
+        decode = self.start(self)
 
         def documents_of(block: tuple[Block, int]) -> Batch:
             batch = decode(block)
@@ -298,7 +278,7 @@ class DecodedInput(Input):
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order, one `Batch` of one chunk per block; blocks are parsed in parallel."""
-        documents_of, blocks = self.decoder(self.reader), self.reader.blocks(self.needed)
+        documents_of, blocks = self.decoder(), self.reader.blocks(self.needed)
         if not self.is_slow:
             yield from self._numbered(map(documents_of, blocks))
             return
@@ -329,6 +309,10 @@ class DecodedInput(Input):
         return self.file.name if self.documents_per_record is None else self.places.place(row)
 
 
+def _list_decoder(columns: Columns, has_labels: bool, skips: bool, input_: DecodedInput) -> ListDecoder:
+    return input_.reader.lists(columns, has_labels=has_labels, skips=skips)  # before any steps, which may make labels
+
+
 def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, skips: bool = False) -> DecodedInput:
     """Return the token lists of a reader as an input that checks them; `has_labels` is None without documents."""
     wanted = columns.wanted(has_labels=bool(has_labels))
@@ -336,7 +320,7 @@ def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, 
         reader=reader,
         needed=tuple(dict.fromkeys(wanted)),
         kept=columns.extra,
-        start=methodcaller("lists", columns, has_labels=bool(has_labels), skips=skips),
+        start=partial(_list_decoder, columns, bool(has_labels), skips),
         is_slow=not isinstance(reader.fields, pa.Schema),
         has_labels=has_labels,
         steps=(partial(check_lists, columns=columns, skips=skips),),

@@ -7,6 +7,7 @@ documents that have one (`--on-error skip`). `apply_masks` strips padding, and s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from packer.inputs.documents import (
     Columns,
     DocumentError,
     Input,
-    Rejection,
     null_message,
     null_value_message,
     value_message,
@@ -121,15 +121,9 @@ def leave_out(batch: Batch, columns: Columns, faults: Faults, *, skips: bool) ->
         return batch
     if not skips:
         raise faults[min(faults)]
-    own = (rejection(row, fault) for row, fault in faults.items())
-    rejected = tuple(sorted((*batch.rejected, *own)))
+    assert all(fault.reason is not None for fault in faults.values()), faults  # each is about its document alone
+    rejected = tuple(sorted((*batch.rejected, *faults.values()), key=attrgetter("row")))
     return _without_lists(batch, columns, faults)._replace(rejected=rejected)
-
-
-def rejection(row: int, fault: DocumentError) -> Rejection:
-    """Return the rejection of a document for an error that is about it alone."""
-    assert fault.reason is not None, fault.message
-    return Rejection(row, fault.reason, fault.listed)
 
 
 def _without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:

@@ -94,8 +94,11 @@ class ParquetReader(TableReader):
         """Yield record batches in order, each with the bytes of the file up to its end."""
         present = [column for column in columns if column in self.fields.names]
         rows, done = self.rows, 0
+        size, most = (LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
+        largest = max([1.0, *((group.tokens or group.bytes) / max(group.rows, 1) for group in self._own)])  # of rows
+        per_block = int(min(max(size / largest, 1), most))
         with reading(self.file.name), _opened(self.path, ahead=True) as parquet:
-            for batch in parquet.iter_batches(self._rows_per_block(), self.run, present, use_threads=False):
+            for batch in parquet.iter_batches(per_block, self.run, present, use_threads=False):
                 done += len(batch)
                 if done > rows:
                     break
@@ -104,11 +107,6 @@ class ParquetReader(TableReader):
                 raise SourceError(
                     f"{self.file.name}: corrupt: its footer says {rows} rows, its pages hold more or fewer"
                 )
-
-    def _rows_per_block(self) -> int:
-        size, most = (LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
-        largest = max([1.0, *((group.tokens or group.bytes) / max(group.rows, 1) for group in self._own)])  # of rows
-        return int(min(max(size / largest, 1), most))
 
     @property
     def _own(self) -> tuple[RowGroup, ...]:

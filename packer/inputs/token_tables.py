@@ -20,7 +20,6 @@ from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import (
     Batch,
     Columns,
-    DecodedSize,
     Input,
     Places,
     RowPlaces,
@@ -306,11 +305,6 @@ class MappedLists(Input):
     def has_labels(self) -> bool | None:
         """Whether there are labels; None if there are neither labels nor documents."""
         return None if self.labels is None and not self.rows else self.labels is not None
-
-    @property
-    def decoded(self) -> DecodedSize | None:
-        """Zero: nothing needs decoding."""
-        return DecodedSize(0, 0)
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:

@@ -30,7 +30,7 @@ from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output,
 from packer.ranks import Heartbeats
 from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
-from packer.stores.local_files import FileLock, delete, sync_folder, try_lock
+from packer.stores.local_files import FileLock, delete, sync_path, try_lock
 from packer.stores.store import Folder, store_at
 
 _NESTED = re.compile(r"\d{5}")  # folders among decoded copies, one per source of a mixture
@@ -93,8 +93,8 @@ def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOption
     if kind.is_complete(out):
         shutil.rmtree(out / WORK, ignore_errors=True)  # leftovers do no harm
         if run.sync:
-            sync_folder(out)
-            sync_folder(out.parent)
+            sync_path(out)
+            sync_path(out.parent)
 
 
 def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from packer.errors import PackerError
 from packer.output.unfinished_output import LOCK, Kind
 from packer.shards.file_names import WORK, is_appended_to
-from packer.stores.local_files import sync_folder, try_lock
+from packer.stores.local_files import sync_path, try_lock
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -52,7 +52,7 @@ def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
                 old.rename(out)
             raise
     if sync:
-        sync_folder(out.parent)
+        sync_path(out.parent)
     if replaces:
         _retire(old, out, kind, sync=sync)
 
@@ -145,7 +145,7 @@ def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:
         with contextlib.suppress(FileNotFoundError):  # another command may do the same at the same time
             path.rename(target)
     if sync and others:
-        sync_folder(out)
+        sync_path(out)
     (old / kind.record).unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(old)

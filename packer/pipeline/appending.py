@@ -53,17 +53,8 @@ def append(
 ) -> Written[Manifest]:
     """Append documents to a packed dataset, packed separately with its options; after a kill, the same call resumes.
 
-    Until the new manifest replaces the old one, in one step, readers see the old dataset. Existing shards do not
-    change.
-
-    Args:
-        packed: folder of the packed dataset.
-        source: a path, glob, Hub id, or a `datasets` object; or a list of paths, which are one source.
-        tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
-        job: how it is written; with `overwrite`, the unfinished append of other documents is discarded.
-
-    Raises:
-        PackerError: anything that the user can fix, in one line.
+    Until the new manifest replaces the old one, in one step, readers see the old dataset. Arguments are those of
+    `packer.append`.
     """
     # Choose the engine, and refuse what is wrong before anything is written.
     job = job.for_output(source, packed, remedy="discard what was begun with a single process")
@@ -130,10 +121,8 @@ class AppendTarget:
             ) from error
         if options.index_only:
             refuse_decoding(opened)
-        texts = {name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized}
-        one, other = (
-            {} if text is None else text.without_versions() for text in (self.manifest.source.text, texts.get(""))
-        )
+        texts = (self.manifest.source.text, opened.parts[0].text)
+        one, other = ({} if text is None else text.without_versions() for text in texts)
         for name in dict.fromkeys([*one, *other]):
             if name not in _MAY_DIFFER and one.get(name) != other.get(name):
                 raise PackerError(

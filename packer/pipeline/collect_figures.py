@@ -32,7 +32,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.open_sources import SourceLike, open_sources, source_name
-from packer.sources.shared_prefixes import REPEATED, SAVED
+from packer.sources.record_decoder import REPEATED, SAVED
 from packer.sources.survey import CorpusSurvey, survey_corpus
 from packer.sources.tokenized_source import count_shared
 from packer.stores import AnyPath, any_path
@@ -151,10 +151,14 @@ def dataset_figures(
     assert survey is not None
     plan = measured.plan(options, progress)
     rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
+    segments = cut_lengths_of(options, measured.lengths)
+    histogram = segments.histogram  # by extent, which is the number of tokens
+    if options.align > 1:
+        histogram = np.bincount(segments.locate(segments.numbers())[2], minlength=options.max_len + 1)
     figures = Figures(
         options=options,
         totals=plan.totals,
-        histogram=_segments_by_tokens(measured.lengths, options),
+        histogram=histogram,
         documents_per_step=documents_per_step,
         mixture=survey.identity.mixture,
         document_lengths=tally(measured.lengths),
@@ -269,14 +273,6 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows:
             limited={name: as_numpy(batch[name].values)[segments.values] for name in limits},
         )
     return sums.finish()
-
-
-def _segments_by_tokens(lengths: NDArray[np.int32], options: PackOptions) -> NDArray[np.int64]:
-    """Count the segments of documents of these lengths by their tokens: shape (max_len + 1,)."""
-    segments = cut_lengths_of(options, lengths)
-    if options.align == 1:
-        return segments.histogram
-    return np.bincount(segments.locate(segments.numbers())[2], minlength=options.max_len + 1)
 
 
 def _compare_lengths(

@@ -49,18 +49,10 @@ def compare(
 ) -> Comparison:
     """Run algorithms on a dataset, a mixture, or a histogram: a file `*.csv` with the header `length,count`.
 
-    Pairs and groups are planned as by `pack`; then the time is that of the whole plan.
-
-    Args:
-        source: a source or sources, as for `pack`, or a histogram of documents.
-        options: options of the pack; their algorithm is ignored.
-        algorithms: names of the algorithms to run, by default all that are quick at this row length. One that cannot
-            run becomes a `Failure`.
-        documents_per_step: documents per optimizer step in unpacked training.
-        progress: callback, called in bytes while files are read, and with "solve NAME" before each algorithm.
-
-    Raises:
-        PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
+    Pairs and groups are planned as by `pack`; then the time is that of the whole plan. By default, all algorithms run
+    that are quick at this row length, instead of that of the options. `documents_per_step` is for an optimizer step in
+    unpacked training. Progress is in bytes while files are read, and "solve NAME" before each algorithm. A PackerError
+    is raised if the source cannot be read, there is nothing in it to pack, or no algorithm could run.
     """
     corpus = _read_corpus(expanded(source), options, progress)
     slow = [

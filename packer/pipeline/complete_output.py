@@ -42,9 +42,7 @@ def request_of(opened: Corpus, options: Mapping[str, object]) -> Request:
             )
             for input_ in opened.inputs
         ),
-        texts={
-            name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized is not None
-        },
+        texts={name: source.text for name, source in opened.sources.items() if source.text is not None},
     )
 
 

@@ -42,16 +42,8 @@ def materialize(
 ) -> Written[Manifest]:
     """Write the rows of an index with their tokens: the same bytes as packing its source without `index_only`.
 
-    If documents were appended to the index, the result has the same generations.
-
-    Args:
-        index: folder of the index.
-        source: what was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and of the
-            sources of all generations.
-        job: as in `pack`, with the folder to write.
-
-    Raises:
-        PackerError: the folder is not an index, the source is not that of the index, or as in `pack`.
+    If documents were appended to the index, the result has the same generations. Arguments are those of
+    `packer.materialize`; the job has the folder to write.
     """
     # Choose the engine.
     output = job.output
@@ -107,17 +99,6 @@ def _write(
             first_document=part.first.document,
         )
         makers.append(maker)
-    _refuse_other_types(makers)
-
-    # Write the shards that are missing, and the manifest, which completes the dataset.
-    watched = Watch.joined(watch for _, _, watch in parts)
-    entries = write_shards(claimed, makers, options.shard_size, watched, engine, progress)
-    generations = [(part.generations[0], opened.sources) for part, opened, _ in parts]
-    return complete(claimed, engine, options, generations, entries)
-
-
-def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
-    """Raise a PackerError if a kept column does not have the same type in the sources of all generations."""
     first = makers[0].row_format.schema
     for number, maker in enumerate(makers):
         for field in maker.row_format.schema:
@@ -127,6 +108,12 @@ def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
                     f"'{field.name}' is {one} in the source of generation 0, and {other} in that of generation "
                     f"{number}: give sources with columns of one type"
                 )
+
+    # Write the shards that are missing, and the manifest, which completes the dataset.
+    watched = Watch.joined(watch for _, _, watch in parts)
+    entries = write_shards(claimed, makers, options.shard_size, watched, engine, progress)
+    generations = [(part.generations[0], opened.sources) for part, opened, _ in parts]
+    return complete(claimed, engine, options, generations, entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

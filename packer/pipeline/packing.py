@@ -62,17 +62,7 @@ def pack(
     options: PackOptions,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[Manifest]:
-    """Pack a dataset; after a kill, the same call resumes.
-
-    Args:
-        source: a path, glob, Hub id, or a `datasets` object; or a list of these, mixed by `options.weights`.
-        options: options of the pack, which decide its bytes.
-        job: how it is written: where (by default the source's name with "-packed-MAX_LEN"), who does the work, and what
-            it may replace.
-
-    Raises:
-        PackerError: anything that the user can fix, in one line.
-    """
+    """Pack a source, or a list of sources mixed by `options.weights`; after a kill, the same call resumes."""
     # Choose the engine.
     job = job.for_output(source, job.output)
 

@@ -17,7 +17,7 @@ from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_rejected
 from packer.sources.corpus import Corpus, count_rejected
-from packer.sources.shared_prefixes import SAVED
+from packer.sources.record_decoder import SAVED
 from packer.sources.source import Source
 from packer.stores import AnyPath
 
@@ -35,8 +35,6 @@ def write_rejected_list(
             for record in _rejected_records(sources):
                 record = replace(record, document=record.document + first_document)
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
-            if folder.store.sync:
-                file.sync()
         folder.store.put_file(name, temporary)
     return file.hexdigest()
 
@@ -53,7 +51,7 @@ def with_counts(totals: Totals, opened: Corpus) -> Totals:
     counts = sum((source.counts for source in opened.parts), Counter[str]())
     if any(source.tree_len is not None for source in opened.parts):
         totals = replace(totals, tokens_shared=counts[SAVED])
-    if all(source.tokenized is None for source in opened.parts):
+    if all(source.text is None for source in opened.parts):
         return totals
     return replace(
         totals,

@@ -33,7 +33,7 @@ def warn_of_padding(mapped: Corpus) -> None:
     Padding with a mask has been stripped before; without a mask, it is packed and trained like any other token.
     """
     for name, source in mapped.sources.items():
-        found = _padding_of(source) if source.tokenized is None else None
+        found = _padding_of(source) if source.text is None else None
         if found is not None:
             of_source = f" of {name}" if name else ""
             log.warning(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,16 +98,8 @@ def tokenize(
 ) -> Written[TokenizeReport]:
     """Tokenize a dataset of text; after a kill, the same call resumes.
 
-    Packing the result gives the same rows as packing the text.
-
-    Args:
-        source: a path, several of them, a glob, a Hub id, or a `datasets` object.
-        options: only the options for text, `keep`, `split` and `on_error` are used.
-        job: how it is written, by this process alone: where (by default the source's name with "-tokenized"), and
-            whether a dataset that was tokenized in another way is replaced.
-
-    Raises:
-        PackerError: anything that the user can fix, in one line.
+    Packing the result gives the same rows as packing the text. Only the options for text, `keep`, `split` and
+    `on_error` are used. This process works alone, whatever the job says.
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
@@ -123,41 +113,34 @@ def tokenize(
     request = request_of(opened, {"keep": list(options.keep), **skips}).without_times
     with system_errors(out, resumes=True):
         restore(out, TOKENIZED)
-        report = _read_report(out)
-        if report is not None and not job.overwrite:
-            if report.request != request:
-                raise PackerError(
-                    f"{out} is complete, tokenized {difference(report.request, request)}: "
-                    "choose another --output, or replace it with --overwrite"
-                )
-            checked = _check_complete(out, report, opened)
-            return Written(record=report, output=out, found_complete=True, checked=checked)
+        if TOKENIZED.is_complete(out):
+            try:
+                found = TokenizeReport.from_dict(json.loads((out / REPORT).read_bytes()))
+            except (OSError, *UNREADABLE) as error:
+                raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output") from error
+            if not job.overwrite:
+                checked = _check_complete(out, found, request, opened)
+                return Written(record=found, output=out, found_complete=True, checked=checked)
         with claim(out, TOKENIZED, request, job) as folder, job.alone() as engine:
             report = _write(folder, opened, watch, request, options.tokenizer, engine, job.progress)
     return Written(record=report, output=out)
 
 
-def _read_report(out: Path) -> TokenizeReport | None:
-    """Return the report of a complete dataset; None if there is none; raise a PackerError if it cannot be read."""
-    if not TOKENIZED.is_complete(out):
-        return None
-    with contextlib.suppress(OSError, *UNREADABLE):
-        return TokenizeReport.from_dict(json.loads((out / REPORT).read_bytes()))
-    raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output")
+def _check_complete(out: Path, report: TokenizeReport, request: Request, opened: Corpus) -> str:
+    """Check that a complete dataset is the requested one, and intact, and its source not written to since.
 
-
-def _check_complete(out: Path, report: TokenizeReport, opened: Corpus) -> str:
-    """Check a complete dataset, and that its source was not written to since; return what was checked, in words."""
+    Return what was checked, in words.
+    """
+    another = "choose another --output, or replace it with --overwrite"
+    if report.request != request:
+        raise PackerError(f"{out} is complete, tokenized {difference(report.request, request)}: {another}")
     record = out / REPORT
     rejected = {} if report.rejected_xxh3_128 is None else {REJECTED: report.rejected_xxh3_128}
     check_files(record, report.shards, rejected)
     paths = [each.path for each in opened.inputs if each.path is not None]
     changed = changed_since(record, paths, in_content=True)
     if changed is not None:
-        raise PackerError(
-            f"{out} is complete, and {changed} was written to since: "
-            "choose another --output, or replace it with --overwrite"
-        )
+        raise PackerError(f"{out} is complete, and {changed} was written to since: {another}")
     if len(paths) < len(opened.inputs):
         return "its shards and its source have the recorded sizes"
     return "its shards have the recorded sizes, and no source file was written since"
@@ -182,7 +165,6 @@ def _write(
     decoded = spill_corpus(opened, folder.spill, progress, engine=engine)
     (spilled,) = decoded.parts
     watch.check()
-    assert spilled.tokenized is not None
     warn_of_unstopped(decoded)
     identity = survey_source(spilled).identity
     counts, digest = None, None
@@ -208,10 +190,7 @@ def _write(
     )
     for piece, name in zip(pieces, names, strict=True):
         assert isinstance(piece.path, Path)
-        if folder.store.sync:
-            with piece.path.open("rb") as file:
-                os.fsync(file.fileno())
-        piece.path.rename(folder.building / name)
+        folder.store.put_file(name, piece.path)
     folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
     return report
 
@@ -221,7 +200,7 @@ def _take_back(folder: Output, pieces: list[Piece], names: list[str]) -> None:
     for piece, name in zip(pieces, names, strict=True):
         if piece.note_path.exists() and (folder.building / name).is_file():
             (folder.building / name).replace(str(piece.path))
-    ours = {path for piece in pieces for path in piece.files}
+    ours = {path for piece in pieces for path in (piece.path, piece.note_path, piece.rejected_path)}
     files = {path for path in folder.building.iterdir() if path.is_file()}
     for left in files | (set((folder.work / "spill").iterdir()) - ours):
         left.unlink()

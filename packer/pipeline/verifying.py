@@ -218,7 +218,7 @@ def _cuts(
 def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str | None:
     """Return the first difference in how text is tokenized, versions of libraries aside, or None."""
     packed = recorded.text.without_versions() if recorded.text is not None else {}
-    found = opened.tokenized.identity.without_versions() if opened.tokenized is not None else {}
+    found = opened.text.without_versions() if opened.text is not None else {}
     if bool(packed) != bool(found):
         kinds = ("text" if text else "tokens" for text in (packed, found))
         return "it was packed from {}, here it holds {}".format(*kinds)

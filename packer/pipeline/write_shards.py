@@ -195,7 +195,7 @@ class ShardTask:
         schema = maker.row_format.schema
         with self.claimed.store.temporary(name) as temporary:
             batches = observe(maker.batches(shard - first))
-            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.store.sync)
+            entry = write_shard(temporary, batches=batches, schema=schema, name=name)
             self.claimed.commit(temporary, entry)
         return entry
 

@@ -334,7 +334,7 @@ def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat)
 
 
 def write_shard(
-    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str, sync: bool
+    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str
 ) -> ShardEntry:
     """Write record batches as an Arrow stream, and return the entry of the shard with its final name.
 
@@ -349,8 +349,6 @@ def write_shard(
                 stream.write_batch(batch)
                 rows += batch.num_rows
                 total = Counts(*map(sum, zip(total, counts, strict=True)))
-        if sync:
-            sink.sync()
     finally:
         sink.close()
     return ShardEntry(file=name, rows=rows, **total._asdict(), bytes=sink.bytes, xxh3_128=sink.hexdigest())

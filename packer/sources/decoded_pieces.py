@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path, PurePath
-from typing import TypedDict, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from packer.engine import DecodePool
 from packer.errors import PackerError
+from packer.facts import RejectedRecord
 from packer.gather import list_lengths
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import join_with, widen
@@ -38,108 +39,70 @@ from packer.inputs.documents import (
 from packer.inputs.line_blocks import filled_line_numbers
 from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
+from packer.notes import Note, note_of
 from packer.shards.files import HashingFile, matches
-from packer.shards.manifest import checksum
 from packer.sources.corpus import Corpus
 from packer.sources.pairs import CHOSEN, tokens_of_rejected
-from packer.sources.source import RejectedNote, Source
-from packer.stores import AnyPath, RemotePath, each_opened_at
-from packer.stores.local_files import local_copy, temporary_file
-
-_NO_NOTE = (
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)
-"""Exceptions raised by reading a note that is missing or damaged, but not by a store that cannot be read."""
+from packer.sources.source import Source
+from packer.stores import AnyPath, each_opened_at
+from packer.stores.local_files import local_copy
+from packer.stores.store import store_at
 
 _PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
 _PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
 _SAMPLED = 4  # files per ending whose first block is decoded
 
 
-class PieceNote(TypedDict, total=False):
-    """Note of a file, which marks it as complete."""
-
-    made_from: Mapping[str, object]
-    counts: dict[str, int]
-    """What was counted while it was written: the sums of `Batch.counts`."""
-    bytes: int
-    xxh3_128: str
-    """Hash of the file, hexadecimal."""
-    rejected: RejectedNote
-    """Note of the list of rejected documents; missing if none is ever rejected."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotedFile:
-    """A file that is written once, with a note of what it was made from; the note marks it as complete."""
+    """A file that a task writes once, with a note of what it was made from; the note marks it as complete."""
 
     path: AnyPath
     made_from: Mapping[str, object]
     """Facts about what it is made from. A file is used again only if its note has the same."""
 
+    def note(self) -> Mapping[str, Any]:
+        """Return the facts of the note; a FileNotFoundError if there is none, or it is damaged or of other content."""
+        note = note_of(store_at(self.path.parent).get(self.note_path.name))
+        if note is None or note.facts["made_from"] != self.made_from:
+            raise FileNotFoundError(errno.ENOENT, "there is no such note", str(self.note_path))
+        return note.facts
+
     def is_written(self) -> bool:
-        """Whether the file exists, made from the same input and with the size in its note; no hash is compared."""
+        """Whether the file exists, made from the same input; its content is not compared."""
         try:
-            note = self.note()
-            return bool(note["made_from"] == self.made_from and note["bytes"] == self.path.stat().st_size)
-        except _NO_NOTE:
+            return bool(self.note()) and self.path.is_file()
+        except FileNotFoundError:
             return False
-
-    def has_note(self) -> bool:
-        """Whether the file exists with a note for the same input, even while its types are being changed."""
-        try:
-            return bool(self.note()["made_from"] == self.made_from) and self.path.is_file()
-        except _NO_NOTE:
-            return False
-
-    def has_tokens(self, *, by_library: bool) -> bool:
-        """Whether the file exists, as by `has_note`, and if `by_library`, no other way made any of its tokens."""
-        return self.has_note() and not (by_library and self.note()["counts"].get("fast"))
 
     def is_intact(self) -> bool:
         """Whether the stream, and the list of rejected documents if there is one, exist and match their hashes."""
-        if not (self.is_written() and matches(self.path, self.note()["xxh3_128"])):
+        try:
+            note = self.note()
+        except FileNotFoundError:
             return False
-        rejected = self.note().get("rejected")
-        return rejected is None or matches(self.rejected_path, rejected["xxh3_128"])
+        rejected = note.get("rejected")
+        is_listed = rejected is None or matches(self.rejected_path, rejected["xxh3_128"])
+        return is_listed and matches(self.path, note["xxh3_128"])
 
-    def write_note(self, counts: dict[str, int], digest: str, rejected: RejectedNote | None) -> None:
-        """Mark the file as complete, with its hash and what was counted while it was written: see `PieceNote`."""
-        size = self.path.stat().st_size
-        note: PieceNote = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
-        if rejected is not None:
-            note["rejected"] = rejected
+    def write_note(self, facts: Mapping[str, object]) -> None:
+        """Mark the file as complete.
+
+        `facts` has its hash, "xxh3_128"; of a stream also "counts", the sums of `Batch.counts`, and "rejected", see
+        `RejectedFile`.
+        """
         with atomic_write(self.note_path) as temporary:
-            temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
-
-    @property
-    def rejected_path(self) -> AnyPath:
-        """Path of the list of rejected documents."""
-        return self.path.with_suffix(".rejected")
-
-    @property
-    def files(self) -> tuple[AnyPath, ...]:
-        """Paths of all files that belong together."""
-        return self.path, self.note_path, self.rejected_path
+            temporary.write_bytes(Note(facts={**facts, "made_from": self.made_from}).to_bytes())
 
     @property
     def note_path(self) -> AnyPath:
         """Path of the note."""
         return self.path.with_suffix(".json")
 
-    def note(self) -> PieceNote:
-        """Return the note."""
-        note: dict[str, object] = json.loads(self.note_path.read_bytes())
-        if note.pop("checksum") != checksum(note):
-            raise ValueError(f"{self.note_path} was changed")
-        return cast(PieceNote, note)
+    @property
+    def rejected_path(self) -> AnyPath:
+        """Path of the list of rejected documents."""
+        return self.path.with_suffix(".rejected")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,7 +206,10 @@ def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataTyp
 
 
 class RejectedFile(HashingFile):
-    """File that lists the rejected documents of a piece, written while its batches pass; see `source.py`."""
+    """File that lists the rejected documents of a piece, written while its batches pass.
+
+    It has a line of JSON for each: [row in the piece, line in the piece or row in the file, reason, message].
+    """
 
     def __init__(self, path: Path, places: Places) -> None:
         super().__init__(path)
@@ -252,8 +218,8 @@ class RejectedFile(HashingFile):
         self._lines: int | None = None
 
     @property
-    def note(self) -> RejectedNote:
-        """What the note of the piece says about the file."""
+    def note(self) -> dict[str, object]:
+        """What the note of the piece says: its hash, and the lines of the piece, None if records are located by row."""
         return {"lines": self._lines, "xxh3_128": self.hexdigest()}
 
     def pass_on(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -270,40 +236,49 @@ class RejectedFile(HashingFile):
                     places = [self._lines + numbers[record] for record in records]
                 self._lines += batch.lines.count(b"\n")
             for one, place in zip(batch.rejected, places, strict=True):
-                self.write(json.dumps([first_row + one.row, place, one.reason, one.message]).encode() + b"\n")
+                self.write(json.dumps([first_row + one.row, place, one.reason, one.listed]).encode() + b"\n")
             first_row += sum(map(len, batch.input_ids))
             first_record += batch.record_count
             yield batch
 
 
+def rejections_in(
+    path: AnyPath, file: str, *, first_list: int, lines_before: int | None, pairs: int | None
+) -> Iterator[RejectedRecord]:
+    """Yield what a `RejectedFile` lists; `document` is the number of a list of the source.
+
+    The piece of the file begins after `first_list` lists of the source, and after `lines_before` lines of its file,
+    None if records are located by row. `pairs` is the number of preference pairs in the source, whose lists before the
+    piece are those of one side; None for others.
+    """
+    with path.open("rb") as lines:
+        for content in lines:
+            row, place, reason, message = json.loads(content)
+            line = None if lines_before is None else lines_before + place
+            yield RejectedRecord(
+                document=first_list + (row if pairs is None else row // 2 + row % 2 * pairs),
+                file=file,
+                line=line,
+                row=place if line is None else None,
+                reason=reason,
+                message=message,
+            )
+
+
 @contextmanager
 def atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
-    """Yield a temporary path to write to; at the end, it is renamed to `path` (synced before if `sync`) or uploaded."""
-    if isinstance(path, RemotePath):
-        with temporary_file(path.name) as temporary:
-            yield temporary
-            path.upload(temporary)
-        return
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    """Yield a temporary path to write to; at the end, the file is put in place, synced if `sync`."""
+    store = store_at(path.parent, sync=sync)
+    if isinstance(path, Path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    with store.temporary(f".{path.name}") as temporary:  # hidden, so that it is removed if this process dies
         yield temporary
-        if sync:
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise PackerError(
-            f"{path}: cannot be written: {error.strerror or error}; free space there or choose another output"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        store.put_file(path.name, temporary)
 
 
 def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
-    fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
     stored = COLUMNS._replace(extra=source.columns.extra)
     if source.pairs:
         stored = CHOSEN._replace(extra=(*tokens_of_rejected(has_labels=source.has_labels), *source.columns.extra))
@@ -315,13 +290,15 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
         made_from: dict[str, object] = {
             "name": input_.file.name,
             "bytes": stat.st_size if stat is not None else input_.file.bytes,
-            "mtime_ns": stat.st_mtime_ns if stat is not None else fingerprint or str(uuid.uuid4()),  # never reused
+            "mtime_ns": stat.st_mtime_ns
+            if stat is not None
+            else source.fingerprint or uuid.uuid4().hex,  # never reused
             "columns": [*source.columns[:2], *map(list, source.columns[2:])],
             "labels": bool(input_.has_labels),
             "size": size,
         }
-        if source.tokenized is not None:
-            made_from["text"] = source.tokenized.identity.to_dict()
+        if source.text is not None:
+            made_from["text"] = source.text.to_dict()
         if source.tree_len is not None:
             made_from["tree_len"] = source.tree_len
         if source.skips:
@@ -362,15 +339,17 @@ def spill_size(corpus: Corpus, folder: AnyPath) -> SpillSize:
 
 def _spill_size(source: Source, folder: AnyPath) -> SpillSize:
     pieces = cut_source(source, folder)
-    sizes = [piece.input.decoded for piece in pieces]
-    unknown: defaultdict[str, list[Input]] = defaultdict(list)
-    for input_ in source.inputs:
-        if input_.decoded is None:
-            unknown[PurePath(input_.file.name).suffix].append(input_)
+    unknown: defaultdict[str, list[Input]] = defaultdict(list)  # by the endings of their names
+    for piece in pieces:
+        if piece.input.decoded is None:
+            unknown[PurePath(piece.input.file.name).suffix].append(piece.input)
     samples = {suffix: _sample(inputs) for suffix, inputs in unknown.items()}
     tokens = missing = 0
-    for piece, known in zip(pieces, sizes, strict=True):
-        size = known or _scaled(samples[PurePath(piece.input.file.name).suffix], piece.input.file.bytes)
+    for piece in pieces:
+        size, file = piece.input.decoded, piece.input.file
+        if size is None:
+            decoded, read = samples[PurePath(file.name).suffix]
+            size = DecodedSize(*(part * file.bytes // max(read, 1) for part in decoded))
         tokens += size.tokens
         missing += 0 if piece.is_written() else size.bytes
     return SpillSize(bytes=missing, tokens=tokens, sampled=bool(unknown))
@@ -394,9 +373,3 @@ def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
             read += batch.done
     pool.close()
     return DecodedSize.of(tokens, rows, has_labels=any(input_.has_labels for input_ in inputs)), read
-
-
-def _scaled(sample: tuple[DecodedSize, int], size: int) -> DecodedSize:
-    """Scale a sample to `size` bytes of the files."""
-    decoded, read = sample
-    return DecodedSize(*(part * size // max(read, 1) for part in decoded))

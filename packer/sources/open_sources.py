@@ -126,7 +126,7 @@ def _refuse_twice(sources: Sequence[SourceLike]) -> None:
 
 def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
     """Raise a PackerError for options for text that apply to no source."""
-    texts = [part.tokenized.identity for part in parts if part.tokenized is not None]
+    texts = [part.text for part in parts if part.text is not None]
     if options.tokenizer is not None and not texts:
         raise PackerError(
             f"all {len(parts)} sources have the column '{options.input_column}', so they are tokenized already: "
@@ -280,10 +280,10 @@ def refuse_decoding(opened: Corpus) -> None:
                     f"{source.name} is packed, and an index reads documents in place: leave --index-only out"
                 )
             if not isinstance(input_, MappedLists):
-                kind = "text" if source.tokenized is not None else "not plain Arrow"
+                kind = "text" if source.text is not None else "not plain Arrow"
                 remedy = (
                     "write the tokens once with `packer tokenize`, and pack these"
-                    if source.tokenized is not None
+                    if source.text is not None
                     else "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
                 )
                 raise PackerError(

@@ -24,7 +24,17 @@ from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import as_plain, plain_type
-from packer.inputs.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, Places, SourceFile
+from packer.inputs.documents import (
+    TURN_STARTS,
+    Batch,
+    Columns,
+    DecodedSize,
+    DocumentError,
+    Input,
+    Places,
+    RowPlaces,
+    SourceFile,
+)
 from packer.inputs.format_reader import share_of
 from packer.inputs.mapped_files import MappedFile
 from packer.inputs.token_tables import MappedLists, ValueColumn, chunks_with
@@ -185,7 +195,7 @@ class PackedDocuments(Input):
     @property
     def places(self) -> Places:
         """Numbers of the documents in the rows."""
-        return _DocumentPlaces(self.file.name, self.documents)
+        return RowPlaces(self.file.name, self.documents.start, what="document")
 
     def cut(self, size: int) -> Sequence[PackedDocuments]:
         """Cut into ranges of documents that begin at even ones, each of about `size` bytes if all are equally long."""
@@ -281,18 +291,6 @@ class PackedDocuments(Input):
         if name == TURN_STARTS and not pa.types.is_null(found.type):
             return pc.if_else(as_arrow(has_segment), found, pa.scalar([], found.type))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _DocumentPlaces:
-    """Numbers of documents in the rows of a packed dataset."""
-
-    name: str
-    documents: range
-
-    def place(self, row: int) -> str:
-        """Return the location of a document, such as "data-*-of-00012.arrow document 17"."""
-        return f"{self.name} document {self.documents[row]}"
 
 
 def files_read(input_: Input) -> list[tuple[AnyPath, str]]:

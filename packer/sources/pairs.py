@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, strings
 from packer.column_names import ROLE, ROLES
 from packer.inputs.documents import Batch, DocumentError, columns_of_side
-from packer.inputs.format_reader import Block, DecodedInput, ListDecoder, Reader
+from packer.inputs.format_reader import Block, DecodedInput, ListDecoder
 from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import ValueColumn
 
@@ -49,9 +49,9 @@ def paired(chosen: DecodedInput, rejected: DecodedInput) -> DecodedInput:
     )
 
 
-def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, reader: Reader) -> ListDecoder:
+def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, input_: DecodedInput) -> ListDecoder:
     """Return a function that decodes both sides of a block of pairs; errors are about the first invalid answer."""
-    decoders = [input_.decoder(reader) for input_ in (chosen, rejected)]
+    decoders = [replace(side, reader=input_.reader).decoder() for side in (chosen, rejected)]
 
     def decode(block: tuple[Block, int]) -> Batch:
         sides, faults = [], []
@@ -72,14 +72,14 @@ def _joined(chosen: Batch, rejected: Batch) -> Batch:
     labels = None
     if chosen.labels is not None and rejected.labels is not None:
         labels = [_in_turn(chosen.labels[0], rejected.labels[0])]
-    both = enumerate((chosen, rejected))
+    left_out = (one.at(2 * one.row + side) for side, batch in enumerate((chosen, rejected)) for one in batch.rejected)
     records = np.arange(len(ROLES) * len(chosen.input_ids[0])) // len(ROLES)
     return chosen._replace(
         input_ids=[_in_turn(chosen.input_ids[0], rejected.input_ids[0])],
         labels=labels,
         extra={name: [values.take(as_arrow(records))] for name, (values,) in chosen.extra.items()},
         records=records,
-        rejected=tuple(sorted(one._replace(row=2 * one.row + side) for side, batch in both for one in batch.rejected)),
+        rejected=tuple(sorted(left_out, key=attrgetter("row"))),
     )
 
 

@@ -1,4 +1,4 @@
-"""Decode blocks of records, each of which makes one document or several; leave out those that cannot be used."""
+"""Records that make one document or several: decoded, those that cannot be used left out, and joined to trees."""
 
 from __future__ import annotations
 
@@ -7,53 +7,50 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
-from packer.column_names import ANSWER
-from packer.inputs.documents import Batch, DocumentError, joined_batches
-from packer.inputs.format_reader import Block, BlockRecords, Reader, values_of_column
-from packer.inputs.list_checks import Faults, rejection
-from packer.sources.shared_prefixes import numbers_within
+from packer.arrow import as_arrow, as_numpy
+from packer.column_names import ANSWER, TREE
+from packer.gather.prefix_trees import build_trees
+from packer.inputs.documents import LONGEST, Batch, DocumentError, joined_batches
+from packer.inputs.format_reader import Block, BlockRecords, DecodedInput, values_of_column
+from packer.inputs.list_checks import Faults, as_lists, int32_lists
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDecoder:
-    """Decodes the blocks of a reader to documents and the columns that are kept of their records."""
+    """Decodes blocks of records to documents and the columns that are kept of the records."""
 
-    reader: Reader
+    input: DecodedInput
+    """The input, which says whether its records make the same number of documents: if not, `answer` numbers them."""
     decode: Callable[[BlockRecords], Batch]
     """Function to a batch of one chunk, with `records`; its DocumentErrors have the number of a record."""
     empty: Batch
     """Takes the place of the documents of a record that cannot be used."""
-    needed: tuple[str, ...]
-    kept: tuple[str, ...]
     skips: bool
     """Whether records that cannot be used are rejected."""
-    documents_per_record: int | None
-    """None if records differ; the column `answer` numbers the documents of each then."""
 
     def __call__(self, block: tuple[Block, int]) -> Batch:
         """Decode a block."""
         content, done = block
-        records, faults = self.reader.records(content, self.needed)
+        reader, documents_each = self.input.reader, self.input.documents_per_record
+        records, faults = reader.records(content, self.input.needed)
         try:
             batch, kept = self._decoded(records, faults)
         except DocumentError as fault:  # with the number of its record
-            if self.documents_per_record is not None:
-                raise fault.at(self.documents_per_record * fault.row) from None
+            if documents_each is not None:
+                raise fault.at(documents_each * fault.row) from None
             fault.of_record = True
             raise
         assert batch.records is not None
         if len(batch.records) > len(records):
             kept = {name: values.take(as_arrow(batch.records)) for name, values in kept.items()}
         extra = {name: [values] for name, values in kept.items()} | batch.extra
-        if self.documents_per_record is None:
+        if documents_each is None:
             extra[ANSWER] = [numbers_within(batch.records)]
-        rejected = [(at, faults[row]) for at, row in enumerate(batch.records.tolist()) if row in faults]
-        lines = self.reader.lines_of(content) if self.skips else None
-        return batch._replace(
-            done=done, extra=extra, rejected=tuple(rejection(at, fault) for at, fault in rejected), lines=lines
-        )
+        rejected = tuple(faults[row].at(at) for at, row in enumerate(batch.records.tolist()) if row in faults)
+        lines = reader.lines_of(content) if self.skips else None
+        return batch._replace(done=done, extra=extra, rejected=rejected, lines=lines)
 
     def _decoded(self, records: BlockRecords, faults: Faults) -> tuple[Batch, dict[str, pa.Array]]:
         """Decode records at once, or one by one if some cannot be used, whose errors are added to `faults`.
@@ -87,4 +84,59 @@ class RecordDecoder:
         return joined_batches(parts), self._kept(records)
 
     def _kept(self, records: BlockRecords) -> dict[str, pa.Array]:
-        return {column: values_of_column(records, column) for column in self.kept}
+        return {column: values_of_column(records, column) for column in self.input.kept}
+
+
+REPEATED, SAVED = "repeated", "saved"
+"""Counts of `Batch.counts`: tokens with which documents repeat the beginning of another one of their record, and those
+that are left out where trees store them once."""
+
+
+def numbers_within(records: NDArray[np.int64]) -> pa.Array:
+    """Number the documents of each record from 0, int32, given the record of each document, ascending."""
+    return as_arrow((np.arange(len(records)) - np.searchsorted(records, records)).astype(np.int32))
+
+
+def share_prefixes(batch: Batch, *, max_len: int, stored: bool, pairs: bool) -> Batch:
+    """Join the documents of each record of a batch of one chunk, which has labels, to trees.
+
+    Trees of several documents have at most `max_len` tokens, so a record may make several; a pair always makes one. If
+    they are not `stored`, the tokens that this would save are counted, and the documents stay as they are.
+    """
+    assert batch.labels is not None, "trees need labels"
+    lists, labels = int32_lists(batch.input_ids[0]), int32_lists(batch.labels[0])
+    records = np.arange(len(lists)) if batch.records is None else batch.records
+    bounds = as_numpy(lists.offsets).astype(np.int64)
+    trees = build_trees(
+        as_numpy(lists.values),
+        as_numpy(labels.values),
+        bounds,
+        np.searchsorted(records, np.arange(batch.record_count + 1)),
+        LONGEST if pairs else max_len,
+    )
+    counts = {**batch.counts, REPEATED: trees.repeated, SAVED: int(bounds[-1]) - len(trees.input_ids)}
+    if not stored:
+        return batch._replace(counts=counts)
+    extra = {name: [chunks[0].take(as_arrow(trees.documents))] for name, chunks in batch.extra.items()}
+    # three numbers for each node of each tree, none for a tree of one node, which is an ordinary document
+    nodes = np.diff(trees.node_ends, prepend=0)
+    is_tree = nodes > 1
+    kept = trees.nodes[np.repeat(is_tree, nodes)].reshape(-1)
+    extra[TREE] = [_lists(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))]
+    if not pairs:
+        extra[ANSWER] = [numbers_within(records[trees.documents])]
+    tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}
+    lengths = np.diff(trees.ends, prepend=0)
+    rejected = {tree_of[int(records[one.row])]: one for one in batch.rejected}
+    return batch._replace(
+        input_ids=[_lists(trees.input_ids, lengths)],
+        labels=[_lists(trees.labels, lengths)],
+        extra=extra,
+        counts=counts,
+        records=records[trees.documents],
+        rejected=tuple(one.at(tree) for tree, one in rejected.items()),
+    )
+
+
+def _lists(values: NDArray[np.int32], lengths: NDArray[np.int64]) -> pa.ListArray:
+    return as_lists(as_arrow(np.ascontiguousarray(values)), lengths, pa.list_(pa.int32()))

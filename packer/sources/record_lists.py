@@ -18,8 +18,7 @@ from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import as_lists, check_lists
 from packer.options import PackOptions
 from packer.sources.find_source import readers_of
-from packer.sources.record_decoder import RecordDecoder
-from packer.sources.shared_prefixes import share_prefixes
+from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
 
 _NESTED = pa.list_(pa.list_(pa.int64()))
@@ -33,8 +32,7 @@ def _empty() -> pa.Array:
 def open_records(found: Found, options: PackOptions) -> Source:
     """Open a dataset of records of several tokenized documents, whose shared beginnings are stored once.
 
-    Raises:
-        PackerError: a column is missing, or does not hold lists of lists of integers.
+    A PackerError is raised if a column is missing, or does not hold lists of lists of integers.
     """
     columns = Columns(options.input_column, options.labels_column, options.value_columns)
     wanted, skips = tuple(dict.fromkeys(columns.wanted(has_labels=True))), options.on_error == "skip"
@@ -48,10 +46,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
         RecordDecoder,
         decode=partial(_documents, columns),
         empty=Batch([_empty()], [_empty()], 0),
-        needed=wanted,
-        kept=columns.extra,
         skips=skips,
-        documents_per_record=None,
     )
     inputs = tuple(
         DecodedInput(

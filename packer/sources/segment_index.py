@@ -158,7 +158,7 @@ def write_runs(index: SegmentIndex, engine: Engine, progress: Progress) -> None:
 
     def written(numbers: Sequence[int]) -> list[int]:
         runs = ((number, index.run(number)) for number in numbers)
-        return [number for number, run in runs if (run.has_note() if is_shared else run.is_intact())]
+        return [number for number, run in runs if (run.is_written() if is_shared else run.is_intact())]
 
     task = partial(_write_run, index, sync=is_shared or not engine.is_local)
     done, total = 0, index.manifest.totals.segments
@@ -173,7 +173,7 @@ def _write_run(index: SegmentIndex, number: int, *, sync: bool) -> int:
     run = index.run(number)
     with atomic_write(run.path, sync=sync) as temporary:
         digest = index.write(number, temporary)
-    run.write_note({}, digest, None)
+    run.write_note({"xxh3_128": digest})
     return number
 
 

@@ -1,23 +1,15 @@
-"""A source: one or more inputs in order, read as one sequence of documents, and the documents that it rejects.
-
-Of rejected documents, numbers and reasons are in memory, everything else is in files next to the decoded streams:
-
-00003-00000.rejected    a line of JSON for each rejected document of the stream 00003-00000.arrow:
-                        [row in the piece, line in the piece or row in the file, reason, message]
-"""
+"""A source: one or more inputs in order, read as one sequence of documents, and the documents that it rejects."""
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
@@ -25,13 +17,12 @@ from packer.column_names import ANSWER, RECORD_IDS, ROLE
 from packer.errors import SourceError
 from packer.facts import REASONS, REMEDY, RejectedRecord, TextIdentity
 from packer.gather import TokenColumn
-from packer.inputs.column_types import check_indices, join_by_name, one_type
+from packer.inputs.column_types import check_indices, one_type
 from packer.inputs.documents import Batch, Columns, DocumentError, Input, SourceFile, reading
 from packer.inputs.list_checks import checked, document_error, document_lengths
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn, table_of
 from packer.progress import Progress, documents_of, silent
 from packer.sources.pairs import REJECTED, roles_in_turn, roles_of_lists
-from packer.stores import AnyPath
 from packer.text.fast_tokens import SWITCH
 
 if TYPE_CHECKING:
@@ -39,49 +30,6 @@ if TYPE_CHECKING:
 
 Order = NDArray[np.int64] | NDArray[np.uint64]
 """List of each document, shape (documents,)."""
-
-
-class RejectedNote(TypedDict):
-    """What the note of a piece says about its list of rejected documents."""
-
-    lines: int | None
-    """Lines of the piece; None if its records are located by row."""
-
-    xxh3_128: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RejectedPart:
-    """Rejected documents of a piece of an input that has been decoded."""
-
-    path: AnyPath
-    """File with a line for each of them."""
-
-    file: str
-    first_list: int = 0
-    """Number of lists of the source before the piece."""
-
-    lines_before: int | None = None
-    """Lines of the file before the piece; None if its records are located by row."""
-
-    pairs: int | None = None
-    """Number of preference pairs in the source, whose lists before the piece are those of one side; None for others."""
-
-    def records(self) -> Iterator[RejectedRecord]:
-        """Yield the record of each rejected document in order; `document` is the number of its list."""
-        with self.path.open("rb") as file:
-            for content in file:
-                row, place, reason, message = json.loads(content)
-                line = None if self.lines_before is None else self.lines_before + place
-                number = row if self.pairs is None else row // 2 + row % 2 * self.pairs
-                yield RejectedRecord(
-                    document=self.first_list + number,
-                    file=self.file,
-                    line=line,
-                    row=place if line is None else None,
-                    reason=reason,
-                    message=message,
-                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,11 +42,11 @@ class Rejections:
     reasons: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     """(rejected,) index of the reason of each in `REASONS`."""
 
-    parts: tuple[RejectedPart, ...] = ()
-    """Files that list them; empty unless the source has been decoded."""
+    parts: tuple[Callable[[], Iterator[RejectedRecord]], ...] = ()
+    """Functions that read files which list them; `document` is the number of a list. Empty unless decoded."""
 
     @classmethod
-    def of(cls, numbers: array[int], parts: Sequence[RejectedPart] = ()) -> Rejections:
+    def of(cls, numbers: array[int], parts: Iterable[Callable[[], Iterator[RejectedRecord]]] = ()) -> Rejections:
         """Sort rejected lists, given the number and the index of the reason of each in turn."""
         lists, reasons = np.array(numbers, np.int64).reshape(-1, 2).T
         order = np.argsort(lists)
@@ -121,7 +69,7 @@ class Rejections:
 
         With an order, as for `documents`, all records are held in memory.
         """
-        listed = (one for part in self.parts for one in part.records())
+        listed = (one for part in self.parts for one in part())
         if order is None:
             yield from listed
             return
@@ -129,20 +77,6 @@ class Rejections:
         documents, _ = self.documents(order)
         for document, number in zip(documents.tolist(), order[documents].tolist(), strict=True):
             yield replace(by_list[number], document=document)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tokenized:
-    """Facts about a source of text."""
-
-    identity: TextIdentity
-    """Everything that shapes the tokens, for the manifest."""
-
-    encoder: Encoder = field(compare=False)
-    """What tokenizes."""
-
-    fingerprint: str | None = None
-    """Fingerprint of the content of a dataset in memory; None for files."""
 
 
 _STEP = 1 << 20  # documents of a table under an indices mapping
@@ -169,8 +103,11 @@ class Source:
     indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
     """(documents,) list of each document; None if document i is list i."""
 
-    tokenized: Tokenized | None = None
-    """Facts about text; None for tokens."""
+    encoder: Encoder | None = field(default=None, compare=False)
+    """What tokenizes text; None for tokens."""
+
+    fingerprint: str | None = None
+    """Fingerprint of the content of text in memory; None for files."""
 
     pad_id: int | None = None
     """Padding or end-of-sequence token of the tokenizer; None if unknown."""
@@ -206,6 +143,11 @@ class Source:
             check_indices(self.name, self.indices, sum(count or 0 for count in self.rows))
 
     @property
+    def text(self) -> TextIdentity | None:
+        """Everything that shapes the tokens of text, for the manifest; None for tokens."""
+        return None if self.encoder is None else self.encoder.identity
+
+    @property
     def listed_inputs(self) -> tuple[Input, ...]:
         """Inputs as manifests list their files: those of pairs once for each side, which mapped pairs have anyway."""
         return self.inputs * 2 if self.pairs and not self.mapped else self.inputs
@@ -234,7 +176,7 @@ class Source:
         if self.indices is not None:
             yield from self._mapped_tables(self.indices, progress)
             return
-        stage = "lengths" if self.mapped else "tokenize" if self.tokenized else "decode"
+        stage = "lengths" if self.mapped else "tokenize" if self.encoder else "decode"
         total = sum(input_.file.bytes for input_ in self.inputs)
         first_document = finished = records = 0
         counts: Counter[str] = Counter()
@@ -319,22 +261,13 @@ class Source:
             for name in self.columns.extra
         }
         if self.record_starts:
-            columns[RECORD_IDS] = self._record_column()
+            mapped = self._mapped_inputs()
+            sources = [mapped[first:last] for first, last in pairwise([*self.record_starts, len(mapped)])]
+            held = ([store for input_ in inputs for store in input_.stores if len(store.ends)] for inputs in sources)
+            columns[RECORD_IDS] = RecordColumn.of(ANSWER, *held)
         if self.pairs:
             columns[ROLE] = roles_of_lists(sum(count or 0 for count in self.rows) // 2)
         return columns
-
-    def _record_column(self) -> RecordColumn:
-        """Return the numbers of the records of a mapped source, one for each list."""
-        mapped = self._mapped_inputs()
-        sources = [mapped[first:last] for first, last in pairwise([*self.record_starts, len(mapped)])]
-        return RecordColumn.of(
-            ANSWER, *([store for input_ in inputs for store in input_.stores if len(store.ends)] for inputs in sources)
-        )
-
-    def extra_types(self) -> dict[str, pa.DataType]:
-        """Return the types of the extra columns of a mapped source; files without documents do not count."""
-        return join_by_name(input_.declared_types for input_ in self._mapped_inputs())
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
         return tuple(input_ for input_ in self.inputs if isinstance(input_, MappedLists))

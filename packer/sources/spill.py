@@ -1,7 +1,7 @@
 """Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a note.
 
 00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns
-00003-00000.rejected  rejected documents, if unusable ones are rejected; see `source.py`
+00003-00000.rejected  rejected documents, if unusable ones are rejected; see `decoded_pieces.RejectedFile`
 00003-00000.json      note of what the stream was made from, and of its hash; written last, so that it marks the
                       stream as complete
 
@@ -24,7 +24,7 @@ from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,16 +48,15 @@ from packer.sources.decoded_pieces import (
     atomic_write,
     cut_source,
     open_all,
+    rejections_in,
     rewrite,
     write_stream,
 )
 from packer.sources.packed_documents import PackedDocuments
 from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
-from packer.sources.source import RejectedPart, Rejections, Source
+from packer.sources.source import Rejections, Source
 from packer.stores import AnyPath
 from packer.stores.store import store_at
-
-Result = TypeVar("Result")
 
 WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
 
@@ -81,7 +80,7 @@ def spill_corpus(
         return replace(corpus, parts=tuple(parts))
 
     spilled = decoded(progress, {})
-    types = [part.extra_types() for part in spilled.parts]
+    types = [join_by_name(input_.declared_types for input_ in part.inputs) for part in spilled.parts]
     kinds = join_by_name(types)
     if all(each == kinds for each in types):
         return spilled
@@ -143,22 +142,23 @@ def _decode(
     sync = engine.is_shared or not engine.is_local
     decoding = _Decoding(pieces=pieces, source=source, by_library=False, sync=sync)
     decoding.run(engine, progress)
-    if source.tokenized is not None:
-        counts, encoder = _sum_counts(pieces), source.tokenized.encoder
+    encoder = source.encoder
+    if encoder is not None:
+        counts = _sum_counts(pieces)
         differs = counts["differing"] or (encoder.differs and not engine.is_shared)
         if differs and counts["fast"]:  # what was tokenized until then may be wrong, too
             encoder.stop_fast()
             replace(decoding, by_library=True).run(engine, progress)
     if engine.is_shared:
-        mark = _mark(folder, kinds)
+        names = json.dumps({name: str(kind) for name, kind in sorted(kinds.items())})
+        mark = folder / f"{xxhash.xxh3_64_hexdigest(names.encode())}.unified"
 
         def is_marked() -> bool:
-            return mark.is_file() and mark.read_text() == _digests(pieces)
+            return mark.is_file() and mark.read_bytes() == _digests(pieces)
 
         def unify() -> None:
             decoding.unify_types(kinds)
-            with atomic_write(mark) as temporary:
-                temporary.write_text(_digests(pieces))
+            store_at(folder).put(mark.name, _digests(pieces))
 
         run_once(engine, unify, is_marked)
     else:
@@ -169,8 +169,18 @@ def _decode(
 def _open_pieces(source: Source, pieces: list[Piece], columns: Columns) -> tuple[Input, ...]:
     """Return the inputs of a source, with these columns of streams instead of those that were decoded."""
     inputs, opened = list(source.inputs), zip(pieces, open_all(pieces, columns), strict=True)
-    for number, parts in groupby(opened, key=lambda pair: pair[0].number):
-        inputs[number] = _joined(inputs[number], [part for _, part in parts])
+    for number, of_input in groupby(opened, key=lambda pair: pair[0].number):
+        origin, parts = inputs[number], [part for _, part in of_input]
+        inputs[number] = MappedLists(
+            file=origin.file,
+            path=origin.path,
+            stores=tuple(store for part in parts for store in part.stores if len(store.ends)),
+            input_ids=parts[0].input_ids,
+            labels=next((part.labels for part in parts if part.labels is not None), None),
+            extra=parts[0].extra,
+            origin=origin.places.records if isinstance(origin.places, RecordPlaces) else origin.places,
+            numbers=ANSWER if isinstance(origin, DecodedInput) and origin.documents_per_record is None else None,
+        )
     return tuple(inputs)
 
 
@@ -181,60 +191,31 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int 
     for number, of_input in groupby(pieces, key=lambda piece: piece.number):
         first_list, lines = int(first_lists[number]), 0
         for piece in of_input:
-            note = piece.note().get("rejected")
-            in_piece = None if note is None else note["lines"]
-            parts.append(
-                RejectedPart(
-                    path=piece.rejected_path,
-                    file=piece.input.file.name,
-                    first_list=first_list,
-                    lines_before=None if in_piece is None else lines,
-                    pairs=pairs,
-                )
-            )
-            for one in parts[-1].records():
+            of_piece = piece.note()["rejected"]["lines"]
+            before = None if of_piece is None else lines
+            path, name = piece.rejected_path, piece.input.file.name
+            parts.append(partial(rejections_in, path, name, first_list=first_list, lines_before=before, pairs=pairs))
+            for one in parts[-1]():
                 numbers.extend((one.document, REASONS.index(one.reason)))
             first_list += piece.open().rows
-            lines += in_piece or 0
+            lines += of_piece or 0
     return Rejections.of(numbers, parts)
 
 
 def _sum_counts(pieces: list[Piece]) -> Counter[str]:
     """Return the sums of `Batch.counts` over a source."""
     total: Counter[str] = Counter()
-    for note in _of_each(Piece.note, pieces):
+    for note in _notes_of(pieces):
         total.update(note["counts"])
     return total
 
 
-def _mark(folder: AnyPath, kinds: Mapping[str, pa.DataType]) -> AnyPath:
-    """Return the path of the file that says that extra columns have one type, which also holds these."""
-    names = json.dumps({name: str(kind) for name, kind in sorted(kinds.items())})
-    return folder / f"{xxhash.xxh3_64_hexdigest(names.encode())}.unified"
+def _digests(pieces: Sequence[Piece]) -> bytes:
+    return "\n".join(note["xxh3_128"] for note in _notes_of(pieces)).encode()
 
 
-def _digests(pieces: Sequence[Piece]) -> str:
-    return "\n".join(note["xxh3_128"] for note in _of_each(Piece.note, pieces))
-
-
-def _of_each(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
-    """Read the note of each piece."""
-    return store_at(pieces[0].path.parent).each(read, pieces) if pieces else []
-
-
-def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
-    """Join the decoded pieces of an input, or one side of them."""
-    labels = next((part.labels for part in parts if part.labels is not None), None)
-    return MappedLists(
-        file=origin.file,
-        path=origin.path,
-        stores=tuple(store for part in parts for store in part.stores if len(store.ends)),
-        input_ids=parts[0].input_ids,
-        labels=labels,
-        extra=parts[0].extra,
-        origin=origin.places.records if isinstance(origin.places, RecordPlaces) else origin.places,
-        numbers=ANSWER if isinstance(origin, DecodedInput) and origin.documents_per_record is None else None,
-    )
+def _notes_of(pieces: Sequence[Piece]) -> list[Mapping[str, Any]]:
+    return store_at(pieces[0].path.parent).each(Piece.note, pieces) if pieces else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,8 +233,8 @@ class _Decoding:
 
     def __call__(self, number: int) -> int:
         """Decode a piece in another process; return its number."""
-        if self.by_library and self.source.tokenized is not None:
-            self.source.tokenized.encoder.stop_fast()
+        if self.by_library and self.source.encoder is not None:
+            self.source.encoder.stop_fast()
         with closing(DecodePool(self.threads)) as pool:
             return self.decode(number, pool)
 
@@ -286,17 +267,20 @@ class _Decoding:
 
     def _is_worth_processes(self, engine: Engine) -> bool:
         """Whether so much text is left that processes are done earlier: threads wait for the interpreter's lock."""
-        if self.source.tokenized is None or engine.is_shared or not engine.is_local or engine.workers == 1:
+        if self.source.encoder is None or engine.is_shared or not engine.is_local or engine.workers == 1:
             return False
         if len(self.pieces) == 1 or any(piece.input.path is None for piece in self.pieces):
             return False
         return sum(piece.input.file.bytes for piece in self.pieces if not piece.is_written()) >= WORTH_PROCESSES
 
     def decoded(self, numbers: Sequence[int]) -> list[int]:
-        """Return which of these pieces have been decoded; see `Piece.has_tokens`."""
-        has_tokens = partial(Piece.has_tokens, by_library=self.by_library)
-        found = _of_each(has_tokens, [self.pieces[number] for number in numbers])
+        """Return which of these pieces have been decoded, and by the library if that alone tokenizes."""
+        pieces = [self.pieces[number] for number in numbers]
+        found = store_at(pieces[0].path.parent).each(self._is_decoded, pieces) if pieces else []
         return [number for number, is_decoded in zip(numbers, found, strict=True) if is_decoded]
+
+    def _is_decoded(self, piece: Piece) -> bool:
+        return piece.is_written() and not (self.by_library and piece.note()["counts"].get("fast"))
 
     def unify_types(self, kinds: Mapping[str, pa.DataType]) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
@@ -326,7 +310,7 @@ class _Decoding:
                 with self._naming(number), atomic_write(piece.path) as temporary:
                     digest = rewrite([piece.path], temporary, joined)
                 # Until then, the stream does not match its note.
-                piece.write_note(note["counts"], digest, note.get("rejected"))
+                piece.write_note({**note, "xxh3_128": digest})
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:
@@ -349,7 +333,7 @@ class _Decoding:
         """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid."""
         piece, source = self.pieces[number], self.source
         report = report or _Report(self, silent)
-        if piece.is_intact() and piece.has_tokens(by_library=self.by_library):
+        if piece.is_intact() and self._is_decoded(piece):
             report.whole(number)
             return number
         counts = Counter(differing=1) if self.by_library else Counter[str]()  # so that later runs know
@@ -381,7 +365,8 @@ class _Decoding:
                 fault.row *= self.documents_each
                 fault.place = piece.input.place(fault.row)
             raise self._described(fault, number) from None
-        piece.write_note(counts, digest, None if rejected is None else rejected.note)
+        listed = None if rejected is None else rejected.note
+        piece.write_note({"counts": counts, "xxh3_128": digest, "rejected": listed})
         return number
 
     @property
@@ -395,7 +380,7 @@ class _Decoding:
 
     def _described(self, fault: DocumentError, number: int) -> SourceError:
         """Return the error for users about a document of a piece."""
-        if not all(piece.has_note() for piece in self.pieces[:number]):  # another task is still decoding these
+        if not all(piece.is_written() for piece in self.pieces[:number]):  # another task is still decoding these
             return fault.in_source(None)
         before = self.source.inputs[: self.pieces[number].number]
         mapped = sum(input_.rows or 0 for input_ in before if isinstance(input_, MappedLists))
@@ -407,7 +392,7 @@ class _Report:
 
     def __init__(self, decoding: _Decoding, progress: Progress) -> None:
         self._decoding = decoding
-        self._progress = partial(progress, "decode" if decoding.source.tokenized is None else "tokenize")
+        self._progress = partial(progress, "decode" if decoding.source.encoder is None else "tokenize")
         self._lock = threading.Lock()
         self._read = [0] * len(decoding.pieces)  # bytes of the files
         self._documents = [0] * len(decoding.pieces)

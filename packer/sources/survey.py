@@ -163,7 +163,7 @@ class IdentityCounter:
             labels=source.has_labels,
             lengths_xxh3_128=self._digest.hexdigest(),
             columns=source.columns.extra,
-            text=None if source.tokenized is None else source.tokenized.identity,
+            text=source.text,
             indices_xxh3_128=order_digest,
         )
 

@@ -16,15 +16,14 @@ from packer.column_names import ANSWER, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.documents import COLUMNS, TURN_STARTS, Columns, DocumentError
+from packer.inputs.documents import COLUMNS, TURN_STARTS, DocumentError
 from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
 from packer.options import PackOptions
 from packer.sources.find_source import readers_of, refuse_packed
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
-from packer.sources.record_decoder import RecordDecoder
-from packer.sources.shared_prefixes import share_prefixes
-from packer.sources.source import Source, Tokenized
+from packer.sources.record_decoder import RecordDecoder, share_prefixes
+from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
 from packer.text import Encoder, Records, recognize, recognize_pairs
 from packer.text.conversations import holds_messages
@@ -69,34 +68,28 @@ def open_text(
             f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
             "each-answer if these are chats, or --pairs"
         )
-    identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
-        identity = replace(identity, indices_xxh3_128=digest)
-    tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint, encoder=encoder)
+        encoder.identity = replace(encoder.identity, indices_xxh3_128=digest)
     for reader in readers:
         reader.require(keep)
     inputs = tuple(_decoded_text(reader, encoder, keep, options) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    columns = CHOSEN if options.in_pairs else COLUMNS
+    made = {TURN_STARTS: turns, ANSWER: options.numbers_records, TREE: options.share_prefixes}
     return Source(
         name=found.name,
         inputs=inputs,
-        columns=_stored_columns(options, turns=turns),
-        tokenized=tokenized,
+        columns=columns._replace(extra=(*keep, *(name for name, is_made in made.items() if is_made))),
+        encoder=encoder,
+        fingerprint=found.fingerprint,
         pad_id=encoder.pad_id,
         skips=skips,
         pairs=options.in_pairs,
         record_starts=(0,) if options.numbers_records else (),
         tree_len=options.max_len if options.share_prefixes else None,
-        holds_chats=identity.chat_template is not None,
+        holds_chats=encoder.identity.chat_template is not None,
     )
-
-
-def _stored_columns(options: PackOptions, *, turns: bool) -> Columns:
-    """Return the columns of the documents: tokens, those that are kept, and those that are made."""
-    made = {TURN_STARTS: turns, ANSWER: options.numbers_records, TREE: options.share_prefixes}
-    columns = CHOSEN if options.in_pairs else COLUMNS
-    return columns._replace(extra=(*options.value_columns, *(name for name, is_made in made.items() if is_made)))
 
 
 def _common_records(readers: list[Reader], name: str, text_column: str | None, *, pairs: bool, skips: bool) -> Records:
@@ -195,19 +188,15 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
     steps: tuple[Step, ...] = ()
     if encoder.has_labels and (shares or encoder.documents_per_record != 1):
         steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
-    needed = tuple(dict.fromkeys((*encoder.records.needed, *kept)))
     start = partial(
         RecordDecoder,
         decode=encoder.encode,
         empty=encoder.empty_documents(encoder.documents_per_record or 1),
-        needed=needed,
-        kept=kept,
         skips=options.on_error == "skip",
-        documents_per_record=each,
     )
     return DecodedInput(
         reader=reader,
-        needed=needed,
+        needed=tuple(dict.fromkeys((*encoder.records.needed, *kept))),
         kept=kept,
         start=start,
         is_slow=True,

@@ -28,8 +28,8 @@ from packer.shards.reader import check_sizes, read_manifest
 from packer.sources.find_source import column_names, for_each_file
 from packer.sources.packed_documents import PackedDocuments, PackedRows
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired, sides_in_turn
+from packer.sources.record_decoder import share_prefixes
 from packer.sources.record_lists import open_records
-from packer.sources.shared_prefixes import share_prefixes
 from packer.sources.source import Source
 
 _LARGE = 1 << 30  # bytes, which take seconds to read

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import SourceError
@@ -18,7 +17,7 @@ State = tuple[int, int, int]
 _REST = 20
 """`Watch.check_again` waits this many times as long as the last check of all files took."""
 
-_due: tuple[str, float] = ("", 0.0)  # watch that this process has checked last, and when the next check is due
+_due = 0.0  # when this process is to check files again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +26,6 @@ class Watch:
 
     states: Mapping[Path, tuple[str, State]]
     """Name of each file in the source and its state (bytes, time of the last write in ns, inode), by path."""
-
-    identity: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
-    """Distinguishes this watch from others, also after pickling."""
 
     @classmethod
     def of(cls, opened: Corpus) -> Watch:
@@ -49,11 +45,7 @@ class Watch:
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:
-        """Check that no file has changed, by one `stat` call per file.
-
-        Raises:
-            SourceError: a file was written to, replaced or removed.
-        """
+        """Raise a SourceError if a file was written to, replaced or removed, by one `stat` call per file."""
         for path, (name, state) in self.states.items():
             now = _state(path, name)
             if now != state:
@@ -69,18 +61,17 @@ class Watch:
         `check` must follow at the end.
         """
         global _due
-        identity, due = _due
         begun = time.monotonic()
-        if identity == self.identity and begun < due:
+        if begun < _due:
             return
-        _due = self.identity, float("inf")  # other threads need not do the same
+        _due = float("inf")  # other threads need not do the same
         next_check = 0.0  # if this check fails, so does the next one
         try:
             self.check()
             ended = time.monotonic()
             next_check = ended + _REST * (ended - begun)
         finally:
-            _due = self.identity, next_check
+            _due = next_check
 
 
 def _state(path: Path, name: str) -> State:

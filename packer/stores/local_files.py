@@ -191,9 +191,9 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync a local folder, so that renames in it survive a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Sync the content of a local file, or of a folder, so that renames in it survive a crash."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 
 from packer.errors import PackerError
 from packer.stores.buckets import ChangedError, in_parallel
-from packer.stores.local_files import delete, sync_folder, temporary_file
+from packer.stores.local_files import delete, sync_path, temporary_file
 from packer.stores.remote_path import AnyPath, RemotePath
 
 Item = TypeVar("Item")
@@ -35,7 +35,7 @@ class Folder:
 
     root: Path
     sync: bool = False
-    """Whether files and folders are fsynced; local files must then be, too, before they are put."""
+    """Whether files and folders are fsynced."""
 
     temporaries: str = ""
     """Name of the folder of temporary files; it must exist."""
@@ -74,7 +74,7 @@ class Folder:
         with self._written(name, content, lasting=lasting) as temporary:
             self._rename(temporary, self.root / name)
         if lasting:
-            self._sync_folder((self.root / name).parent)
+            self._sync((self.root / name).parent)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists; return whether it was written.
@@ -97,13 +97,14 @@ class Folder:
                     f"({error.strerror}): use one process, or a folder on another file system"
                 ) from error
             temporary.unlink()
-        self._sync_folder(path.parent)
+        self._sync(path.parent)
         return is_written
 
     def put_file(self, name: str, file: Path) -> None:
-        """Put a synced local file in place; it is renamed or uploaded."""
+        """Put a local file in place; it is synced and renamed, or uploaded."""
+        self._sync(file)
         self._rename(file, self.root / name)
-        self._sync_folder(self.root)
+        self._sync(self.root)
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
@@ -129,7 +130,7 @@ class Folder:
         for name, to in names.items():
             with contextlib.suppress(FileNotFoundError):
                 (self.root / name).rename(self.root / to)
-        self._sync_folder(self.root)
+        self._sync(self.root)
 
     def delete(self, name: str) -> None:
         """Remove a file, or a local folder, if it exists."""
@@ -149,11 +150,9 @@ class Folder:
     def _written(self, name: str, content: bytes, *, lasting: bool) -> Iterator[Path]:
         """Yield a temporary file with this content, which the block renames."""
         with self.temporary(name) as temporary:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                if self.sync and lasting:
-                    os.fsync(file.fileno())
+            temporary.write_bytes(content)
+            if lasting:
+                self._sync(temporary)
             yield temporary
 
     def _rename(self, temporary: Path, path: Path) -> None:
@@ -162,7 +161,7 @@ class Folder:
             temporary.rename(path)
         except FileNotFoundError:
             path.parent.mkdir(exist_ok=True)  # but not that of an output that was removed meanwhile
-            self._sync_folder(path.parent.parent)
+            self._sync(path.parent.parent)
             temporary.rename(path)
         except IsADirectoryError:
             delete(path)
@@ -172,9 +171,9 @@ class Folder:
             path.parent.mkdir()
             temporary.rename(path)
 
-    def _sync_folder(self, folder: Path) -> None:
+    def _sync(self, path: Path) -> None:
         if self.sync:
-            sync_folder(folder)
+            sync_path(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,6 @@ class Objects:
 
     root: RemotePath
     is_remote: ClassVar[bool] = True
-    sync: ClassVar[bool] = False  # what is uploaded lasts, and temporary files need not
 
     def get(self, name: str, most: int | None = None) -> bytes:
         path = self.root / name

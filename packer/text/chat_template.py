@@ -23,11 +23,7 @@ from packer.text.turn_ends import GenerationPrompts, StopTokens, question_for
 
 
 class ChatTemplate:
-    """A tokenizer's chat template, or one given in its place.
-
-    Raises:
-        PackerError: there is no template.
-    """
+    """A tokenizer's chat template, or one given in its place; a PackerError if there is none."""
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         self.templates = Templates(tokenizer, source)

@@ -126,7 +126,9 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
                 trained = _is_trained(message, f"'{column}' message {at}", train_on, in_prompt=in_prompt)
                 if trained is False:
                     masked.append(number)
-            if "content" not in message and not in_prompt and trained is not False and _is_empty_answer(message):
+            # an answer with nothing that a template could write, not even tool calls
+            is_empty = message["role"] == "assistant" and not any(message[name] for name in message.keys() - _NO_TEXT)
+            if "content" not in message and not in_prompt and trained is not False and is_empty:
                 raise record_error(
                     f"'{column}' message {at} is an answer without content: null would be trained as an empty answer; "
                     "remove it, write '', or set its weight to 0",
@@ -134,11 +136,6 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
                 )
             number += 1
     return frozenset(masked)
-
-
-def _is_empty_answer(message: Message) -> bool:
-    """Whether a message is of the assistant, and has nothing that a template could write, not even tool calls."""
-    return message["role"] == "assistant" and not any(message[name] for name in message.keys() - _NO_TEXT)
 
 
 def _is_trained(message: Message, where: str, train_on: TrainOn, *, in_prompt: bool) -> bool | None:
@@ -167,11 +164,7 @@ def _is_trained(message: Message, where: str, train_on: TrainOn, *, in_prompt: b
 
 
 def text_of(value: Any, where: str) -> str:
-    """Check that a value is text that can be written as UTF-8.
-
-    Raises:
-        DocumentError: it is not.
-    """
+    """Return a value if it is text that can be written as UTF-8; raise a DocumentError if not."""
     if type(value) is not str:
         raise _wrong_type(where, value, "a string is expected; filter the row out or write ''")
     if not value.isascii():
@@ -191,10 +184,8 @@ def messages_of(value: Any, column: str) -> list[Message]:
 
     The fields `from` and `value` of ShareGPT become `role` and `content`; `human` is the user and `gpt` the assistant.
     An `observation` becomes a message of a tool. The content of a `function_call`, JSON with the name and arguments of
-    one call or several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template.
-
-    Raises:
-        DocumentError: it is not a list of messages, or a role is unknown.
+    one call or several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template. A
+    DocumentError is raised if it is not a list of messages, or a role is unknown.
     """
     if not isinstance(value, list):
         raise _wrong_type(f"'{column}'", value, "a list of messages is expected")
@@ -234,7 +225,10 @@ def _message(message: Any, where: str) -> Message:
             f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type"
         )
     message = {key: value if type(value) is str else plain(value, where) for key, value in message.items()}
-    return _with_reasoning({**message, "role": known[role]})
+    message["role"] = known[role]
+    # the names under which templates read the reasoning of an answer, as transformers gives them from 5 on
+    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _is_plain(message: object) -> bool:
@@ -248,10 +242,8 @@ def _is_plain(message: object) -> bool:
 def plain(value: Any, where: str) -> Any:
     """Return a value as JSON types; values that JSON does not have, such as Arrow times, become their type's name.
 
-    Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know.
-
-    Raises:
-        DocumentError: the value is nested too deeply.
+    Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know. A
+    DocumentError is raised if the value is nested too deeply.
     """
     try:
         return _plain(value)
@@ -265,12 +257,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else f"<{type(value).__name__}>"
-
-
-def _with_reasoning(message: Message) -> Message:
-    """Give the reasoning of an answer the names under which templates read it, as transformers does from 5 on."""
-    reasoning = next((message[name] for name in _REASONING if name in message), None)
-    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
@@ -288,11 +274,7 @@ def _calls_of(text: str, where: str) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any, where: str) -> Any:
-    """Return what a string of JSON holds; other values are returned as they are.
-
-    Raises:
-        DocumentError: it is not JSON.
-    """
+    """Return what a string of JSON holds, or another value as it is; a DocumentError if the string is not JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
@@ -309,11 +291,7 @@ def holds_messages(text: Any) -> bool:
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools of a conversation, which are a list or JSON of one; None if there are no tools.
-
-    Raises:
-        DocumentError: the value is neither, or nested too deeply.
-    """
+    """Return the tools of a conversation, a list or JSON of one, None without tools; a DocumentError for others."""
     tools = from_json(value, f"'{TOOLS}'") if isinstance(value, str) and value else value or None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise _wrong_type(f"'{TOOLS}'", tools, "a list of objects is expected")

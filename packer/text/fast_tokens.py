@@ -59,7 +59,9 @@ class FastTokens:
         self._backend, self._settings = backend, settings
         self._lock = threading.Lock()
         self._encode: Encode | None = None
-        self._is_used = is_served(settings)
+        model = settings["model"]
+        is_plain = model["type"] == "BPE" and not model.get("dropout") and not settings.get("encode_special_tokens")
+        self._is_used = is_plain and is_switched_on() and version() is not None
         self._compared = 0
         self.differs = False
         """Whether a document had other tokens than by the library."""
@@ -74,8 +76,7 @@ class FastTokens:
     def encode(self, texts: Sequence[str]) -> Encoded | None:
         """Tokenize texts; return None if that is left to the library.
 
-        Raises:
-            Difference: a text has other tokens than by the library, which is used from now on.
+        A `Difference` is raised if a text has other tokens than by the library, which is used from now on.
         """
         encode = self._opened(texts)
         if encode is None:
@@ -143,13 +144,6 @@ def is_refusal(error: BaseException) -> bool:
     """Whether a tokenizer raised this: tokenizers raises plain Exception and, if Rust panics, a BaseException."""
     is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
     return is_known and shortage(error) is None
-
-
-def is_served(settings: Mapping[str, Any]) -> bool:
-    """Whether gigatoken is installed, not switched off, and may serve a tokenizer with these settings."""
-    model = settings["model"]
-    is_plain = model["type"] == "BPE" and not model.get("dropout") and not settings.get("encode_special_tokens")
-    return is_plain and is_switched_on() and version() is not None
 
 
 def is_switched_on() -> bool:

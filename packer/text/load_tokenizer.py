@@ -69,10 +69,8 @@ def open_tokenizer(path_or_id: str) -> Tokenizer:
     """Open a tokenizer by path (a folder or tokenizer.json) or Hub id.
 
     A tokenizer.json next to a tokenizer_config.json is opened as the folder, because only the configuration names the
-    end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run.
-
-    Raises:
-        PackerError: there is no such tokenizer, or it needs its own code.
+    end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run. A
+    PackerError is raised if there is no such tokenizer, or it needs its own code.
     """
     path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
@@ -140,11 +138,7 @@ def _fault(path: Path, error: Exception) -> str:
 
 
 def open_decoder(path_or_id: str) -> Callable[[Any], str]:
-    """Open a tokenizer by path (a folder or tokenizer.json) or Hub id; return the function that decodes token ids.
-
-    Raises:
-        PackerError: there is no such tokenizer.
-    """
+    """Open a tokenizer as `open_tokenizer` does; return the function that decodes token ids."""
     path = Path(expanded(path_or_id))
     return _open_alone(path).decode if path.is_file() else open_tokenizer(path_or_id).decode
 
@@ -227,7 +221,9 @@ def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
         template = _chat_template(folder, config.get("chat_template"))
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
         backend = open_json(folder / "tokenizer.json")
-        special = _special_tokens(config, backend.padding)
+        padding = {} if backend.padding is None else {"pad_token": backend.padding["pad_token"]}
+        named = {**padding, **config}
+        special = {name: _text_of(named[name]) for name in _NAMES if named.get(name) is not None}
         opened = of_rust(backend, name=name, special_tokens=special, chat_template=template)
         assert opened.content is not None
         settings = opened.content.settings
@@ -269,12 +265,6 @@ def _chat_template(folder: Path, configured: Any) -> Any:
 def _is_named_template(one: Any) -> bool:
     """Whether an item of a list of chat templates is an object with a name and a template."""
     return isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one
-
-
-def _special_tokens(config: Mapping[str, Any], padding: Any) -> dict[str, str]:
-    """Return special tokens by name."""
-    values = {"pad_token": padding["pad_token"], **config} if padding is not None else config
-    return {name: _text_of(values[name]) for name in _NAMES if values.get(name) is not None}
 
 
 def _text_of(token: Any) -> str:

@@ -49,8 +49,7 @@ def texts_of_pair(
 def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: TrainOn, has_labels: bool) -> list[Chat]:
     """Return both answers of a pair as conversations, each after its prompt.
 
-    Raises:
-        DocumentError: a value is wrong, or an answer is not the assistant's.
+    A DocumentError is raised if a value is wrong, or an answer is not the assistant's.
     """
     columns, prompt = records.columns, _prompt_of(record, records)
     sides = [messages_of(record[column], column) for column in columns]
@@ -61,7 +60,8 @@ def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: Trai
     chats = [chat_of(record, (*before, column), train_on) for column in columns]
     shared = 0
     if not records.has_prompts:
-        shared = _shared_messages(*sides)
+        most = min(map(len, sides)) - 1  # the last message of the shorter side is always an answer
+        shared = next((at for at in range(most) if sides[0][at] != sides[1][at]), most)
         if not shared and has_labels:
             raise _without_prompt(records, "message")
         _check_repeated(prompt, sides[0][:shared], records)
@@ -144,12 +144,6 @@ def _without_prompt(records: Records, what: str) -> DocumentError:
 def _empty(column: str) -> DocumentError:
     message = f"'{column}' is empty, so there is no answer to train on; filter the row out"
     return record_error(message, "missing_value")
-
-
-def _shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """Return the number of messages that both chats begin with; the last of the shorter one is always an answer."""
-    most = min(len(chosen), len(rejected)) - 1
-    return next((at for at in range(most) if chosen[at] != rejected[at]), most)
 
 
 def _shared_text(chosen: str, rejected: str) -> int:

@@ -31,14 +31,13 @@ _NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "retur
 
 
 class Templates:
-    """A tokenizer's chat templates, or another one used instead.
+    """The chat templates of a tokenizer, or instead `source`: a template, or the name of a built-in one.
 
-    Raises:
-        PackerError: there is no template, or one is not text; or a built-in one needs tokens that the tokenizer lacks.
+    A PackerError is raised if there is no template, one is not text, or a built-in one needs tokens that the tokenizer
+    lacks.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
-        """Take the templates of a tokenizer, or `source`: a template, or the name of a built-in one."""
         self.tokenizer = tokenizer
         self.ends = tokenizer.ends
         """Texts of the tokens at which the model stops."""
@@ -72,11 +71,7 @@ class Templates:
         return any("strftime_now" in names_in(source) for source in self.sources.values())
 
     def source_of(self, chat: Chat) -> str:
-        """Choose the template for a chat: `tool_use` for chats with tools, if there is one.
-
-        Raises:
-            DocumentError: no template fits.
-        """
+        """Return the template for a chat: `tool_use` for tools, if there is one; a DocumentError if none fits."""
         wanted = "tool_use" if chat.tools is not None and "tool_use" in self.sources else "default"
         if wanted not in self.sources:
             raise record_error(
@@ -86,21 +81,13 @@ class Templates:
             )
         return self.sources[wanted]
 
-    def render(
-        self,
-        chat: Chat,
-        count: int | None = None,
-        *,
-        prompt: bool = False,
-        template: Template | None = None,
-        marked: bool = False,
-    ) -> str:
+    def render(self, chat: Chat, count: int | None = None, *, prompt: bool = False, marked: bool = False) -> str:
         """Render the first `count` messages of a chat, by default all, or raise a DocumentError.
 
         In errors, a rendering is named after its last message, or after the message that a generation prompt asks for.
-        `template` takes the place of the chat's own; `marked` writes marks around what {% generation %} encloses.
+        `marked` writes marks around what {% generation %} encloses.
         """
-        text = self.attempt(chat, chat.messages[:count], prompt=prompt, template=template, marked=marked)
+        text = self.attempt(chat, chat.messages[:count], prompt=prompt, marked=marked)
         if isinstance(text, Exception):
             where = "it" if count is None else f"up to {chat.name_of(count - (not prompt))}"
             reason = next(iter(str(text).splitlines()), "")
@@ -118,7 +105,10 @@ class Templates:
         template: Template | None = None,
         marked: bool = False,
     ) -> str | Exception:
-        """Render any messages with the tools and arguments of a chat; return what the template raises."""
+        """Render any messages with the tools and arguments of a chat; return what the template raises.
+
+        `template` takes the place of the chat's own.
+        """
         source = "" if template is not None else self.source_of(chat)
         try:
             return (template or compiled(source, marked=marked)).render(

@@ -47,15 +47,9 @@ class Encoder:
     of a chat are what `apply_chat_template` gives. A token that reaches across the place where training begins or ends
     is trained, and its document is counted as straddling. A turn begins with the token that holds its first character.
 
-    Args:
-        options: options of a pack with a tokenizer.
-        records: the columns that make a document.
-        turns: find where the turns of chats begin, too.
-        mixed: whether this is one source of a mixture: if `train_on` does not fit its records, the default applies.
-
-    Raises:
-        PackerError: the tokenizer cannot be opened, has no chat template or end token, or `train_on` does not fit the
-            records.
+    With `turns`, it also finds where the turns of chats begin. In a mixture (`mixed`), the default of `train_on`
+    applies to records that it does not fit. A PackerError is raised if the tokenizer cannot be opened, has no chat
+    template or end token, or `train_on` does not fit the records.
     """
 
     def __init__(self, options: PackOptions, records: Records, *, turns: bool = False, mixed: bool = False) -> None:

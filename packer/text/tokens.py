@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -112,8 +112,7 @@ class TextTokens:
     def encode(self, texts: Sequence[MarkedText], *, places: bool) -> Tokens:
         """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
 
-        Raises:
-            DocumentError: the tokenizer refuses a text.
+        A DocumentError is raised if the tokenizer refuses a text.
         """
         written = [one.text for one in texts]
         cuts = [one.places for one in texts] if places else None
@@ -184,9 +183,12 @@ class TextTokens:
 
     @cached_property
     def _bytes(self) -> TokenBytes | None:
-        if self.backend is None or self.content is None or not is_byte_level(self.content.settings):
+        """The bytes of tokens, if the tokens of most texts are the bytes of these, in order; checked for every text."""
+        if self.backend is None or self.content is None or self.content.settings["model"]["type"] != "BPE":
             return None
-        return TokenBytes(self.backend)
+        words = self.content.settings["pre_tokenizer"] or {}
+        parts = [part for part in (words, *words.get("pretokenizers", ())) if part.get("type") == "ByteLevel"]
+        return TokenBytes(self.backend) if parts and not any(part["add_prefix_space"] for part in parts) else None
 
 
 def _as_places(places: Sequence[tuple[int, bool]]) -> Places:
@@ -232,13 +234,6 @@ def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
         )
     ((prefix, suffix),) = found
     return list(prefix), list(suffix)
-
-
-def is_byte_level(settings: Mapping[str, Any]) -> bool:
-    """Whether the tokens of most texts are the bytes of these, in order; `TokenBytes` checks it for every text."""
-    words = settings["pre_tokenizer"] or {}
-    parts = [part for part in (words, *words.get("pretokenizers", ())) if part.get("type") == "ByteLevel"]
-    return settings["model"]["type"] == "BPE" and bool(parts) and not any(part["add_prefix_space"] for part in parts)
 
 
 class TokenBytes:

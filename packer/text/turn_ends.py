@@ -118,7 +118,11 @@ class StopTokens:
         if trained is None:
             is_last_trained = ends_with_answer and not self._prompts.of(chat).always
             return text, None, int(is_last_trained and not text.rstrip().endswith(self._stops))
-        trained = [(start, self._extended(text, start, end)) for start, end in trained]
+        trained = [*trained]
+        for at, (start, end) in enumerate(trained):
+            found = self._next.match(text, end) if self._next is not None else None
+            if found is not None and not text[start:end].rstrip().endswith(self._ends):
+                trained[at] = start, found.end()
         answers = trained if train_on == "assistant" else trained[-1:] if ends_with_answer else []
         if is_tagged and len(answers) > sum(message["role"] == "assistant" for message in chat.messages):
             gaps = [text[end:start] for (_, end), (start, _) in pairwise(answers)]
@@ -126,13 +130,6 @@ class StopTokens:
             answers = [span for span, ends in zip(answers, is_last, strict=True) if ends]
         unstopped = sum(not text[start:end].rstrip().endswith(self._stops) for start, end in answers)
         return text, trained, unstopped
-
-    def _extended(self, text: str, start: int, end: int) -> int:
-        """Return where an answer ends with the stop token that follows it, if it does not end with one."""
-        if self._next is None or text[start:end].rstrip().endswith(self._ends):
-            return end
-        found = self._next.match(text, end)
-        return end if found is None else found.end()
 
     def _following(self, chat: Chat) -> str:
         """Return the stop token with which another message would begin after the last answer; "" if none would."""
