@@ -21,13 +21,14 @@ from packer.inputs.documents import SourceFile, reading
 from packer.inputs.format_reader import Reader
 from packer.inputs.formats import require_regular
 from packer.inputs.mapped_files import schema_of
-from packer.inputs.token_tables import DatasetsTable, TableInMemory
+from packer.inputs.token_tables import TableInMemory
 from packer.stores import AnyPath, any_path, pinned
 from packer.stores.mirror import map_whole
 from packer.system_errors import hub_is_unreachable
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+    from datasets.table import Table as DatasetsTable
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes into the folder of a `Dataset`, and of a `DatasetDict`."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,16 +30,8 @@ from packer.inputs.documents import (
 from packer.inputs.mapped_files import FileState, MappedFile
 from packer.stores import AnyPath
 
-
-class DatasetsTable(Protocol):
-    """Table of `datasets`, which maps its files again when it is unpickled."""
-
-    @property
-    def table(self) -> pa.Table:
-        """The same table."""
-
-    def select(self, columns: Sequence[str], /) -> DatasetsTable:
-        """Return some columns of the table."""
+if TYPE_CHECKING:
+    from datasets.table import Table as DatasetsTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +39,7 @@ class TableInMemory:
     """Record batches of a table, each of them a slice of one chunk per column; pickled by value."""
 
     owner: pa.Table | DatasetsTable
+    """A table of `datasets` maps its files again when it is unpickled."""
 
     files: tuple[FileState, ...]
     """Files that a table of `datasets` maps, and maps again when it is unpickled."""

@@ -127,15 +127,15 @@ class IndexTokens:
     def _lists(self, segments: _Segments) -> NDArray[np.int64]:
         """Return the lists of segments; raises a PackerError if the source has no such document."""
         ids, sources = segments.documents, segments.sources
-        origins = self.documents.origins
-        if sources.max() >= len(origins.corpus.parts):
-            raise _misfit(f"source {sources.max()} of {len(origins.corpus.parts)}")
+        parts = self.documents.corpus.parts
+        if sources.max() >= len(parts):
+            raise _misfit(f"source {sources.max()} of {len(parts)}")
         identity = self.documents.identity
         last = np.array([part.documents for part in identity.mixture or (identity,)])[sources]
         if (ids >= last).any() or ids.min() < 0:
             first = self.first_document
             raise _misfit(f"document {first + int(ids.max())} of {first + int(np.max(last)):,}")
-        return origins.lists_of(sources, ids)
+        return self.documents.lists_of(sources, ids)
 
     def _located(self, segments: _Segments) -> Iterator[tuple[str, _Spans]]:
         """Yield each column's name and where it has the segments, whose lists must have all of their tokens."""
@@ -175,8 +175,7 @@ class IndexTokens:
                 raise SourceError(f"{self._named(segments, at)}: {message}, and pack it again")
 
     def _named(self, segments: _Segments, at: int) -> str:
-        document, origins = int(segments.documents[at]), self.documents.origins
-        return origins.describe(int(segments.sources[at]), document)
+        return self.documents.describe_in(int(segments.sources[at]), int(segments.documents[at]))
 
     @cached_property
     def _columns(self) -> dict[str, _SourceColumn]:

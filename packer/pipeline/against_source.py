@@ -194,11 +194,7 @@ class _Pieces:
 
 
 class SourceCounts:
-    """Totals of a source, added up table by table.
-
-    Args:
-        options: options of the pack.
-    """
+    """Totals of a source, added up table by table."""
 
     def __init__(self, options: PackOptions) -> None:
         self._options = options

@@ -31,9 +31,10 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
+from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_sources, source_name
 from packer.sources.record_decoder import REPEATED, SAVED
-from packer.sources.survey import CorpusSurvey, survey_corpus
+from packer.sources.survey import survey_corpus
 from packer.sources.tokenized_source import count_shared
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
@@ -52,13 +53,13 @@ class Measured:
     values: DocumentValues = field(default_factory=DocumentValues)
     """Groups of documents, or what they take of limits, in packing order."""
 
-    survey: CorpusSurvey | None = None
-    """Survey of the source; None if the lengths are from packed rows."""
+    documents: Documents | None = None
+    """Documents of the source; None if the lengths are from packed rows."""
 
     @cached_property
     def interleaved(self) -> NDArray[Any] | None:
         """(documents,) order of a mixture in which every stretch has the shares of the whole; None for one source."""
-        return None if self.survey is None else self.survey.order(self.lengths)
+        return None if self.documents is None else self.documents.interleaved(self.lengths)
 
     def order_for(self, options: PackOptions) -> NDArray[Any] | None:
         """Return the order in which `pack` takes documents; None if it is that of `lengths`."""
@@ -90,20 +91,19 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     """
     opened = open_sources(expanded(source), options)
     warn_of_linked_files(opened)
-    survey = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
+    documents = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
     warn_of_rejected(opened)
     for part in opened.parts:
         if part.pairs and part.mapped:
             part.counts = count_shared(part, options.max_len)
-    prepare_for(documents=survey.identity.documents)
-    measured = Measured(lengths=survey.lengths(), survey=survey)
-    warn_of_unused_sources(survey.identity.mixture)
+    prepare_for(documents=documents.identity.documents)
+    measured = Measured(lengths=documents.all_lengths(), documents=documents)
+    warn_of_unused_sources(documents.identity.mixture)
     if not options.is_planned_whole:
         return measured
-    order = measured.order_for(options)
-    columns = {name: survey.column(name) for name in options.value_columns}
-    describe = survey.documents(order=order).describe
-    return replace(measured, values=document_values(columns, survey.lists(order), options, describe))
+    columns = {name: documents.column(name) for name in options.value_columns}
+    in_order = replace(documents, order=measured.order_for(options))
+    return replace(measured, values=document_values(columns, in_order.lists(), options, in_order.describe))
 
 
 def measure_at_lengths(
@@ -131,14 +131,9 @@ def dataset_figures(
 ) -> Figures:
     """Collect the figures of a dataset or a mixture, and of the rows that `pack` would make; nothing is written.
 
-    Args:
-        source: a path, glob, Hub id, or a `datasets` object; or a list of these, to be mixed by `options.weights`.
-        options: options of the pack.
-        max_lens: row lengths to compare in a report; the rows are those of the smallest that suffices, or of the
-            largest. If empty, lengths around `options.max_len` are compared, and the rows have that length.
-        documents_per_step: documents per optimizer step in unpacked training.
-        for_report: whether to collect everything that a report shows.
-        progress: callback, called in documents while files are read, and as `progress("plan", done, total)` in tasks.
+    For a report, the row lengths `max_lens` are compared, and the rows are those of the smallest that suffices, or of
+    the largest; without any, the lengths around `options.max_len`. `documents_per_step` is for an optimizer step in
+    unpacked training. Progress is in documents while files are read, and "plan" in tasks.
     """
     measure_at = measure_at_lengths(source, options, progress)
     compared = None
@@ -147,8 +142,8 @@ def dataset_figures(
         if max_lens:
             options = (compared.smallest or compared.lengths[-1]).options
     measured = measure_at(options)
-    survey = measured.survey
-    assert survey is not None
+    documents = measured.documents
+    assert documents is not None
     plan = measured.plan(options, progress)
     rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
     segments = cut_lengths_of(options, measured.lengths)
@@ -160,7 +155,7 @@ def dataset_figures(
         totals=plan.totals,
         histogram=histogram,
         documents_per_step=documents_per_step,
-        mixture=survey.identity.mixture,
+        mixture=documents.identity.mixture,
         document_lengths=tally(measured.lengths),
         measured_rows=rows,
         repeated_tokens=_counted(measured, REPEATED),
@@ -168,14 +163,14 @@ def dataset_figures(
     )
     if rows is None or rows.profile is None:
         return figures
-    origins = survey.origins(measured.order_for(options))
-    shown = planned_rows(plan, chosen_rows(rows.profile), options.align, origins)
+    in_order = replace(documents, order=measured.order_for(options))
+    shown = planned_rows(plan, chosen_rows(rows.profile), options.align, in_order)
     return replace(figures, name=source_name(source), row_lengths=compared, shown_rows=shown)
 
 
 def _counted(measured: Measured, name: str) -> int | None:
     """Return a sum of `Batch.counts` over all sources; None if no source has it."""
-    parts = () if measured.survey is None else measured.survey.corpus.parts
+    parts = () if measured.documents is None else measured.documents.corpus.parts
     counts = [part.counts[name] for part in parts if name in part.counts]
     return sum(counts) if counts else None
 

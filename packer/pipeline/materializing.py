@@ -155,8 +155,8 @@ class IndexPlan:
         source, first = self.documents, self.manifest.first.document
         ids = numbers = columns["doc_ids"] - first
         is_known = (ids >= 0) & (ids < source.identity.documents)
-        if source.origins.is_mixture:
-            numbers, is_known = source.origins.numbers(columns["source_ids"], ids, columns["copy"])
+        if source.is_mixture:
+            numbers, is_known = source.numbers(columns["source_ids"], ids, columns["copy"])
         if not is_known.all():
             raise _misfit(path, f"document {ids[is_known.argmin()] + first}")
         return numbers

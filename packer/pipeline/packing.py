@@ -204,7 +204,7 @@ def _totals(
         refuse_untrained(mapped.sources, planned.tokens_packed)
     untrained = sum(entry.untrained_segments for entry in entries)
     totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), mapped)
-    return with_rejected(totals, mapped.sources, documents.origins.takes) if options.on_error == "skip" else totals
+    return with_rejected(totals, mapped.sources, documents.takes) if options.on_error == "skip" else totals
 
 
 def complete(

@@ -19,7 +19,7 @@ from packer.loader.tree_nodes import nodes_of
 from packer.plan.rows import LocatedRows, Plan
 from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
-from packer.sources.corpus import Origins
+from packer.sources.corpus import Documents
 
 SAMPLED_ROWS = 32
 """Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
@@ -71,26 +71,26 @@ def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
 
 
 def planned_rows(
-    plan: Plan, chosen: Sequence[tuple[int, str]], align: int, origins: Origins | None
+    plan: Plan, chosen: Sequence[tuple[int, str]], align: int, source: Documents | None
 ) -> tuple[ShownRow, ...]:
-    """Return the chosen rows of a plan, (number, reason); one source has no origins."""
+    """Return the chosen rows of a plan, (number, reason); the source is needed if it is a mixture."""
     found: dict[int, ShownRow] = {}
     first_row = 0
     for shard, rows in enumerate(plan.shard_rows):
         located = plan.rows(shard)
         for row in {row for row, _ in chosen if first_row <= row < first_row + rows}:
-            found[row] = _planned_row(located, row, row - first_row, align, origins)
+            found[row] = _planned_row(located, row, row - first_row, align, source)
         first_row += rows
     return _within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
 
 
-def _planned_row(located: LocatedRows, row: int, index: int, align: int, origins: Origins | None) -> ShownRow:
+def _planned_row(located: LocatedRows, row: int, index: int, align: int, source: Documents | None) -> ShownRow:
     """Return row `row` of a plan, which is row `index` of a part of it."""
     segments = slice(located.row_starts[index], located.row_starts[index + 1])
     lengths, documents = located.lengths[segments], located.documents[segments]
     sources = None
-    if origins is not None and origins.is_mixture:
-        sources, documents, _ = origins.of(documents)
+    if source is not None and source.is_mixture:
+        sources, documents, _ = source.of(documents)
     return ShownRow(
         row=row,
         lengths=tuple(lengths.tolist()),

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.facts import REASONS, SourceIdentity
-from packer.inputs.documents import Input, reading
-from packer.inputs.token_tables import TokenTable
+from packer.inputs.column_types import cast_to_common_type, one_type
+from packer.inputs.documents import DocumentError, Input, reading
+from packer.inputs.token_tables import MappedLists, TokenTable
 from packer.options import PackOptions
-from packer.plan.mixture_shares import Take
+from packer.plan.mixture_shares import Take, interleave, refuse_too_many
+from packer.plan.segments import kept_lengths_of
 from packer.progress import Progress, documents_of
 from packer.sources.source import Order, Source
 from packer.stores import AnyPath
@@ -119,11 +122,42 @@ def overall_progress(progress: Progress, parts: Sequence[Source]) -> Iterator[Pr
         yield overall
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origins:
-    """Documents to pack, numbered source by source, and within a source as in `Take`.
+_TOGETHER = 1 << 18  # documents whose lengths are looked up at once
 
-    Nothing is held per document, except for another order.
+LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
+"""Function that returns the tokens of each of some documents of a source."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceSurvey:
+    """Result of one pass over a source."""
+
+    identity: SourceIdentity
+    lengths_of: LengthsOf
+    """Function that looks up lengths: in the mapped lists, or in an array if the source must be decoded."""
+
+    extra: Mapping[str, pa.ChunkedArray]
+    """Extra columns, one value per list; empty if they were not requested."""
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[np.int32]]]:
+        """Yield (first document, lengths) for blocks of documents, in order."""
+        for first in range(0, self.identity.documents, _TOGETHER):
+            yield first, self.lengths_of(np.arange(first, min(first + _TOGETHER, self.identity.documents)))
+
+    def lengths(self) -> NDArray[np.int32]:
+        """Return the tokens of every document, shape (documents,)."""
+        lengths = np.empty(self.identity.documents, np.int32)
+        for first, chunk in self.chunks():
+            lengths[first : first + len(chunk)] = chunk
+        return lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Checked documents to pack, numbered source by source, and within a source as in `Take`; made by `survey_corpus`.
+
+    Nothing is held per document, except for lengths and another order. Can be pickled; addresses of columns are
+    computed again.
     """
 
     corpus: Corpus
@@ -132,8 +166,15 @@ class Origins:
     takes: tuple[Take, ...]
     """Documents taken of each source."""
 
+    identity: SourceIdentity
+    surveys: tuple[SourceSurvey, ...]
+    """Lengths and extra columns of each source; empty once documents are to be packed."""
+
     order: Order | None = None
     """Another order of the documents, shape (documents,); None for their own."""
+
+    lengths: NDArray[np.int32] | None = None
+    """(documents,) tokens of each document; None if they are looked up when needed."""
 
     @cached_property
     def firsts(self) -> NDArray[np.int64]:
@@ -189,38 +230,74 @@ class Origins:
                 lists[here] = self._first_lists[source] + part.indices[ids[here]].astype(np.int64)
         return lists
 
-    def describe(self, source: int, document: int) -> str:
+    def describe_in(self, source: int, document: int) -> str:
         """Name a document of a source: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
         where = self.corpus.parts[source].describe(document)
         return f"{where} of {self.corpus.names[source]}" if self.is_mixture else where
 
+    def describe(self, document: int) -> str:
+        """Name a document for a message, as `describe_in` does."""
+        sources, ids, _ = self.of(np.array([document]))
+        return self.describe_in(int(sources[0]), int(ids[0]))
 
-@dataclass(frozen=True, kw_only=True)
-class Documents:
-    """Documents to be packed, in order. Can be pickled; the addresses of their columns are computed again."""
-
-    source: Source
-    """Source of all lists; for a mixture, its sources one after the other."""
-
-    identity: SourceIdentity
-    lengths: NDArray[np.int32] | None
-    """(documents,) tokens of each document; None if they are looked up when needed."""
-
-    origins: Origins
-    """Source, document and copy that each document comes from."""
+    @cached_property
+    def source(self) -> Source:
+        """One source with the lists of all sources, each list once; a source that is not mixed is itself."""
+        parts = self.corpus.parts
+        if not self.is_mixture:
+            return parts[0]
+        has_labels = any(part.has_labels for part in parts)
+        inputs = tuple(
+            replace(input_, labels=input_.labels or input_.input_ids)
+            if has_labels and isinstance(input_, MappedLists)
+            else input_
+            for input_ in self.corpus.inputs
+        )
+        name, starts = ", ".join(self.corpus.names), self.corpus.record_starts
+        return Source(name=name, inputs=inputs, columns=parts[0].columns, record_starts=starts)
 
     @cached_property
     def table(self) -> TokenTable:
-        """Columns of all documents of a mapped source, by address; `lengths` is empty."""
+        """Columns of all documents of mapped sources, by address; `lengths` is empty."""
         with reading(self.source.name):
             fetch_queued()
         table = self.source.table(np.zeros(0, np.int32))
-        return replace(table, lists=self.origins) if self.origins.is_mixture else table
+        return replace(table, lists=self) if self.is_mixture else table
 
-    def describe(self, document: int) -> str:
-        """Name a document for a message: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
-        sources, ids, _ = self.origins.of(np.array([document]))
-        return self.origins.describe(int(sources[0]), int(ids[0]))
+    def all_lengths(self) -> NDArray[np.int32]:
+        """Return the lengths of all documents in their own order, shape (documents,)."""
+        if self.corpus.mix is None:
+            return self.surveys[0].lengths()
+        refuse_too_many(self.takes, self.corpus.names, self.corpus.mix.mix_unit, in_order=True)
+        parts = [np.zeros(0, np.int32)]
+        for survey, take in zip(self.surveys, self.takes, strict=True):
+            whole = survey.lengths()
+            parts += [whole] * take.copies
+            parts.append(whole[take.sample.contains(0, len(whole))])
+        return np.concatenate(parts)
+
+    def interleaved(self, lengths: NDArray[np.int32]) -> Order | None:
+        """Return an order in which every stretch of a mixture has the shares of the whole; see `interleave`.
+
+        `lengths` are those of `all_lengths`. None for one source.
+        """
+        if self.corpus.mix is None:
+            return None
+        return interleave(kept_lengths_of(self.corpus.mix, lengths), self.firsts)
+
+    def lists(self) -> Order | None:
+        """Return the list of `source` that each document is, shape (documents,); None if document i is list i."""
+        return self[np.arange(self.identity.documents)] if self.is_mixture else self.corpus.parts[0].indices
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return an extra column, one value per list of all sources; a SourceError if they have no common type."""
+        lists = [survey.extra[name].chunks for survey in self.surveys]
+        try:
+            return pa.chunked_array(cast_to_common_type([chunk for chunks in lists for chunk in chunks], name))
+        except DocumentError:  # the names of the sources help a user more than the document
+            types = [(source, chunk.type) for source, of in zip(self.corpus.names, lists, strict=True) for chunk in of]
+            one_type(", ".join(self.corpus.names), name, types)
+            raise
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "table"}
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "surveys": ()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,48 +16,29 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.facts import FileIdentity, MixturePart, SourceIdentity, TakenDocuments
 from packer.gather import lengths_of
-from packer.inputs.column_types import cast_to_common_type, one_type
+from packer.inputs.column_types import cast_to_common_type
 from packer.inputs.documents import DocumentError
-from packer.inputs.token_tables import MappedLists, TokenTable
+from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
-from packer.plan.mixture_shares import Take, WeightCounter, interleave, mixture_targets, refuse_too_many, take_documents
+from packer.plan.mixture_shares import Take, WeightCounter, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import key_of
 from packer.plan.segments import kept_lengths_of
 from packer.progress import Progress, silent
 from packer.random_purposes import MIXTURE
-from packer.sources.corpus import Corpus, Documents, Origins, count_rejected, overall_progress, prefix_errors
+from packer.sources.corpus import (
+    Corpus,
+    Documents,
+    LengthsOf,
+    SourceSurvey,
+    count_rejected,
+    overall_progress,
+    prefix_errors,
+)
 from packer.sources.pairs import sides_in_turn
 from packer.sources.segment_index import own_documents
 from packer.sources.source import Order, Source
 
 _TOGETHER = 1 << 18  # documents whose lengths are looked up at once
-
-LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
-"""Function that returns the tokens of each of some documents of a source."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceSurvey:
-    """Result of one pass over a source."""
-
-    identity: SourceIdentity
-    lengths_of: LengthsOf
-    """Function that looks up lengths: in the mapped lists, or in an array if the source must be decoded."""
-
-    extra: Mapping[str, pa.ChunkedArray]
-    """Extra columns, one value per list; empty if they were not requested."""
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[np.int32]]]:
-        """Yield (first document, lengths) for blocks of documents, in order."""
-        for first in range(0, self.identity.documents, _TOGETHER):
-            yield first, self.lengths_of(np.arange(first, min(first + _TOGETHER, self.identity.documents)))
-
-    def lengths(self) -> NDArray[np.int32]:
-        """Return the tokens of every document, shape (documents,)."""
-        lengths = np.empty(self.identity.documents, np.int32)
-        for first, chunk in self.chunks():
-            lengths[first : first + len(chunk)] = chunk
-        return lengths
 
 
 def survey_source(
@@ -179,89 +160,16 @@ def _per_file(listed: list[int], order: Order, lengths: NDArray[np.int32]) -> tu
     return rows.tolist(), tokens.tolist()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CorpusSurvey:
-    """Documents to pack, all of them checked; made by `survey_corpus`."""
-
-    corpus: Corpus
-    surveys: tuple[SourceSurvey, ...]
-    takes: tuple[Take, ...]
-    identity: SourceIdentity
-
-    @property
-    def source(self) -> Source:
-        """One source with the lists of all sources, each list once; a source that is not mixed is itself."""
-        parts = self.corpus.parts
-        if self.corpus.mix is None:
-            return parts[0]
-        has_labels = any(part.has_labels for part in parts)
-        inputs = tuple(
-            replace(input_, labels=input_.labels or input_.input_ids)
-            if has_labels and isinstance(input_, MappedLists)
-            else input_
-            for input_ in self.corpus.inputs
-        )
-        name, starts = ", ".join(self.corpus.names), self.corpus.record_starts
-        return Source(name=name, inputs=inputs, columns=parts[0].columns, record_starts=starts)
-
-    def origins(self, order: Order | None = None) -> Origins:
-        """Return the source, document and copy behind each document, in their own order or that of `order`."""
-        return Origins(corpus=self.corpus, takes=self.takes, order=order)
-
-    def documents(self, lengths: NDArray[np.int32] | None = None, order: Order | None = None) -> Documents:
-        """Return the documents in their own order or that of `order`, with their lengths if these are given."""
-        return Documents(source=self.source, identity=self.identity, lengths=lengths, origins=self.origins(order))
-
-    def lengths(self) -> NDArray[np.int32]:
-        """Return the lengths of all documents, shape (documents,)."""
-        if self.corpus.mix is None:
-            return self.surveys[0].lengths()
-        refuse_too_many(self.takes, self.corpus.names, self.corpus.mix.mix_unit, in_order=True)
-        parts = [np.zeros(0, np.int32)]
-        for survey, take in zip(self.surveys, self.takes, strict=True):
-            whole = survey.lengths()
-            parts += [whole] * take.copies
-            parts.append(whole[take.sample.contains(0, len(whole))])
-        return np.concatenate(parts)
-
-    def order(self, lengths: NDArray[np.int32] | None = None) -> Order | None:
-        """Interleave the sources of a mixture so that every stretch has the shares of the whole; see `interleave`.
-
-        Return another order of the documents, shape (documents,), or None for one source. The lengths, if they are
-        known, are those of `lengths`.
-        """
-        if self.corpus.mix is None:
-            return None
-        lengths = self.lengths() if lengths is None else lengths
-        return interleave(kept_lengths_of(self.corpus.mix, lengths), self.origins().firsts)
-
-    def lists(self, order: Order | None = None) -> Order | None:
-        """Return the list of `source` that each document is, shape (documents,); None if document i is list i."""
-        if self.corpus.mix is None:
-            return self.corpus.parts[0].indices
-        return self.origins(order)[np.arange(self.identity.documents)]
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return an extra column, one value per list of all sources; a SourceError if they have no common type."""
-        lists = [survey.extra[name].chunks for survey in self.surveys]
-        try:
-            return pa.chunked_array(cast_to_common_type([chunk for chunks in lists for chunk in chunks], name))
-        except DocumentError:  # the names of the sources help a user more than the document
-            types = [(source, chunk.type) for source, of in zip(self.corpus.names, lists, strict=True) for chunk in of]
-            one_type(", ".join(self.corpus.names), name, types)
-            raise
-
-
-def survey_corpus(corpus: Corpus, progress: Progress = silent, *, with_extra: bool = False) -> CorpusSurvey:
+def survey_corpus(corpus: Corpus, progress: Progress = silent, *, with_extra: bool = False) -> Documents:
     """Check all sources, and decide how often each document of a mixture is taken.
 
-    Extra columns are kept for `CorpusSurvey.column` if they are requested. A SourceError is raised if a source has no
+    Extra columns are kept for `Documents.column` if they are requested. A SourceError is raised if a source has no
     documents, or no tokens to take, and a PackerError if the mixture has more documents than can be numbered.
     """
     if corpus.mix is None:
         survey = survey_source(corpus.parts[0], progress, with_extra=with_extra)
         take = Take.whole(survey.identity.documents)
-        return CorpusSurvey(corpus=corpus, surveys=(survey,), takes=(take,), identity=survey.identity)
+        return Documents(corpus=corpus, surveys=(survey,), takes=(take,), identity=survey.identity)
     return _draw_mixture(corpus, corpus.mix, progress, with_extra=with_extra)
 
 
@@ -273,15 +181,16 @@ def read_documents(
     The length of every document is held if that is requested, and so is the order that interleaves the sources of a
     mixture evenly. Errors are those of `survey_corpus`.
     """
-    survey = survey_corpus(opened, progress)
-    lengths = survey.lengths() if hold_lengths else None
-    order = survey.order(lengths) if interleaved else None
+    documents = survey_corpus(opened, progress)
+    interleaved = interleaved and documents.is_mixture
+    lengths = documents.all_lengths() if hold_lengths or interleaved else None
+    order = documents.interleaved(lengths) if lengths is not None and interleaved else None
     if lengths is not None and order is not None:
         lengths = lengths[order]
-    return survey.documents(lengths, order)
+    return replace(documents, surveys=(), lengths=lengths if hold_lengths else None, order=order)
 
 
-def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, with_extra: bool) -> CorpusSurvey:
+def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, with_extra: bool) -> Documents:
     """Check the sources of a mixture, and decide how often each document is taken.
 
     The lengths that are hashed are those of the documents that are taken, source by source and in the order of the
@@ -325,7 +234,7 @@ def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, w
         columns=surveys[0].identity.columns,  # the same in all sources
         mixture=tuple(facts),
     )
-    return CorpusSurvey(corpus=corpus, surveys=tuple(surveys), takes=tuple(takes), identity=identity)
+    return Documents(corpus=corpus, surveys=tuple(surveys), takes=tuple(takes), identity=identity)
 
 
 def _count_kept(options: PackOptions, counter: WeightCounter, table: TokenTable) -> None:
@@ -365,7 +274,7 @@ class SourceOrder:
         self.mixture = () if self._survey is None else self._survey.identity.mixture
         """Sources of a mixture, and counts of what is taken of each; empty for a single source."""
         self._takes = None if self._survey is None else self._survey.takes
-        self._firsts = np.zeros(1, np.int64) if self._survey is None else self._survey.origins().firsts
+        self._firsts = np.zeros(1, np.int64) if self._survey is None else self._survey.firsts
         self._seen = IdentityCounter(corpus.parts[0])  # of a single source
 
     @property

@@ -12,9 +12,9 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from packer.errors import PackerError, first_line
@@ -176,8 +176,8 @@ class HubBucket:
         """Return the size of a file, and the present commit."""
         return self._found(path, self._commit(path))
 
-    def get(self, path: str, *, options: GetOptions) -> HubFile:
-        """Return a file, or part of one, at the commit "if_match", or at the present one."""
+    def get(self, path: str, *, options: GetOptions) -> Any:
+        """Return a file, or part of one, at the commit "if_match", or the present one, as a bucket of obstore does."""
         commit = str(options.get("if_match") or self._commit(path))
         found = self._found(path, commit)
         part = options.get("range", (0, found["size"]))
@@ -188,7 +188,8 @@ class HubBucket:
                 file.seek(part[0])
                 return bytes(file.read(part[1] - part[0]))
 
-        return HubFile(found, _asked(read))
+        content = _asked(read)
+        return SimpleNamespace(meta=found, bytes=lambda: content)
 
     def list(self, prefix: str | None, *, chunk_size: int) -> Iterator[Sequence[ObjectMeta]]:
         """Yield all files in a folder, at any depth, at the present commit."""
@@ -234,18 +235,6 @@ class HubBucket:
         found = _asked(lambda: _files().resolve_path(self._name(path)))
         info = _asked(lambda: HfApi().repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision))
         return str(info.sha)
-
-
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file of the Hub, or part of one."""
-
-    meta: ObjectMeta
-    content: bytes
-
-    def bytes(self) -> bytes:
-        """Return the content."""
-        return self.content
 
 
 def _meta(path: str, info: Mapping[str, object], commit: str) -> ObjectMeta:

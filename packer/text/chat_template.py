@@ -99,16 +99,7 @@ class ChatTemplate:
             return spans
         if turns:
             self._refuse_prompts(chat)
-        spans = []
-        for turn in turns:
-            before, end = self._rendered_prompt(chat, turn), self._end(one, turn + 1)
-            start = self._end_of(before, one, turn, is_prompt=True)
-            if turn + 1 == len(chat.messages):
-                self._check_end(one, before)
-            if end < start:
-                raise self._unlocated(f"the chat template renders {chat.name_of(turn)} as nothing")
-            spans.append((start, end))
-        return spans
+        return [self._written(one, turn, turn + 1) for turn in turns]
 
     def _answers_by_ends(self, one: RenderedChat, turns: list[int]) -> list[Span] | None:
         """Find answers without further renderings; None if that is not possible.
@@ -127,13 +118,19 @@ class ChatTemplate:
         return spans if is_exact else None
 
     def _completion(self, one: RenderedChat) -> list[Span]:
-        """Find everything after the prompt, which is rendered with the generation prompt."""
+        """Find everything after the prompt that is not context only."""
+        return _without([self._written(one, one.chat.first, len(one.chat.messages))], self._masked(one))
+
+    def _written(self, one: RenderedChat, first: int, last: int) -> Span:
+        """Find messages `first` to `last` - 1, after those before, which are rendered with the generation prompt."""
         chat = one.chat
-        before = self._rendered_prompt(chat, chat.first)
-        start = self._end_of(before, one, chat.first, is_prompt=True)
-        if len(chat.messages) - 1 not in chat.masked:
+        before, end = self._rendered_prompt(chat, first), self._end(one, last)
+        start = self._end_of(before, one, first, is_prompt=True)
+        if last == len(chat.messages) and last - 1 not in chat.masked:
             self._check_end(one, before)
-        return _without([(start, len(one.text))], self._masked(one))
+        if end < start:
+            raise self._unlocated(f"the chat template renders {chat.name_of(first)} as nothing")
+        return start, end
 
     def _masked(self, one: RenderedChat, *, answers_only: bool = False) -> list[Span]:
         """Find the messages that are context only, with what the template writes before each.
