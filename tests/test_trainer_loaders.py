@@ -4,6 +4,7 @@ import logging
 import runpy
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 import packer
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("datasets")
+datasets = pytest.importorskip("datasets")
 pytest.importorskip("transformers")
 
-from tests.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402  these need torch
+from examples.verl_dataset import PackedRows  # noqa: E402  these need torch
+from tests.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402
+from tests.models import tiny_llama, train_alone  # noqa: E402
 from tests.test_export_trainers import alone_pairs, mean_loss, tiny_titan  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -120,3 +123,66 @@ def test_torchtitan_gets_the_mask_of_padding_if_its_sequences_have_one(example, 
     assert np.array_equal([row.labels for row in found], labels)
     assert np.array_equal([row.padding_mask for row in found], is_padding)
     assert np.any(is_padding)
+
+
+# ---- verl ----
+
+
+def verl_items(example):
+    dataset = PackedRows(parquet_files=str(example.packed), tokenizer=None, config=None, processor=None, max_samples=-1)
+    assert len(dataset) == example.rows
+    return [dataset[row] for row in range(len(dataset))]
+
+
+def as_verl_reads(model, items):
+    """Return the loss of a micro-batch: `SFTTensorCollator`, `FSDPEngineWithLMHead` and `sft_loss` of verl 0.9.1.
+
+    Items lie end to end; labels are the next tokens, and the mask of the loss moves left with them.
+    """
+    tokens, positions, mask = (torch.cat([item[name] for item in items]) for name in items[0])
+    logits = model(input_ids=tokens[None], attention_mask=None, position_ids=positions[None], use_cache=False).logits[0]
+    log_probs = logits.log_softmax(-1).gather(1, tokens.roll(-1)[:, None])[:, 0]
+    return -(log_probs * mask.roll(-1)).sum() / mask.sum()
+
+
+def with_verl(model, items, monkeypatch):
+    """Return the same loss from verl's own code."""
+    engines = pytest.importorskip("verl.workers.engine.fsdp.transformer_impl")
+    from verl.utils import tensordict_utils
+    from verl.utils.dataset.dataset_utils import SFTTensorCollator
+    from verl.workers.utils.losses import sft_loss
+
+    batch = SFTTensorCollator("no_padding")(items)
+    facts = {"use_remove_padding": True, "temperature": 1.0, "pad_mode": "no_padding", "pad_token_id": 0}
+    data = tensordict_utils.get_tensordict(tensor_dict=batch, non_tensor_dict=facts)
+    tensordict_utils.assign_non_tensor(data, dp_size=1, batch_num_tokens=int(batch["loss_mask"].values().sum()))
+    monkeypatch.setattr(engines, "get_device_id", lambda: "cpu")
+    engine = object.__new__(engines.FSDPEngineWithLMHead)  # without a GPU, it cannot be set up
+    engine.module, engine.pad_to_length, engine.use_ulysses_sp = model, False, False
+    engine._autocast_dtype, engine.get_data_parallel_group = torch.float32, lambda: None
+    return engine.forward_step(data, partial(sft_loss, None), forward_only=False)[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reader", ["as verl reads", "verl"])
+def test_verl_trains_the_documents_of_rows_apart(example, monkeypatch, reader):
+    model, items = tiny_llama(), verl_items(example)
+    loss = as_verl_reads(model, items) if reader == "as verl reads" else with_verl(model, items, monkeypatch)
+    loss.backward()
+    norm = torch.stack([weights.grad.norm() for weights in model.parameters() if weights.grad is not None]).norm()
+    alone = train_alone(tiny_llama(), example.pieces)
+    assert loss.item() == pytest.approx(alone.loss, abs=1e-5)
+    assert norm.item() == pytest.approx(alone.gradient_norm, rel=1e-5)
+
+
+def test_verl_s_items_are_rows_without_padding_and_labels_must_be_tokens(example, tmp_path):
+    for item, row in zip(verl_items(example), packer.load(example.packed), strict=True):
+        assert {values.dtype for values in item.values()} == {torch.int64}
+        real = int(row["seq_lengths"][row["doc_ids"] >= 0].sum())
+        assert item["input_ids"].tolist() == row["input_ids"][:real].tolist()
+        assert item["position_ids"].tolist() == row["position_ids"][:real].tolist()
+    source = {"input_ids": [[1, 2, 3, 4]], "labels": [[-100, 2, 9, 4]]}
+    packer.pack(datasets.Dataset.from_dict(source), tmp_path / "other", max_len=8, sync=False)
+    with pytest.raises(packer.PackerError, match="verl takes labels from the tokens, so a label must be its token"):
+        PackedRows(str(tmp_path / "other"))[0]
+    assert len(PackedRows(str(example.packed), max_samples=2)) == 2
