@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
@@ -107,6 +108,8 @@ def _values(option: Option) -> str:
     if option.type not in (int, float):
         return ""
     least, most = option.limits
+    if least == sys.float_info.min:
+        return " Above 0."
     return f" At least {least}." if most >= 2**31 - 1 else f" From {least} to {most:,}."
 
 
@@ -155,7 +158,7 @@ def arguments_module() -> str:
     """Return the content of packer/options/arguments.py."""
     running = _types(RunOptions)
     shaping = _types(PackFields)
-    del running["output"], shaping["weights"]  # `packer.pack` has them as arguments
+    del running["output"], shaping["weights"], shaping["content_hashes"]  # which follow from arguments
     classes = {"running": running, "shaping": shaping}
     fields = {
         name: "\n".join(f"    {field}: {hint}" for field, hint in hints.items()) for name, hints in classes.items()

@@ -13,6 +13,7 @@ MIXTURE = 9  # the documents of a source that are repeated once more
 BLOCKS = 10  # the partition of each block of documents
 DRAWING = 11  # the order in which the segments of a partition, or of the rest of several, are drawn
 POOL_ROWS = 12  # the order of rows in a shard of the pool
+HOLDOUT = 17  # the hash of a document's content, which decides whether it is held out
 
 # the loader
 ROW_ORDER = 5  # the order of rows in an epoch

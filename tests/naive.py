@@ -1,9 +1,12 @@
 """Slow, obvious twins of the kernels: one item at a time, over lists."""
 
+import struct
 from bisect import bisect_left, insort
 from collections import Counter
 from itertools import accumulate, pairwise
 from math import ceil, log
+
+import xxhash
 
 # ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
 
@@ -213,10 +216,28 @@ def draws(size, *, seed, purpose, stream):
 
 def draw(number, *, seed, purpose, stream):
     """One SplitMix64 draw of a stream."""
+    return mixed(key_of(seed, purpose, stream) + number * GOLDEN)
+
+
+def key_of(seed, purpose, stream):
+    """The key of a stream of draws."""
     key = mixed(seed + GOLDEN)
     key = mixed(key ^ (purpose * GOLDEN & MASK))
-    key = mixed(key ^ (stream * FACTORS[0] & MASK))
-    return mixed(key + number * GOLDEN)
+    return mixed(key ^ (stream * FACTORS[0] & MASK))
+
+
+def held_out(contents, holdout, seed):
+    """Which of some contents, lists of tokens, are held out: a number of different ones, or a share; None if too many.
+
+    Copies go together, and what is empty is never held out.
+    """
+    key = key_of(seed, 17, 0)
+    hashes = [xxhash.xxh3_64_intdigest(struct.pack(f"<{len(each)}i", *each), key) >> 11 for each in contents]
+    different = sorted({number for number, each in zip(hashes, contents, strict=True) if each})
+    if holdout >= 1 and len(different) <= holdout:
+        return None
+    end = different[holdout] if holdout >= 1 else int(holdout * 2**53)
+    return [bool(each) and number < end for number, each in zip(hashes, contents, strict=True)]
 
 
 def permuted(index, size, *, seed, purpose, stream):

@@ -712,7 +712,7 @@ def grow(content, number, name, by):
             "is named .*, not data-000",
         ),
         (lambda content: content["shards"][-1].update(file="data-00021-of-00015.arrow"), "is named .*, not data-00021"),
-        (lambda content: content.update(format_version=4), "has format version 4, this package reads 5 and 6"),
+        (lambda content: content.update(format_version=4), "has format version 4, this package reads 5 to 7"),
     ],
 )
 def test_damaged_descriptions_of_generations_are_refused(packed, files, change, words):

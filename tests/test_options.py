@@ -34,7 +34,7 @@ SAMPLES = {
     "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
     "group_by": "topic", "group_mode": "apart", "pairs": True, "share_prefixes": True,
     "add_column": ("position_ids",), "labels": False,
-    "index_only": True, "shard_size": 2 * 10**6,
+    "holdout": 0.25, "index_only": True, "shard_size": 2 * 10**6,
 }  # fmt: skip
 """A value for every option of the command line that is not its default."""
 

@@ -44,6 +44,8 @@ def verify(
     """
     from packer.pipeline.job import Job
     from packer.pipeline.verifying import verify as verify_rows
+    from packer.shards.file_names import holdout_of
+    from packer.shards.manifest import is_packed
     from packer.shards.reader import read_manifest
 
     source = sources[0] if len(sources) == 1 else list(sources) or None
@@ -51,8 +53,13 @@ def verify(
         job = Job(progress=progress, **values_of(Job, values))
         faults = list(verify_rows(packed, source, tokenizer=tokenizer, job=job))
         manifest = None if faults else read_manifest(packed)
+    other, side = None, ""
+    if manifest is not None and manifest.options.holdout is not None:
+        side = "holdout_of" if manifest.options.is_holdout else "holdout"
+        other = holdout_of(packed, is_holdout=manifest.options.is_holdout)
     if as_json:
-        click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults}, indent=1))
+        named = {} if other is None else {side: str(other)}
+        click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults, **named}, indent=1))
     for fault in [] if as_json else faults:
         click.echo(f"packer: {packed}: {fault}", err=True)
     if faults:
@@ -61,6 +68,9 @@ def verify(
         scope = "hashes and structure" if source is None else "hashes, structure and every token of the source"
         tokens = manifest.totals.tokens_packed
         click.echo(f"{packed} is verified: {scope} ({manifest.rows:,} rows, {tokens:,} tokens)")
+        if other is not None:
+            words = "These documents are held out of" if side == "holdout_of" else "Documents that are held out are in"
+            click.echo(f"{words} {other}{'' if is_packed(other) else ', which is not there'}")
 
 
 Attention = Annotated[

@@ -11,7 +11,8 @@ from packer.figures.figure_tables import mixing_facts, render_mixture
 from packer.figures.plain_text import count_of, folded, number, percent, render_table
 from packer.figures.row_figures import RowFigures
 from packer.options import byte_size
-from packer.shards.manifest import Manifest, parts_of
+from packer.shards.file_names import holdout_of
+from packer.shards.manifest import Manifest, is_packed, parts_of
 from packer.stores import any_path
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ def _rows_summary(
         yield f"{tokenized} with {options.tokenizer}, {_text_identity(text)}"
     if unlabeled := [part.name for part in source.mixture if source.labels and not part.labels]:
         yield f"All tokens of {', '.join(unlabeled)} are trained"
+    if options.holdout is not None and is_packed(
+        held_out := holdout_of(any_path(output), is_holdout=options.is_holdout)
+    ):
+        also = "; append the same documents to it" if done == "Appended" else ""
+        yield f"Documents that are {'not ' if options.is_holdout else ''}held out are in {held_out}{also}"
     if totals.documents_rejected:
         yield f"Rejected records are listed in {any_path(output) / manifest.rejected_name}"
 

@@ -61,6 +61,7 @@ def write_output(
     from packer.algorithms.jit import compile_seconds
     from packer.pipeline.job import Job
     from packer.ranks import rank_of
+    from packer.shards.file_names import holdout_of
 
     # Run it.
     begun, compiled = time.perf_counter(), compile_seconds()
@@ -83,6 +84,8 @@ def write_output(
         took = {"seconds": seconds, "compiling": compiling}
         rejected = "documents_rejected" in record.get("totals", record)
         listed = {"rejected": str(result.output / REJECTED)} if rejected else {}
+        if "holdout" in record.get("options", {}):
+            listed["holdout"] = str(holdout_of(result.output))
         click.echo(json.dumps({**found, **took, **listed, **record}, indent=1))
         return
     if result.found_complete:

@@ -141,8 +141,8 @@ class MixturePart(JsonRecord):
     columns: tuple[str, ...] = ()
     text: TextIdentity | None = None
     indices_xxh3_128: str | None = None
-    tokens_kept: Positive
-    """Tokens of the whole source that would reach the rows."""
+    tokens_kept: Count
+    """Tokens of the whole source that would reach the rows; 0 only if none of it is held out for a holdout."""
 
     taken: TakenDocuments
     """Counts of what the mixture takes."""

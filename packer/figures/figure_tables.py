@@ -86,7 +86,7 @@ def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
     for source in sources:
         weight, taken = source.weight, source.taken
         tokens = taken.tokens_kept
-        epochs = tokens / source.tokens_kept
+        epochs = tokens / max(source.tokens_kept, 1)
         table.append(
             [
                 source.name,

@@ -69,5 +69,6 @@ class PackArguments(RunArguments, total=False):
     share_prefixes: bool
     add_column: str | Sequence[str]
     labels: bool
+    holdout: float | str | None
     index_only: bool
     shard_size: int | str

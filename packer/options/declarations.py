@@ -20,6 +20,7 @@ from packer.options.option import (
     TEXT_AND_CHATS,
     as_amount,
     as_bytes,
+    as_documents,
     as_length,
     as_path,
     as_ranks,
@@ -327,6 +328,23 @@ class PackFields(JsonRecord):
         OUTPUT,
         off="Do not write labels; only packer.load can then train safely.",
         commands=PACK,
+    )
+    holdout: float | None = option(
+        None,
+        "Documents to hold out for validation: a number of different ones, or a share such as 0.5%. They are packed to "
+        "OUTPUT-holdout. A hash of their tokens chooses them, so no copy of them is in OUTPUT.",
+        OUTPUT,
+        least=sys.float_info.min,
+        metavar="N",
+        convert=as_documents,
+        commands=PACK,
+    )
+    content_hashes: tuple[int, ...] = option(
+        (),
+        "First hash and end of the hashes of the documents that are packed; follows from --holdout.",
+        OUTPUT,
+        shown="content_hashes",
+        commands=(),
     )
     index_only: bool = option(
         False,

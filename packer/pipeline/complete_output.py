@@ -161,4 +161,4 @@ def is_written(out: AnyPath, request: Request) -> bool:
 def _request_in(manifest: Manifest) -> Request:
     """Return the request that a manifest answers, without the times of files."""
     files, texts = names_and_sizes(manifest.source.files), manifest.source.texts
-    return Request(options=manifest.options.to_dict(), files=files, texts=texts)
+    return Request(options=manifest.options.requested.to_dict(), files=files, texts=texts)

@@ -9,11 +9,12 @@ from functools import partial
 from itertools import islice
 
 from packer.engine import Engine, run_once
-from packer.errors import PackerError
+from packer.errors import PackerError, SourceError
 from packer.facts import Generation, PlanTotals, ShardEntry, SourceIdentity, Totals
-from packer.notes import Note
+from packer.notes import Note, make_note
 from packer.options import PackOptions
-from packer.output.claim import finish_interrupted, refuse_replacing
+from packer.options.pack_options import HASHES
+from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
 from packer.output.unfinished_output import Output, Request
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import check_complete, is_written, request_of
@@ -38,11 +39,12 @@ from packer.planning.leftover_values import leftover_values
 from packer.planning.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
-from packer.shards.file_names import rejected_name
+from packer.shards.file_names import holdout_of, rejected_name
 from packer.shards.manifest import Manifest, is_packed, with_generation
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
+from packer.sources.content_hashes import held_out_below
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.number_columns import ARRAY_COLUMN, is_array_file
 from packer.sources.open_sources import SourceLike, open_sources, refuse_decoding
@@ -83,9 +85,47 @@ def pack(
     usual = f"packed-{options.max_len}"
     out = output_path(name_after(source, usual, options.split) if job.output is None else job.output)
     refuse_inside(source, out)
+    if options.holdout is not None:
+        _refuse_other_holdout(out, opened, options, job)
     build = partial(pack_into, opened=opened, watch=watch, options=options, job=job)
+    written = _write_pack(out, opened, build, options, job)
+    if options.holdout is not None and written.found_complete:
+        options = replace(options, content_hashes=written.record.options.content_hashes)
+        held = pack_holdout(out, opened, opened, watch, options, job)
+        return replace(written, found_complete=held.found_complete)
+    return written
+
+
+def _write_pack(
+    out: AnyPath, opened: Corpus, build: Callable[[Output, Engine], Manifest], options: PackOptions, job: Job
+) -> Written[Manifest]:
     requested = [(opened, request_of(opened, options.to_dict()))]
     return write_dataset(out, requested, build, job=job, made_of={"plan_version": PLAN_VERSION})
+
+
+def _refuse_other_holdout(out: AnyPath, opened: Corpus, options: PackOptions, job: Job) -> None:
+    """Raise a PackerError, before anything is read, if another dataset has the name of the holdout."""
+    holdout = holdout_of(out)
+    if job.overwrite or is_packed(out) or not is_packed(holdout):
+        return
+    found = read_manifest(holdout).options
+    if found.is_holdout:
+        asked = replace(options, content_hashes=found.both_sides[1]).of_holdout
+        if is_written(holdout, request_of(opened, asked.to_dict())):
+            return
+    remedy = f"choose another --output, or {way_to_replace(holdout)}"
+    raise PackerError(f"{holdout} is complete, and not the holdout of this pack: {remedy}")
+
+
+def pack_holdout(
+    out: AnyPath, opened: Corpus, mapped: Corpus, watch: Watch, options: PackOptions, job: Job
+) -> Written[Manifest]:
+    """Pack the documents that `out` holds out, unless they are packed; `mapped` is the source, decoded if it can be."""
+    options = options.of_holdout
+    if options.weights:
+        opened, mapped = replace(opened, mix=options), replace(mapped, mix=options)
+    build = partial(pack_into, opened=mapped, watch=watch, options=options, job=job)
+    return _write_pack(holdout_of(out), opened, build, options, job)
 
 
 def write_dataset(
@@ -151,20 +191,22 @@ def pack_into(
         check_decoding(claimed, opened, options, engine.workers)
         mapped = spill_corpus(opened, claimed.spill, job.progress, engine=engine)
         watch.check()
+    options, mapped = _with_hashes(mapped, options, claimed, engine, job.progress)
     watch = watch.of_mapped(mapped)
 
     # Check every document, and that an interrupted run had the same source.
     documents = _checked_documents(mapped, options, job.progress)
-    _refuse_changed(claimed, documents.identity, overwrite=job.overwrite)
-    row_format = RowFormat.of(options, documents.table.extra)
-    check(documents.identity, row_format)
-    check_mixture(claimed, documents.identity, options, engine.workers)
+    identity, row_format = documents.identity, RowFormat.of(options, documents.table.extra)
+    _refuse_changed(claimed, identity, overwrite=job.overwrite)
+    check(identity, row_format)
+    check_mixture(claimed, identity, options, engine.workers)
 
     # Plan the rows.
     plan = plan_documents(documents, options, row_format, notes=claimed.notes, engine=engine, progress=job.progress)
     watch.check()
     if options.split_at == "tokens":
         warn_of_split_chats(opened, plan.totals)
+    holds_out = before is None and _holds_out(plan.totals, options)
 
     # Write the shards that are missing.
     maker = ShardMaker(
@@ -177,11 +219,38 @@ def pack_into(
     )
     entries = write_shards(claimed, [maker], options.shard_size, watch, engine, job.progress)
 
-    # Write the manifest, which completes the dataset.
     totals = _totals(mapped, documents, plan.totals, entries, options)
-    generation = Generation(source=documents.identity, totals=totals, shards=len(entries))
+    if holds_out:
+        pack_holdout(claimed.out, opened, mapped, watch, options, job)
+
+    # Write the manifest, which completes the dataset.
+    generation = Generation(source=identity, totals=totals, shards=len(entries))
     options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
     return complete(claimed, engine, options, [(generation, mapped.sources)], entries, before=before)
+
+
+def _holds_out(totals: PlanTotals, options: PackOptions) -> bool:
+    """Whether documents are held out of these; a SourceError if there is none, where that is known from the totals."""
+    held_out = totals.documents_dropped.get("held_out")
+    if held_out == 0 and not options.weights:  # a mixture may take no copy of those held out
+        none = f"of {totals.documents:,} documents, none is held out"
+        raise SourceError(f"{none}: hold out more (--holdout is {options.holdout})")
+    return held_out is not None
+
+
+def _with_hashes(
+    mapped: Corpus, options: PackOptions, claimed: Output, engine: Engine, progress: Progress
+) -> tuple[PackOptions, Corpus]:
+    """Return options and source with the hashes of the documents to pack, which one of all processes finds out."""
+    if options.holdout is None or options.content_hashes:
+        return options, mapped
+
+    def find() -> Note:
+        return Note(facts={"below": held_out_below(mapped.parts, options, progress)})
+
+    below: int = make_note(claimed.notes, "holdout", find, engine).facts["below"]
+    options = replace(options, content_hashes=(below, HASHES))
+    return options, replace(mapped, mix=options if options.weights else None)
 
 
 def _checked_documents(mapped: Corpus, options: PackOptions, progress: Progress) -> Documents:

@@ -23,7 +23,8 @@ from packer.plan.segments import Segments
 from packer.planning.packable_segments import cut_table
 from packer.progress import Progress
 from packer.shards.check_shards import differences, verify_packed
-from packer.shards.manifest import Manifest, in_generation
+from packer.shards.file_names import holdout_of
+from packer.shards.manifest import Manifest, in_generation, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.corpus import Corpus
 from packer.sources.open_sources import SourceLike, open_packed_source, with_sources
@@ -64,15 +65,32 @@ def verify(
         for fault in verify_packed(folder, job.progress, engine):
             faults += 1
             yield fault
-    if source is None or faults:
+    if faults:
         return
-    for part, of_part in with_sources(folder, read_manifest(folder), source):
+    manifest = read_manifest(folder)
+    yield from _holdout_faults(folder, manifest)
+    if source is None:
+        return
+    for part, of_part in with_sources(folder, manifest, source):
         opened = open_packed_source(folder, part, of_part, tokenizer)
         try:
             for fault in compare_opened(folder, part, opened, job.progress):
                 yield in_generation(part, fault, source=of_part if isinstance(of_part, _PATHS) else None)
         except SourceError as error:  # the packed tokens do not depend on how they are verified
             raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
+
+
+def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence if the dataset next to this one, of the documents held out or of the others, may share some."""
+    ours, other = manifest.options, holdout_of(folder, is_holdout=manifest.options.is_holdout)
+    if ours.holdout is None or other == folder or not is_packed(other):
+        return
+    theirs = read_manifest(other).options
+    if ours.seed != theirs.seed or {ours.content_hashes, theirs.content_hashes} != {*ours.both_sides}:
+        yield (
+            f"{other} may share documents with it, because other documents were held out there: content_hashes are "
+            f"{[*theirs.content_hashes]} with seed {theirs.seed}, here {[*ours.content_hashes]} with seed {ours.seed}"
+        )
 
 
 def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress) -> Iterator[str]:

@@ -245,18 +245,26 @@ def context_of(starts: NDArray[np.int64], overlap: int) -> NDArray[np.int64]:
 
 
 def cut_lengths_of(
-    options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None = None
+    options: PackOptions,
+    lengths: NDArray[np.int32],
+    ranges: NDArray[np.int64] | None = None,
+    left_out: NDArray[np.bool_] | None = None,
 ) -> Segments:
     """Cut documents, or pairs of them, into segments, as the options say; see `cut_documents` and `cut_pairs`.
 
-    `ranges` are those of `Segments`. If a document or pair is longer than max_len and may not be cut, this is a
-    SourceError with the number of the first one.
+    `ranges` are those of `Segments`. Documents that are `left_out`, none of them empty, have no segments. If a document
+    or pair is longer than max_len and may not be cut, this is a SourceError with the number of the first one.
     """
-    _refuse_long(options, lengths, ranges)
+    taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
+    _refuse_long(options, taken, ranges)
     cut = cut_pairs if options.in_pairs else partial(cut_documents, overlap=options.overlap)
-    segments = cut(lengths, options.max_len, options.long, truncate_side=options.truncate_side, align=options.align)
-    untrained = {"untrained": (0, 0)} if options.untrained == "drop" else {}
-    return replace(segments, ranges=ranges, dropped={**segments.dropped, **untrained})
+    segments = cut(taken, options.max_len, options.long, truncate_side=options.truncate_side, align=options.align)
+    dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
+    if left_out is not None:  # they were cut as empty documents
+        count, tokens = _counts(lengths[left_out])
+        reason = "not_held_out" if options.is_holdout else "held_out"
+        dropped |= {"empty": (dropped["empty"][0] - count, 0), reason: (count, tokens)}
+    return replace(segments, lengths=lengths, ranges=ranges, dropped=dropped)
 
 
 def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:

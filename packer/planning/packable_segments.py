@@ -29,6 +29,7 @@ from packer.plan.groups import apart_bound, together_bound
 from packer.plan.segments import Segments, context_of, cut_lengths_of, documents_of, items_of
 from packer.progress import Progress, silent
 from packer.shards.writer import KeptValues
+from packer.sources.content_hashes import left_out
 from packer.sources.corpus import Documents
 
 _CHECKED_TOGETHER = 4 << 20  # labels
@@ -50,7 +51,7 @@ def cut_table(
     """
     if ranges is None and table.first_document:
         ranges = np.array([[table.first_document, table.first_document + len(table.lengths)]])
-    segments = cut_lengths_of(options, table.lengths, ranges)
+    segments = cut_lengths_of(options, table.lengths, ranges, left_out(table, options, describe))
     return _without_untrained(_split_at_turns(segments, table, options, describe), table, options, describe)
 
 
@@ -91,6 +92,12 @@ def require_segments(account: Account | None, segments: int, options: PackOption
         raise SourceError(
             f"nothing to pack: none of {account.documents:,} documents has a trained token; check the labels"
         )
+    for reason, remedy in (("held_out", "fewer"), ("not_held_out", "more")):
+        if left := dropped.get(reason):
+            raise SourceError(
+                f"nothing to pack: of {account.documents:,} documents, {left:,} are {reason.replace('_', ' ')}, and "
+                f"nothing of the others can be packed: hold out {remedy} (--holdout is {options.holdout})"
+            )
     raise SourceError(
         f"nothing to pack: of {account.documents:,} documents, {dropped['empty']:,} are empty and "
         f"{dropped['too_long']:,} longer than max_len {options.max_len:,} (--long {options.long}); "
@@ -102,7 +109,7 @@ def _split_at_turns(
     segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
 ) -> Segments:
     """Split long documents where turns begin, each piece as long as possible, if `split_at` is "turns"."""
-    documents = np.flatnonzero(table.lengths > options.max_len)
+    documents = np.flatnonzero(segments.kept_lengths() > options.max_len)
     if options.split_at != "turns" or not len(documents):
         return segments
     offsets, starts = _turn_starts(table, documents)
@@ -254,7 +261,7 @@ class SegmentReader:
         SourceError.
         """
         lengths = self.read_lengths(ranges)
-        if self.source is None or (self.options.split_at == "tokens" and self.options.untrained == "keep"):
+        if self.source is None or not self.options.reads_to_cut:
             return cut_lengths_of(self.options, lengths, ranges)
         source, documents = self.source, documents_of(ranges, np.arange(len(lengths)))
         part = replace(source.table, lengths=lengths, lists=source.table.lists_of(documents), first_document=0)

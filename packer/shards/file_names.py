@@ -27,9 +27,17 @@ The ending is that of Arrow streams, so that *.arrow are the shards only.
 LISTED = re.compile(r".*\.arrow|manifest-shards(-\d{5,})?\.arrows|rejected(-\d{5,})?\.jsonl")
 """Files that must be in the manifest if they are in the folder."""
 
+HOLDOUT = "-holdout"
+"""End of the name of the dataset with the documents that another one holds out."""
+
 MOST_SHARDS = 10_000_000
 
 _NOBODY = 65534  # owner of what root writes to a network file system that does not trust it
+
+
+def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
+    """Return the folder of the documents that a dataset holds out, next to it; of a holdout, that of the others."""
+    return out.parent / (out.name.removesuffix(HOLDOUT) if is_holdout else f"{out.name}{HOLDOUT}")
 
 
 def shard_name(shard: int, shards: int) -> str:

@@ -20,11 +20,11 @@ from packer.inputs.column_types import cast_to_common_type
 from packer.inputs.documents import DocumentError
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
-from packer.plan.mixture_shares import Take, WeightCounter, mixture_targets, refuse_too_many, take_documents
+from packer.plan.mixture_shares import Take, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import key_of
-from packer.plan.segments import kept_lengths_of
 from packer.progress import Progress, silent
 from packer.random_purposes import MIXTURE
+from packer.sources.content_hashes import KeptTokens
 from packer.sources.corpus import (
     Corpus,
     Documents,
@@ -201,12 +201,11 @@ def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, w
     in_turn = overall_progress(progress, corpus.parts)
     for number, part in enumerate(corpus.parts):
         with prefix_errors(corpus.names[number]):
-            counter = WeightCounter(key_of(options.seed, MIXTURE, number))
+            counter = KeptTokens(part, options, key_of(options.seed, MIXTURE, number))
             overall = next(in_turn)
-            on_table = partial(_count_kept, options, counter)
-            surveys.append(survey_source(part, overall, with_extra=with_extra, on_table=on_table))
+            surveys.append(survey_source(part, overall, with_extra=with_extra, on_table=counter.add_table))
             kept.append(counter)
-            if not counter.total:
+            if not counter.total and not options.is_holdout:
                 what = "empty, rejected or dropped" if len(part.rejections.lists) else "empty or dropped"
                 raise SourceError(f"there is nothing to take: all {counter.population:,} documents are {what}")
     totals = [counter.total for counter in kept]
@@ -214,7 +213,9 @@ def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, w
     digest = xxhash.xxh3_128()
     takes, facts = [], []
     for number, (survey, counter, target) in enumerate(zip(surveys, kept, targets, strict=True)):
-        take, tokens_kept = take_documents(counter, target, partial(_kept_of, survey, options))
+        take, tokens_kept = Take.whole(counter.population), counter.total
+        if not options.is_holdout:  # which has each document once
+            take, tokens_kept = take_documents(counter, target, partial(counter.kept_of, survey.lengths_of))
         takes.append(take)
         tokens = _count_taken(survey, take, digest)
         taken = TakenDocuments(copies=take.copies, documents=take.documents, tokens=tokens, tokens_kept=tokens_kept)
@@ -235,14 +236,6 @@ def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, w
         mixture=tuple(facts),
     )
     return Documents(corpus=corpus, surveys=tuple(surveys), takes=tuple(takes), identity=identity)
-
-
-def _count_kept(options: PackOptions, counter: WeightCounter, table: TokenTable) -> None:
-    counter.add(kept_lengths_of(options, table.lengths, table.first_document))
-
-
-def _kept_of(survey: SourceSurvey, options: PackOptions, documents: NDArray[np.int64]) -> NDArray[np.int32]:
-    return kept_lengths_of(options, survey.lengths_of(documents))
 
 
 def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) -> int:

@@ -1,0 +1,338 @@
+"""Documents that are held out: no copy of them is trained, and a second packed dataset has them."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from test_from_text import tokenizer  # noqa: F401 (a fixture)
+from test_pack import hashes, save_arrow
+from test_ranks import run_ranks
+
+import packer
+from tests import naive
+from tests.commands import refused, succeeded
+from tests.kills import Killed, named
+from tests.packings import Packing, packings
+from tests.writing import write_lines
+
+
+def repeating(count=300, seed=0) -> list[list[int]]:
+    """Documents of which about a third are copies of others, and some are empty."""
+    random = np.random.default_rng(seed)
+    documents = [random.integers(1, 500, random.integers(0, 40)).tolist() for _ in range(count * 2 // 3)]
+    documents += [documents[place] for place in random.integers(0, len(documents), count - len(documents))]
+    return [documents[place] for place in random.permutation(count)]
+
+
+def placed(out: Path) -> Counter:
+    """Count the rows that hold a segment of each (source, document, copy)."""
+    found = Counter()
+    for row in packer.load(out):
+        names = ("source_ids", "doc_ids", "copy")
+        none = np.zeros_like(row["doc_ids"])
+        found.update(
+            {each for each in zip(*(row.get(name, none).tolist() for name in names), strict=True) if each[1] >= 0}
+        )
+    return found
+
+
+def both(out: Path) -> tuple[Path, Path]:
+    return out, out.with_name(f"{out.name}-holdout")
+
+
+def contents(packing: Packing) -> list[list[list[int]]]:
+    """The tokens that decide about each document of each source: those of both answers of a pair."""
+    if not packing.options["pairs"]:
+        return [source["input_ids"] for source in packing.sources]
+    [source] = packing.sources
+    pairs = zip(source["chosen_input_ids"], source["rejected_input_ids"], strict=True)
+    return [list(chain(*([chosen + rejected] * 2 for chosen, rejected in pairs)))]
+
+
+@st.composite
+def with_copies(draw) -> Packing:
+    """Draw a packing in which documents are repeated, within and across sources, and some are held out."""
+    packing = draw(packings())
+    repeated = draw(st.integers(0, 8))
+    sources = [
+        {name: values + packing.sources[0][name][:repeated] for name, values in source.items() if name != "source"}
+        for source in packing.sources
+    ]
+    ungrouped = {name: value for name, value in packing.options.items() if not name.startswith(("group", "keep"))}
+    holdout = draw(st.sampled_from([1, 2, 3, 0.1, 0.3, 0.6]))
+    return replace(packing, sources=sources, options={**ungrouped, "holdout": holdout})
+
+
+@settings(max_examples=25)
+@given(packing=with_copies())
+def test_of_every_source_the_documents_of_a_hash_are_held_out_with_their_copies_and_the_others_trained(
+    packing, tmp_path_factory
+):
+    """Their hashes are compared with those of a plain twin, over packings of every kind."""
+    folder = tmp_path_factory.mktemp("holdout")
+    out, holdout = both(folder / "out")
+    paths = packing.write(folder)
+    of_sources = contents(packing)
+    held = naive.held_out(list(chain(*of_sources)), packing.options["holdout"], packing.options["seed"])
+    if held is None:
+        with pytest.raises(packer.PackerError, match="different documents: hold out fewer of them"):
+            packing.pack(paths, out)
+        return
+    places = [(source, document) for source, each in enumerate(of_sources) for document in range(len(each))]
+    is_held = dict(zip(places, held, strict=True))
+    manifest = packing.pack(paths, out)
+    event("packed" if manifest else "nothing to pack")
+    if manifest is None:
+        return
+    for side, is_other in ((out, True), (holdout, False)):
+        assert packing.verify(paths, side) == []
+        found = placed(side)
+        assert found
+        assert {is_held[source, document] for source, document, _ in found} == {not is_other}
+    assert {copy for _, _, copy in placed(holdout)} == {0}  # also of a source that the mixture repeats or samples
+    if not packing.weights:
+        assert manifest.totals.documents_dropped["held_out"] == sum(held)
+
+
+def test_a_number_counts_different_documents_and_a_share_is_about_that_of_all(tmp_path):
+    documents = repeating(3000)
+    source = save_arrow(tmp_path / "rows.arrow", documents)
+    for holdout, stored, least, most in ((70, 70, 70, 70), ("10%", 0.1, 150, 250), ("0.1", 0.1, 150, 250)):
+        manifest = packer.pack(source, tmp_path / "out", max_len=64, holdout=holdout, overwrite=True, sync=False)
+        held = {tuple(documents[document]) for _, document, _ in placed(tmp_path / "out-holdout")}
+        assert least <= len(held) <= most
+        assert manifest.options.holdout == stored
+
+
+def test_the_rest_is_packed_as_if_the_held_out_documents_were_empty(tmp_path):
+    documents = repeating()
+    source = save_arrow(tmp_path / "rows.arrow", documents)
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, holdout=30, sync=False)
+    held = naive.held_out(documents, 30, 0)
+    emptied = [[] if is_held else each for each, is_held in zip(documents, held, strict=True)]
+    expected = packer.pack(save_arrow(tmp_path / "emptied.arrow", emptied), tmp_path / "expected", max_len=64)
+    assert [shard.xxh3_128 for shard in manifest.shards] == [shard.xxh3_128 for shard in expected.shards]
+    lost = sum(len(each) for each, is_held in zip(documents, held, strict=True) if is_held)
+    assert manifest.totals.tokens_dropped == {"too_long": 0, "held_out": lost}
+
+
+def test_a_seed_holds_out_others(tmp_path):
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    found = []
+    for seed in (0, 1):
+        packer.pack(source, tmp_path / str(seed), max_len=64, holdout="10%", seed=seed, sync=False)
+        found.append({document for _, document, _ in placed(tmp_path / f"{seed}-holdout")})
+    assert len(found[0] & found[1]) < min(map(len, found)) / 2
+
+
+def test_text_is_tokenized_once(tmp_path, tokenizer):  # noqa: F811
+    source = write_lines(tmp_path / "rows.jsonl", [{"text": f"The number {number % 90}."} for number in range(200)])
+    steps = []
+    options = {"max_len": 64, "tokenizer": tokenizer, "holdout": 9, "sync": False}
+    packer.pack(source, tmp_path / "out", **options, progress=lambda *step: steps.append(step))
+    done = [number for stage, number, _ in steps if stage == "tokenize"]
+    assert done == sorted(done)
+    texts = [{document % 90 for _, document, _ in placed(side)} for side in both(tmp_path / "out")]
+    assert len(texts[1]) == 9
+    assert texts[0] == set(range(90)) - texts[1]
+    for side in both(tmp_path / "out"):
+        assert list(packer.verify(side, source, tokenizer=tokenizer)) == []
+
+
+@pytest.mark.parametrize("kind", ["arrow", "decoded"])
+def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, kind):
+    documents = repeating()
+    source = save_arrow(tmp_path / "rows.arrow", documents)
+    if kind == "decoded":
+        source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in documents])
+    options = {"max_len": 64, "holdout": 30, "shard_size": "12KB", "workers": 1, "sync": False}
+    packer.pack(source, tmp_path / "expected", **options)
+    expected = [hashes(side) for side in both(tmp_path / "expected")]
+
+    def pack(out: Path, instant: int) -> int:
+        """Pack and be killed at an instant; return the instants that there were."""
+        instants = 0
+
+        def tell(target, rename):
+            nonlocal instants
+            instants += 1
+            if instants == instant:
+                raise Killed(target)
+            return rename()
+
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            named(monkeypatch, tell)
+            packer.pack(source, out, **options)
+        return instants
+
+    instants = pack(tmp_path / "counted", 0)
+    assert instants > 15
+    for instant in range(1, instants + 1, 3):
+        out, holdout = both(tmp_path / str(instant))
+        with pytest.raises(Killed):
+            pack(out, instant)
+        assert not ((out / "manifest.json").exists() and not (holdout / "manifest.json").exists())
+        packer.pack(source, out, **options)
+        assert [hashes(side) for side in both(out)] == expected
+
+
+def test_ranks_write_both(tmp_path):
+    source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in repeating(900)])
+    options = {"max_len": 64, "holdout": 60, "shard_size": "12KB"}
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    assert run_ranks(source, tmp_path / "out", 2, options=options) == [expected] * 2
+    for side, like in zip(both(tmp_path / "out"), both(tmp_path / "expected"), strict=True):
+        assert hashes(side) == hashes(like)
+
+
+def test_a_holdout_that_is_missing_is_packed_again(tmp_path):
+    import shutil
+
+    source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in repeating()])
+    command = ("pack", source, "--max-len", 64, "--holdout", "5%", "-o", tmp_path / "out")
+    assert f"held out are in {tmp_path / 'out-holdout'}" in succeeded(*command)
+    expected = hashes(tmp_path / "out-holdout")
+    assert "nothing to do" in succeeded(*command)
+    shutil.rmtree(tmp_path / "out-holdout")
+    assert f"held out are in {tmp_path / 'out-holdout'}" in succeeded(*command)
+    assert hashes(tmp_path / "out-holdout") == expected
+    refused(*command[:-3], "6%", *command[-2:], words=("with holdout 0.05, not 0.06", "--overwrite"))
+    assert json.loads(succeeded(*command, "--json"))["holdout"] == str(tmp_path / "out-holdout")
+
+
+def test_a_holdout_of_another_pack_is_not_replaced(tmp_path):
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    packer.pack(source, tmp_path / "out-holdout", max_len=64, sync=False)
+    words = (f"{tmp_path / 'out-holdout'} is complete, and not the holdout of this pack", "--overwrite")
+    refused("pack", source, "--max-len", 64, "--holdout", 5, "-o", tmp_path / "out", words=words)
+    assert not (tmp_path / "out").exists()
+    assert packer.pack(source, tmp_path / "out", max_len=64, holdout=5, sync=False, overwrite=True)
+    assert len(placed(tmp_path / "out-holdout")) >= 5
+
+
+def test_appended_documents_are_judged_by_the_same_hash(tmp_path):
+    first, more = repeating(), repeating(200, seed=1) + repeating()[:100]
+    sources = [save_arrow(tmp_path / f"{number}.arrow", each) for number, each in enumerate((first, more))]
+    out, holdout = both(tmp_path / "out")
+    packer.pack(sources[0], out, max_len=64, holdout=40, sync=False)
+    held = {tuple(each) for each, is_held in zip(first, naive.held_out(first, 40, 0), strict=True) if is_held}
+    said = succeeded("append", out, sources[1])
+    assert f"held out are in {holdout}; append the same documents to it" in said
+    succeeded("append", holdout, sources[1])
+    documents = first + more
+    trained, kept = ({tuple(documents[each]) for _, each, _ in placed(side)} for side in (out, holdout))
+    assert held < kept
+    assert not kept & trained
+    assert kept | trained == {tuple(each) for each in documents if each}
+    for side in (out, holdout):
+        assert list(packer.verify(side, sources)) == []
+
+
+def test_an_index_and_what_is_made_of_it_hold_the_same_documents_out(tmp_path):
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    packer.pack(source, tmp_path / "whole", max_len=64, holdout=30, sync=False)
+    packer.pack(source, tmp_path / "index", max_len=64, holdout=30, sync=False, index_only=True)
+    for index, whole in zip(both(tmp_path / "index"), both(tmp_path / "whole"), strict=True):
+        packer.materialize(index, source, tmp_path / f"made-{index.name}", sync=False)
+        assert hashes(tmp_path / f"made-{index.name}") == hashes(whole)
+        assert list(packer.verify(index, source)) == []
+
+
+def test_verify_names_the_other_and_finds_one_that_may_share_documents(tmp_path):
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    out, holdout = both(tmp_path / "out")
+    for seed, folder in ((0, out), (1, tmp_path / "other")):
+        packer.pack(source, folder, max_len=64, holdout=30, seed=seed, sync=False)
+    assert f"held out are in {holdout}\n" in succeeded("verify", out)
+    assert f"held out of {out}\n" in succeeded("verify", holdout, "--source", source)
+    assert json.loads(succeeded("verify", holdout, "--json"))["holdout_of"] == str(out)
+    holdout.rename(tmp_path / "moved")
+    assert f"{holdout}, which is not there" in succeeded("verify", out)
+    (tmp_path / "other-holdout").rename(holdout)
+    refused("verify", out, words=(f"{holdout} may share documents with it", "with seed 1"), code=3)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_verify_finds_a_held_out_document_that_is_trained(tmp_path, seed):
+    """The rows of a pack that holds out nothing, under the manifest of one that does."""
+    from tests.packed_rows import edit_manifest
+
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    manifest = packer.pack(source, tmp_path / "held", max_len=64, holdout=30, seed=seed, sync=False)
+    packer.pack(source, tmp_path / "out", max_len=64, seed=seed, sync=False)
+    edit_manifest(
+        tmp_path / "out", lambda content: content.update(options=manifest.options.to_dict(), format_version=7)
+    )
+    (fault, *_) = packer.verify(tmp_path / "out", source)
+    assert "is in the source, but missing from the rows, repeated" in fault or "not in the source" in fault
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "code"),
+    [
+        (["--holdout", "2.5"], "--holdout is 2.5: give a number of documents, or a share below 1", 2),
+        (["--holdout", "300"], "--holdout is 300, and there are 192 different documents: hold out fewer", 1),
+        (["--holdout", "5", "--group-by", "topic"], "--holdout is 5, which would divide groups of topic", 2),
+        (["--holdout", "5", "--share-prefixes"], "--holdout is 5, which would divide the documents of a record", 2),
+        (["--holdout", "0.00001%"], "of 300 documents, none is held out: hold out more (--holdout is 1e-07)", 1),
+        (["--holdout", "99.99999%"], "292 are held out, and nothing of the others can be packed: hold out fewer", 1),
+    ],
+)
+def test_what_cannot_be_held_out_is_refused_in_one_line(tmp_path, options, words, code):
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    refused("pack", source, "--max-len", 64, *options, words=(words,), code=code)
+    assert not list(tmp_path.glob("rows-packed*"))
+
+
+@pytest.mark.parametrize("holdout", [0, -5, "some", float("nan"), "100%"])
+def test_a_holdout_that_is_no_number_above_0_is_refused(tmp_path, holdout):
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    words = "is not a share below 100%" if holdout == "100%" else "it must be a number above 0"
+    with pytest.raises(packer.PackerError, match=rf"{holdout!r}(:| )\s*{words}"):
+        packer.pack(source, tmp_path / "out", max_len=64, holdout=holdout)
+
+
+def test_lengths_alone_are_not_held_out(tmp_path):
+    np.save(tmp_path / "lengths.npy", np.arange(1, 50))
+    words = ("--holdout is 5, and lengths have no content to choose by",)
+    refused("pack", "--lengths", tmp_path / "lengths.npy", "--max-len", 64, "--holdout", 5, words=words, code=2)
+
+
+def test_a_token_out_of_range_is_named(tmp_path):
+    source = save_arrow(tmp_path / "rows.arrow", [[1, 2], [3, -4], [5]])
+    words = ("document 1 (rows.arrow row 1)", "'input_ids' holds -4 at position 1", "--on-error skip")
+    refused("pack", source, "--max-len", 64, "--holdout", 1, words=words)
+    said = succeeded("pack", source, "--max-len", 64, "--holdout", 1, "--on-error", "skip")
+    assert "rejected" in said
+
+
+def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
+    """Brute force over the documents as the rows hold them, without the code that chooses."""
+    import pyarrow.parquet as pq
+
+    source = shared_data / "tokenized" / "t0_train_50k.parquet"
+    documents = [tuple(each) for each in pq.read_table(source)["input_ids"].to_pylist()]
+    manifest = packer.pack(source, tmp_path / "out", max_len=4096, holdout="2%", sync=False)
+    trained, held = ({documents[each] for _, each, _ in placed(side)} for side in both(tmp_path / "out"))
+    assert not trained & held
+    assert trained | held == {each for each in documents if each}
+    assert 0.018 * len(set(documents)) < len(held) < 0.022 * len(set(documents))
+    assert manifest.totals.documents_dropped["held_out"] > len(held)  # some have copies
+
+
+def test_the_format_with_documents_held_out_is_written_and_read_unchanged(tmp_path):
+    """The golden folders have version 7 of the format; other bytes need another version."""
+    source = save_arrow(tmp_path / "source.arrow", repeating(60))
+    packer.pack(source, tmp_path / "held", max_len=32, holdout=6)
+    for side in both(tmp_path / "held"):
+        golden = Path(__file__).parent / "golden" / side.name
+        assert json.loads((golden / "manifest.json").read_bytes())["format_version"] == 7
+        assert list(packer.verify(golden, source)) == []
+        for path in golden.iterdir():
+            assert (side / path.name).read_bytes() == path.read_bytes()
