@@ -141,6 +141,7 @@ def test_a_slow_chat_template_is_interrupted(tmp_path):
     lines = [json.dumps({"messages": chat})] * 3000
     (tmp_path / "chats.jsonl").write_text("\n".join(lines))
     options = {"tokenizer": save_tokenizer(tmp_path / "ours", template=slow), "on_error": "skip", "max_len": 64}
+    threads = threading.active_count()
     strike = threading.Timer(5, os.kill, (os.getpid(), signal.SIGINT))
     strike.start()
     started = time.monotonic()
@@ -148,3 +149,4 @@ def test_a_slow_chat_template_is_interrupted(tmp_path):
         packer.pack(tmp_path / "chats.jsonl", tmp_path / "out", **options)
     assert time.monotonic() - started < 60  # all of it takes an hour
     strike.join()
+    assert threading.active_count() == threads  # one that went on would keep the process from ending

@@ -358,18 +358,17 @@ def _spill_size(source: Source, folder: AnyPath) -> SpillSize:
 def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
     """Decode the first block of a few inputs; return its size and the bytes of the files that it takes."""
     tokens = rows = read = 0
-    pool = DecodePool(1)
-    for input_ in inputs[:: -(-len(inputs) // _SAMPLED)]:
-        try:
-            with reading(input_.file.name):
-                batch = next(input_.batches(pool), None)
-                lists = batch.input_ids if batch is not None else []
-                found = sum(int(list_lengths(chunk).sum()) for chunk in lists)
-        except (PackerError, DocumentError):  # raised again when it is decoded, with its location
-            continue
-        if batch is not None:
-            rows += sum(map(len, lists))
-            tokens += found
-            read += batch.done
-    pool.close()
+    with closing(DecodePool(1)) as pool:
+        for input_ in inputs[:: -(-len(inputs) // _SAMPLED)]:
+            try:
+                with reading(input_.file.name):
+                    batch = next(input_.batches(pool), None)
+                    lists = batch.input_ids if batch is not None else []
+                    found = sum(int(list_lengths(chunk).sum()) for chunk in lists)
+            except (PackerError, DocumentError):  # raised again when it is decoded, with its location
+                continue
+            if batch is not None:
+                rows += sum(map(len, lists))
+                tokens += found
+                read += batch.done
     return DecodedSize.of(tokens, rows, has_labels=any(input_.has_labels for input_ in inputs)), read
