@@ -23,6 +23,19 @@ def test_packing_does_not_wait_for_pandas(tmp_path, kind):
     assert_no_pandas([f"packer.pack({str(source)!r}, {str(tmp_path / 'out')!r}, max_len=64)"])
 
 
+def test_lengths_and_the_demo_do_not_wait_for_pandas(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("lengths.csv").write_text("tokens\n3\n5\n")
+    assert_no_pandas(
+        [
+            "packer.pack('lengths.csv', 'out', lengths_column='tokens', max_len=8)",
+            "from packer.cli import machine_commands as demo",
+            "demo.standard_library_texts = lambda: [('a.py', 'import this'), ('b.py', 'import that')]",
+            "from pathlib import Path; demo.write_corpus(Path('demo'))",
+        ]
+    )
+
+
 def test_columns_beside_the_tokens_do_not_wait_for_pandas(tmp_path, monkeypatch):
     """Masks, kept columns, groups and pairs; packed, verified and packed again."""
     monkeypatch.chdir(tmp_path)

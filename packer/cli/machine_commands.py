@@ -178,8 +178,10 @@ def write_corpus(folder: Path) -> Path:
     The tokenizer, a byte-level BPE that is trained on a sample of the files, is written to the same folder, with a
     tokenizer_config.json that names the token which ends a text.
     """
+    import numpy as np
     import pyarrow as pa
 
+    from packer.arrow import as_arrow, strings
     from packer.text import END_OF_TEXT, train_byte_level
 
     names, texts = zip(*standard_library_texts(), strict=True)
@@ -188,11 +190,13 @@ def write_corpus(folder: Path) -> Path:
     except ImportError as error:
         raise PackerError("demo trains a tokenizer, which tokenizers 1 cannot: install 'tokenizers<1'") from error
     end = tokenizer.token_to_id(END_OF_TEXT)
-    ids = [[*encoded.ids, end] for encoded in tokenizer.encode_batch(list(texts))]
+    ids = [np.array([*encoded.ids, end], np.int32) for encoded in tokenizer.encode_batch(list(texts))]
+    offsets = np.cumsum([0, *map(len, ids)], dtype=np.int32)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END_OF_TEXT}) + "\n")
-    table = pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32())), "path": list(names)})
+    lists = pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(np.concatenate(ids)))
+    table = pa.table({"input_ids": lists, "path": strings(names)})
     path = folder / "stdlib.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)

@@ -259,7 +259,7 @@ def _numbers(values: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
     """Return values, which are whole numbers, as integers; those that are not kept may be anything and become 0."""
     kind = values.type if pa.types.is_integer(values.type) else pa.int64()
     if not (kind.equals(values.type) or pa.types.is_floating(values.type)):  # none is kept
-        return pa.array(np.zeros(len(values), np.int64))
+        return as_arrow(np.zeros(len(values), np.int64))
     if not kept.all():
         values = pc.if_else(as_arrow(kept), values, as_scalar(0, values.type))
     return values.cast(kind)
@@ -272,8 +272,7 @@ def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np
     """
     if in_text and is_string(values.type):
         is_number = pc.match_substring_regex(values, r"^\d{1,18}$")
-        wrong = pc.index(is_number, False).as_py()
-        if wrong >= 0:
+        for wrong in np.flatnonzero(~as_numpy(is_number.fill_null(as_scalar(1, pa.bool_()))))[:1].tolist():
             raise DocumentError(wrong, f"'{column}' is {str(values[wrong])[:40]!a}; expected a whole number")
         values = pc.cast(values, pa.int64())
     if not (pa.types.is_integer(values.type) or values.null_count == len(values) > 0):
@@ -290,7 +289,7 @@ def wrong_numbers(values: pa.Array) -> NDArray[np.int64]:
     """
     if not is_numeric(values.type):
         return np.arange(len(values))
-    numbers = as_numpy(values.fill_null(0))
+    numbers = as_numpy(values.fill_null(as_scalar(0, values.type)))
     is_good = (numbers >= 0) & (numbers <= LONGEST) & (numbers == np.floor(numbers))
     return np.flatnonzero(~is_good | as_numpy(values.is_null()))
 
