@@ -250,20 +250,6 @@ class TokenTable:
         return documents if self.lists is None else self.lists[documents].astype(np.int64)
 
 
-def table_of(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
-    """Return checked documents of these lengths as a table, given the index of the first one in the source."""
-    return TokenTable(
-        input_ids=TokenColumn.from_arrow(batch.input_ids),
-        labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
-        lengths=lengths,
-        lists=None,
-        extra={name: ValueColumn.of_chunks(name, chunks) for name, chunks in batch.extra.items()}
-        if batch.input_ids
-        else {},
-        first_document=first_document,
-    )
-
-
 _DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths
 _CHUNKS = 1 << 10  # record batches per batch if they are small: a megabyte per column
 

@@ -32,6 +32,7 @@ from packer.sources.open_sources import open_with
 from packer.sources.spill import spill_corpus
 from packer.sources.survey import survey_source
 from packer.sources.watch_source import Watch
+from packer.stores.local_files import sync_path
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -190,7 +191,9 @@ def _write(
     )
     for piece, name in zip(pieces, names, strict=True):
         assert isinstance(piece.path, Path)
-        folder.store.put_file(name, piece.path)
+        if folder.store.sync:
+            sync_path(piece.path)
+        piece.path.rename(folder.building / name)
     folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
     return report
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, strings
 from packer.column_names import ROLE, ROLES
 from packer.inputs.documents import Batch, DocumentError, columns_of_side
-from packer.inputs.format_reader import Block, DecodedInput, ListDecoder
+from packer.inputs.format_reader import Block, DecodedInput, ListDecoder, Step
 from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import ValueColumn
 
@@ -38,15 +38,14 @@ def tokens_of_rejected(*, has_labels: bool) -> tuple[str, ...]:
     return REJECTED[:2] if has_labels else REJECTED[:1]
 
 
-def paired(chosen: DecodedInput, rejected: DecodedInput) -> DecodedInput:
-    """Return the answers of a file of tokenized pairs in turn, checked, from an input of each side of the file."""
-    return replace(
-        chosen,
-        needed=tuple(dict.fromkeys((*chosen.needed, *rejected.needed))),
-        start=partial(_pair_decoder, chosen, rejected),
-        steps=(),
-        documents_per_record=len(ROLES),
-    )
+def paired(chosen: DecodedInput, rejected: DecodedInput, steps: tuple[Step, ...], documents_each: int) -> DecodedInput:
+    """Return the answers of a file of tokenized pairs in turn, checked, from an input of each side of the file.
+
+    After the steps, a pair makes so many documents.
+    """
+    needed = tuple(dict.fromkeys((*chosen.needed, *rejected.needed)))
+    start = partial(_pair_decoder, chosen, rejected)
+    return replace(chosen, needed=needed, start=start, steps=steps, documents_per_record=documents_each)
 
 
 def _pair_decoder(chosen: DecodedInput, rejected: DecodedInput, input_: DecodedInput) -> ListDecoder:
@@ -120,9 +119,3 @@ def roles_of_lists(pairs: int) -> ValueColumn:
         chunks += [repeated] * (pairs // _ROLES_TOGETHER)  # the same array each time
         chunks.append(repeated.slice(0, pairs % _ROLES_TOGETHER))
     return ValueColumn.of_chunks(ROLE, chunks, pa.string())
-
-
-def roles_in_turn(first_document: int, documents: int) -> ValueColumn:
-    """Return the column of roles of consecutive documents: chosen, rejected, chosen, ..."""
-    sides = np.arange(first_document, first_document + documents) % 2
-    return ValueColumn.of_chunks(ROLE, [strings(ROLES).take(as_arrow(sides))], pa.string())

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy
-from packer.column_names import ANSWER, RECORD_IDS, ROLE
+from packer.arrow import as_arrow, as_numpy, strings
+from packer.column_names import ANSWER, RECORD_IDS, ROLE, ROLES
 from packer.errors import SourceError
 from packer.facts import REASONS, REMEDY, RejectedRecord, TextIdentity
 from packer.gather import TokenColumn
 from packer.inputs.column_types import check_indices, one_type
 from packer.inputs.documents import Batch, Columns, DocumentError, Input, SourceFile, reading
 from packer.inputs.list_checks import checked, document_error, document_lengths
-from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn, table_of
+from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.progress import Progress, documents_of, silent
-from packer.sources.pairs import REJECTED, roles_in_turn, roles_of_lists
+from packer.sources.pairs import REJECTED, roles_of_lists
 from packer.text.fast_tokens import SWITCH
 
 if TYPE_CHECKING:
@@ -208,14 +208,24 @@ class Source:
         self.rejections, self.counts = Rejections.of(rejected), counts
 
     def _table_of(self, batch: Batch, lengths: NDArray[np.int32], first_document: int, first_record: int) -> TokenTable:
-        table, made = table_of(batch, lengths, first_document), {}
+        """Return checked documents of these lengths as a table, given the numbers of the first one and its record."""
+        columns = batch.extra.items() if batch.input_ids else ()
+        extra = {name: ValueColumn.of_chunks(name, chunks) for name, chunks in columns}
         if self.pairs:
-            made[ROLE] = roles_in_turn(first_document, len(lengths))
+            sides = as_arrow(np.arange(first_document, first_document + len(lengths)) % len(ROLES))
+            extra[ROLE] = ValueColumn.of_chunks(ROLE, [strings(ROLES).take(sides)])
         if self.record_starts:
             numbers = np.concatenate([np.zeros(0, np.int32), *map(as_numpy, batch.extra[ANSWER])])
             records = first_record + np.cumsum(numbers == 0) - 1
-            made[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records)])
-        return replace(table, extra={**table.extra, **made})
+            extra[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records)])
+        return TokenTable(
+            input_ids=TokenColumn.from_arrow(batch.input_ids),
+            labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
+            lengths=lengths,
+            lists=None,
+            extra=extra,
+            first_document=first_document,
+        )
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """Return all documents of a mapped, checked source by address, given the length of each."""

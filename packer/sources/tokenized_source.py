@@ -197,14 +197,9 @@ def _as_trees(chosen: Source, rejected: Source, max_len: int) -> Source:
 def _answers_in_turn(chosen: Source, rejected: Source, max_len: int, *, stored: bool) -> tuple[DecodedInput, ...]:
     """Return the answers of pairs in turn, decoded; or trees, if they are `stored`. See `share_prefixes`."""
     share = partial(share_prefixes, max_len=max_len, stored=stored, pairs=True)
-    return tuple(
-        replace(
-            paired(_decoded(one, chosen), _decoded(other, rejected)),
-            steps=(share,) if chosen.has_labels else (),
-            documents_per_record=1 if stored else len(ROLES),
-        )
-        for one, other in zip(chosen.inputs, rejected.inputs, strict=True)
-    )
+    steps, each = (share,) if chosen.has_labels else (), 1 if stored else len(ROLES)
+    sides = zip(chosen.inputs, rejected.inputs, strict=True)
+    return tuple(paired(_decoded(one, chosen), _decoded(other, rejected), steps, each) for one, other in sides)
 
 
 def count_shared(source: Source, max_len: int) -> Counter[str]:

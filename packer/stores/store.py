@@ -182,6 +182,7 @@ class Objects:
 
     root: RemotePath
     is_remote: ClassVar[bool] = True
+    sync: ClassVar[bool] = False  # what is uploaded lasts
 
     def get(self, name: str, most: int | None = None) -> bytes:
         path = self.root / name
