@@ -36,8 +36,9 @@ import pyarrow as pa
 
 from packer.inputs.documents import DocumentError
 from packer.options import PackOptions
-from packer.text import Encoder, recognize
 from packer.text.message_marks import has_generation_tags
+from packer.text.text_columns import recognize
+from packer.text.text_encoder import Encoder
 
 _DOCUMENTS = 1 << 10  # of a call to the tokenizer; as packer does
 

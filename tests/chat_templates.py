@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer.options import PackOptions
-from packer.text import END_OF_TEXT, train_byte_level
+from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
 WORDS = "The quick brown fox, 42 dogs;\n\n  and   Zoë's «naïve» café 中文 😀 user assistant system think\n"
 

@@ -86,8 +86,8 @@ def _write_tokenizers(folder: Path):
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    from packer.text import train_byte_level
     from packer.text.built_in_templates import built_in
+    from packer.text.tokenizer import train_byte_level
 
     trained = train_byte_level([Writer(0).text(3000)], 700)
     trained.add_special_tokens(SPECIAL)

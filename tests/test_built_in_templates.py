@@ -11,13 +11,12 @@ import packer
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.options.choices import BUILT_IN_TEMPLATES
-from packer.text import train_byte_level
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat
 from packer.text.rendering import Templates
 from packer.text.text_columns import Records
 from packer.text.text_encoder import Encoder
-from packer.text.tokenizer import of_transformers
+from packer.text.tokenizer import of_transformers, train_byte_level
 from tests.chat_templates import WORDS, lists, text_options
 
 SYSTEM = {"role": "system", "content": "Be brief. "}

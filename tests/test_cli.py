@@ -528,7 +528,7 @@ def test_show_of_a_row_that_is_not_there_names_those_that_are(packed):
 
 
 def test_show_decodes_with_a_tokenizer(packed):
-    from packer.text import train_byte_level
+    from packer.text.tokenizer import train_byte_level
 
     tokenizer = train_byte_level(["a few words of text, and a few more"] * 3, 1000)
     tokenizer.save("tokenizer.json")

@@ -14,7 +14,8 @@ from packer.inputs.documents import DocumentError
 from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
-from packer.text import Encoder, recognize
+from packer.text.text_columns import recognize
+from packer.text.text_encoder import Encoder
 from tests.chat_templates import (
     BODY,
     END,

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import packer
-from packer.text import fast_tokens, train_byte_level
+from packer.text import fast_tokens
 from packer.text.fast_tokens import by_library
 from packer.text.load_tokenizer import open_tokenizer
+from packer.text.tokenizer import train_byte_level
 from packer.text.tokens import MarkedText, Places, TextTokens
 from tests.kills import Killed, kill
 from tests.small import shrink

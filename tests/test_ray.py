@@ -18,8 +18,8 @@ from test_ranks import as_arrow, as_files, options_of
 import packer
 from packer.errors import PackerError, SourceError
 from packer.ray_engine import ray_engine
-from packer.text import train_byte_level
 from packer.text.fast_tokens import SWITCH, version
+from packer.text.tokenizer import train_byte_level
 
 ray = pytest.importorskip("ray")
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, recognize
 from packer.text.conversations import messages_of
+from packer.text.text_columns import recognize
+from packer.text.text_encoder import Encoder
 from tests import naive_chats
 from tests.chat_templates import (
     ALWAYS_PROMPTING,

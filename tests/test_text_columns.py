@@ -15,7 +15,7 @@ from packer.cli import cli
 from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
-from packer.text import END_OF_TEXT
+from packer.text.tokenizer import END_OF_TEXT
 from packer.text.tokens import _PROBES
 from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer
 from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, recognize
 from packer.text.chat_template import ChatTemplate
 from packer.text.conversations import Chat
+from packer.text.text_columns import recognize
+from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, auto_tokenizer, lists, text_options, trained_at

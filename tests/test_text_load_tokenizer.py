@@ -12,7 +12,9 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.options import PackOptions
-from packer.text import Encoder, open_decoder, open_tokenizer, recognize
+from packer.text.load_tokenizer import open_decoder, open_tokenizer
+from packer.text.text_columns import recognize
+from packer.text.text_encoder import Encoder
 from tests.chat_templates import EXACT, save_tokenizer, text_options
 
 transformers = pytest.importorskip("transformers")

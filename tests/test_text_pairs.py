@@ -17,7 +17,8 @@ from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
 from packer.pipeline import collect_figures
-from packer.text import Encoder, recognize_pairs
+from packer.text.text_columns import recognize_pairs
+from packer.text.text_encoder import Encoder
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer, text_options
 from tests.opening import open_source
 from tests.test_from_text import documents_of, shards, write_formats

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from packer.inputs.documents import DocumentError
-from packer.text import Encoder, fast_tokens, recognize
 from packer.text import chat_template as chat_template_module
+from packer.text import fast_tokens
+from packer.text.text_columns import recognize
+from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, text_options, trained_at

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from packer.text import train_byte_level
-from packer.text.tokenizer import content_of
+from packer.text.tokenizer import content_of, train_byte_level
 from packer.text.tokenizers_v1 import TokenizerV1
 from tests.chat_templates import BODY, END, LOOP, PROMPT
 

@@ -182,7 +182,7 @@ def write_corpus(folder: Path) -> Path:
     import pyarrow as pa
 
     from packer.arrow import as_arrow, strings
-    from packer.text import END_OF_TEXT, train_byte_level
+    from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
     names, texts = zip(*standard_library_texts(), strict=True)
     try:

@@ -194,7 +194,7 @@ class ReportFiles:
         """Return the function from token ids to text; None to show no text."""
         if not self.with_text or self.tokenizer is None:
             return None
-        from packer.text import open_decoder
+        from packer.text.load_tokenizer import open_decoder
 
         return open_decoder(self.tokenizer)
 

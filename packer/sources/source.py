@@ -26,7 +26,7 @@ from packer.sources.pairs import REJECTED, roles_of_lists
 from packer.text.fast_tokens import SWITCH
 
 if TYPE_CHECKING:
-    from packer.text import Encoder
+    from packer.text.text_encoder import Encoder
 
 Order = NDArray[np.int64] | NDArray[np.uint64]
 """List of each document, shape (documents,)."""

@@ -25,9 +25,9 @@ from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
-from packer.text import Encoder, Records, recognize, recognize_pairs
 from packer.text.conversations import holds_messages
-from packer.text.text_columns import JSON, OF_CHATS, column_values
+from packer.text.text_columns import JSON, OF_CHATS, Records, column_values, recognize, recognize_pairs
+from packer.text.text_encoder import Encoder
 
 Fields: TypeAlias = pa.Schema | Mapping[str, object]
 """Columns of a file: its schema, or a record."""

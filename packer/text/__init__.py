@@ -16,20 +16,3 @@ tokenizer.py             a tokenizer, with transformers or without
 tokenizers_v1.py         a tokenizer.json opened by version 1 of the tokenizers library, or by the one before it
 load_tokenizer.py        tokenizers by path or Hub id: by their files, or by transformers
 """
-
-from packer.text.load_tokenizer import open_decoder, open_tokenizer
-from packer.text.text_columns import TRAIN_ON, Records, recognize, recognize_pairs
-from packer.text.text_encoder import Encoder
-from packer.text.tokenizer import END_OF_TEXT, train_byte_level
-
-__all__ = [
-    "END_OF_TEXT",
-    "TRAIN_ON",
-    "Encoder",
-    "Records",
-    "open_decoder",
-    "open_tokenizer",
-    "recognize",
-    "recognize_pairs",
-    "train_byte_level",
-]
