@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,9 +135,6 @@ def _decode(
     )
     source = replace(source, inputs=inputs)
     pieces = cut_source(source, folder)
-    if isinstance(folder, Path) and not engine.is_shared:
-        for path in folder.glob(".*"):  # temporary files of a process that died
-            path.unlink(missing_ok=True)
     sync = engine.is_shared or not engine.is_local
     decoding = _Decoding(pieces=pieces, source=source, by_library=False, sync=sync)
     decoding.run(engine, progress)

@@ -263,18 +263,16 @@ class SourceOrder:
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
-        self._survey = None if corpus.mix is None else survey_corpus(corpus)
-        self.mixture = () if self._survey is None else self._survey.identity.mixture
+        self._taken = None if corpus.mix is None else survey_corpus(corpus)  # of a mixture
+        self.mixture = () if self._taken is None else self._taken.identity.mixture
         """Sources of a mixture, and counts of what is taken of each; empty for a single source."""
-        self._takes = None if self._survey is None else self._survey.takes
-        self._firsts = np.zeros(1, np.int64) if self._survey is None else self._survey.firsts
         self._seen = IdentityCounter(corpus.parts[0])  # of a single source
 
     @property
     def documents(self) -> int | None:
         """Number of documents; None if it is known only after reading."""
-        if self._survey is not None:
-            return self._survey.identity.documents
+        if self._taken is not None:
+            return self._taken.identity.documents
         [source] = self._corpus.parts
         if source.indices is not None:
             return len(source.indices)
@@ -283,12 +281,14 @@ class SourceOrder:
 
     def tables(self) -> Iterator[TokenTable]:
         """Yield all documents in order, in tables of bounded memory that list a document once per copy."""
-        if self._takes is None:
+        if self._taken is None:
             for table in self._corpus.parts[0].tables():
                 yield table
                 self._seen.add(table.lengths)
             return
-        for part, take, first_of_source in zip(self._corpus.parts, self._takes, self._firsts[:-1], strict=True):
+        for part, take, first_of_source in zip(
+            self._corpus.parts, self._taken.takes, self._taken.firsts[:-1], strict=True
+        ):
             step = max(1, _COPIED // (take.copies + 1))
             done = int(first_of_source)
             for table in part.tables():
@@ -307,30 +307,31 @@ class SourceOrder:
 
     def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
         """Return the number of the document of each segment; one past the last for documents that are not taken."""
-        if self._takes is None:
+        if self._taken is None:
             return own_documents(segments)
         source_ids, doc_ids, copies = (segments[name] for name in ("source_ids", "doc_ids", "copy"))
-        numbers = np.full(len(doc_ids), self._firsts[-1])
-        for source, take in enumerate(self._takes):
+        takes, firsts = self._taken.takes, self._taken.firsts
+        numbers = np.full(len(doc_ids), firsts[-1])
+        for source, take in enumerate(takes):
             population = take.sample.population
             here = np.flatnonzero((source_ids == source) & (doc_ids >= 0) & (doc_ids < population) & (copies >= 0))
             documents = doc_ids[here].astype(np.int64)
             ranks, is_sampled = take.sample.ranks(documents)
-            found = self._firsts[source] + documents * take.copies + ranks + copies[here]
+            found = firsts[source] + documents * take.copies + ranks + copies[here]
             is_taken = copies[here] < take.copies + is_sampled
             numbers[here[is_taken]] = found[is_taken]
         return numbers
 
     def rejected(self) -> dict[str, int]:
         """Count the rejected documents by reason, with every copy; call this after reading `tables` to the end."""
-        return count_rejected(self._corpus.parts, self._takes)
+        return count_rejected(self._corpus.parts, None if self._taken is None else self._taken.takes)
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)", and " of code, copy 0"."""
-        if self._takes is None:
+        if self._taken is None:
             return self._corpus.parts[0].describe(document)
-        source = int(np.searchsorted(self._firsts, document, side="right")) - 1
-        take, number = self._takes[source], document - int(self._firsts[source])
+        source = int(np.searchsorted(self._taken.firsts, document, side="right")) - 1
+        take, number = self._taken.takes[source], document - int(self._taken.firsts[source])
 
         def first_copy(of: int) -> int:
             return of * take.copies + int(take.sample.ranks(np.array([of]))[0][0])
@@ -342,4 +343,4 @@ class SourceOrder:
 
     def identity(self) -> SourceIdentity:
         """Return the identity of the source; call this after reading `tables` to the end."""
-        return self._seen.identity() if self._survey is None else self._survey.identity
+        return self._seen.identity() if self._taken is None else self._taken.identity
