@@ -167,14 +167,7 @@ def test_the_kernel_of_the_torch_installed_has_a_version_known_here():
 
 
 def find(rows=1, row_tokens=TOKENS, *, cu_seq_lens=None, max_length=None, position_ids=None):
-    return varlen.find_boundaries(
-        rows,
-        row_tokens,
-        cu_seq_lens=cu_seq_lens,
-        max_length=max_length,
-        position_ids=position_ids,
-        device=torch.device("cpu"),
-    )
+    return varlen.find_boundaries(rows, row_tokens, cu_seq_lens, max_length, position_ids, torch.device("cpu"))
 
 
 def positions_of(lengths):

@@ -250,42 +250,44 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the attention of a layer, `[rows, tokens, heads, value_size]`, as transformers' AttentionInterface does.
 
-    Args:
-        module: the attention layer.
-        query: `[rows, heads, tokens, head_size]`.
-        key: `[rows, key_heads, tokens, head_size]`.
-        value: `[rows, key_heads, tokens, value_size]`.
-        attention_mask: must be None, because the segment boundaries determine the mask.
-        dropout: must be 0.
-        scaling: scale of the logits; None for `head_size ** -0.5`.
-        sliding_window: tokens that a token attends to, itself included; on both sides if attention is not causal.
-        is_causal: whether attention is causal; None for `module.is_causal`.
-        position_ids: `[rows, tokens]`, restarting with every segment; used if there is no cu_seq_lens_q.
-        cu_seq_lens_q: int32 `[segments + 1]` over all rows.
-        max_length_q: tokens in the longest segment.
-        tree: int32 `[2, rows * tokens]`, for `dense_mask`; takes the place of the segments.
-        **others: other arguments of all implementations; `REFUSED` must be None.
+    Queries, keys and values are `[rows, heads, tokens, size]`, and `sliding_window` are the tokens that a token attends
+    to, itself included; on both sides if attention is not causal. A `tree` as for `dense_mask` takes the place of the
+    segments. Whatever else would change the result must have its default; of `others`, those in `REFUSED`.
     """
     _note_call(type(module))
     _check_boundaries(module, cu_seq_lens_q, tree)
-    rows, _, tokens, _ = query.shape
-    _check_arguments(module, query, key, attention_mask, dropout, others, remedy=PLAIN if tree is None else APART)
+    name, (rows, _, tokens, _) = type(module).__name__, query.shape
+    if attention_mask is not None:
+        raise PackerError(
+            f"{name} has an attention mask of shape {list(attention_mask.shape)}, but packed rows have none: leave "
+            "attention_mask out of the batch; a model that creates its own mask needs another attn_implementation"
+        )
+    if key.shape[2] != tokens:
+        raise PackerError(
+            f"{name} has {tokens:,} queries and {key.shape[2]:,} keys, as with a KV cache: {IMPLEMENTATION} requires "
+            'whole documents; generate with model.set_attn_implementation("sdpa")'
+        )
+    if dropout:
+        raise PackerError(
+            f"{name} has an attention dropout of {dropout:g}, which the varlen kernel does not support: load the model "
+            "with 0 (attention_dropout, attn_pdrop or attention_probs_dropout_prob in its config)"
+        )
+    for argument, why in REFUSED.items():
+        if others.get(argument) is not None:
+            raise PackerError(f"{name} {why}: {PLAIN if tree is None else APART}")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     query, key, value = (_kernel_dtype(tensor, value).transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
-    if tree is not None:
-        _check_tree_layer(module, tree, sliding_window, causal)
-        attended = tree_attention(query, key, value, tree, window=sliding_window, scale=scaling)
-    else:
-        found = find_boundaries(
-            rows,
-            tokens,
-            cu_seq_lens=cu_seq_lens_q,
-            max_length=max_length_q,
-            position_ids=position_ids,
-            device=query.device,
-        )
+    if tree is None:
+        found = find_boundaries(rows, tokens, cu_seq_lens_q, max_length_q, position_ids, query.device)
         _check_layer(module, sliding_window, found.longest)
         attended = segment_attention(query, key, value, *found, causal=causal, window=sliding_window, scale=scaling)
+    else:
+        if not causal:
+            raise PackerError(
+                f"{name} attends to later tokens, and those after a shared token differ between documents: {APART}"
+            )
+        _check_layer(module, sliding_window, longest_path(tree), remedy=APART)
+        attended = tree_attention(query, key, value, tree, window=sliding_window, scale=scaling)
     return attended.reshape(rows, tokens, *attended.shape[1:]).contiguous(), None
 
 
@@ -310,19 +312,15 @@ def attention_mask(
             f"attention_mask masks {masked:,} tokens, which {IMPLEMENTATION} does not support: leave the mask and the "
             "padding out of the batch, as packer.collate does"
         )
-    if mask_function is not None and q_length == kv_length and not torch.compiler.is_compiling():
-        _check_mask_function(mask_function, kv_length or 0, device)
-
-
-def _check_mask_function(mask_function: MaskFunction, tokens: int, device: torch.device | str) -> None:
-    """Refuse a mask in which only some tokens attend to the next one, as within an image."""
+    if mask_function is None or q_length != kv_length or torch.compiler.is_compiling():
+        return
+    tokens = kv_length or 0
     places = torch.arange(max(tokens - 1, 0), device=device)
     sees_next = mask_function(torch.zeros_like(places), torch.zeros_like(places), places, places + 1)
     if bool(sees_next.any()) and not bool(sees_next.all()):
         raise PackerError(
             f"this model lets {int(sees_next.sum()):,} of {tokens:,} tokens attend to the next one (as in an image), "
-            f"which {IMPLEMENTATION} does not support: choose another attn_implementation that `packer check` finds "
-            "safe"
+            f"which {IMPLEMENTATION} does not support: {OTHER_ATTENTION}"
         )
 
 
@@ -351,38 +349,6 @@ def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None,
         )
 
 
-def _check_arguments(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float,
-    others: dict[str, object],
-    *,
-    remedy: str,
-) -> None:
-    """Refuse arguments of a layer that the varlen kernel does not support."""
-    name = type(module).__name__
-    if attention_mask is not None:
-        raise PackerError(
-            f"{name} has an attention mask of shape {list(attention_mask.shape)}, but packed rows have none: leave "
-            "attention_mask out of the batch; a model that creates its own mask needs another attn_implementation"
-        )
-    if key.shape[2] != query.shape[2]:
-        raise PackerError(
-            f"{name} has {query.shape[2]:,} queries and {key.shape[2]:,} keys, as with a KV cache: {IMPLEMENTATION} "
-            'requires whole documents; generate with model.set_attn_implementation("sdpa")'
-        )
-    if dropout:
-        raise PackerError(
-            f"{name} has an attention dropout of {dropout:g}, which the varlen kernel does not support: load the model "
-            "with 0 (attention_dropout, attn_pdrop or attention_probs_dropout_prob in its config)"
-        )
-    for argument, why in REFUSED.items():
-        if others.get(argument) is not None:
-            raise PackerError(f"{name} {why}: {remedy}")
-
-
 def _check_layer(
     module: torch.nn.Module, sliding_window: int | None, longest: int, *, remedy: str = OTHER_ATTENTION
 ) -> None:
@@ -403,16 +369,6 @@ def _check_layer(
         raise PackerError(
             f"{name} {layer} has a window of {window:,} tokens but does not pass it to attention: {remedy}"
         )
-
-
-def _check_tree_layer(module: torch.nn.Module, tree: torch.Tensor, sliding_window: int | None, causal: bool) -> None:
-    """Refuse a layer that trees cannot be exact in."""
-    if not causal:
-        raise PackerError(
-            f"{type(module).__name__} attends to later tokens, and those after a shared token differ between "
-            f"documents: {APART}"
-        )
-    _check_layer(module, sliding_window, longest_path(tree), remedy=APART)
 
 
 def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -136,22 +136,8 @@ def tree_attention(
 ) -> torch.Tensor:
     """Compute attention in a batch of trees: by FlexAttention on a GPU, elsewhere by SDPA with a dense mask.
 
-    Args:
-        query: `[tokens, heads, head_size]`, any floating dtype.
-        key: `[tokens, key_heads, head_size]`; query head h uses key head `h // (heads // key_heads)`.
-        value: `[tokens, key_heads, value_size]`.
-        tree: int32 `[2, tokens]`, as for `dense_mask`, whose masks are made once and kept as long as it exists.
-        window: tokens that a token attends to, itself included; None for all that it sees.
-        scale: scale of the logits; None for `head_size ** -0.5`.
-
-    Returns:
-        `[tokens, heads, value_size]` in the dtype of query.
-
-    Raises:
-        PackerError: `tree` is not the tree of the batch.
-
-    Warns:
-        UserWarning: the tensors are on a GPU and FlexAttention does not support them.
+    Tensors, window, scale and warnings are those of `segment_attention`. The masks of a tree, as for `dense_mask`, are
+    made once and kept as long as it exists; one that is not the tree of the batch is a PackerError.
     """
     obstacle, device = flex_obstacle(query, value), query.device
     make: Callable[[torch.Tensor, int | None], Any] = dense_mask if obstacle else block_mask

@@ -51,7 +51,6 @@ class Boundaries(NamedTuple):
 def find_boundaries(
     rows: int,
     row_tokens: int,
-    *,
     cu_seq_lens: torch.Tensor | None,
     max_length: int | torch.Tensor | None,
     position_ids: torch.Tensor | None,
@@ -161,24 +160,12 @@ def segment_attention(
     window: int | None = None,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Compute attention in which each token attends to tokens of its own segment only.
+    """Compute attention in which each token attends to tokens of its own segment only: `[tokens, heads, value_size]`.
 
-    Args:
-        query: `[tokens, heads, head_size]`, any floating dtype.
-        key: `[tokens, key_heads, head_size]`; query head h uses key head `h // (heads // key_heads)`.
-        value: `[tokens, key_heads, value_size]`.
-        cu_seqlens: int32 `[segments + 1]` on the same device: index of each segment's first token, then the number of
-            tokens.
-        longest: tokens in the longest segment.
-        causal: whether tokens attend only to themselves and the tokens before them.
-        window: tokens attend only to those less than this many positions away; None for the whole segment.
-        scale: scale of the logits; None for `head_size ** -0.5`.
-
-    Returns:
-        `[tokens, heads, value_size]` in the dtype of query.
-
-    Warns:
-        UserWarning: the tensors are on a GPU and the varlen kernel does not support them.
+    Queries are `[tokens, heads, head_size]`, of any floating dtype; keys and values `[tokens, key_heads, size]`, of
+    which query head h uses `h // (heads // key_heads)`. The segments are `Boundaries` on the same device. With a
+    window, tokens attend only to those less than this many positions away. The scale of the logits is by default
+    `head_size ** -0.5`. On a GPU, there is a UserWarning if the varlen kernel does not support the tensors.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = None if window is None or window >= longest else window
@@ -276,15 +263,11 @@ def _by_sdpa(
         numbers_by_length.setdefault(length, []).append(number)
     attended: list[torch.Tensor] = [query] * len(lengths)
     for length, numbers in numbers_by_length.items():
-        stacked = [torch.stack([each[number] for number in numbers]) for each in segments]  # [n, heads, length, size]
+        stacked = (torch.stack([each[number] for number in numbers]) for each in segments)
+        queries, keys, values = stacked  # [n, heads, length, size]
         mask = None if window is None or window >= length else _window_mask(length, window, causal, query.device)
         outputs = scaled_dot_product_attention(
-            stacked[0],
-            stacked[1],
-            stacked[2],
-            attn_mask=mask,
-            is_causal=causal and mask is None,
-            scale=scale,
+            queries, keys, values, attn_mask=mask, is_causal=causal and mask is None, scale=scale
         )
         for number, output in zip(numbers, outputs.unbind(), strict=True):
             attended[number] = output
