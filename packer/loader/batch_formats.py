@@ -117,7 +117,19 @@ def hf_batch(
         labels = tokens.labels(input_ids)
     else:
         input_ids, labels = _masked_tokens(tokens, input_ids, mlm, epoch)
-    batch = flat_batch(input_ids, labels, tokens.lengths, static)
+    cu_seqlens = padded_cu_seqlens(tokens.lengths, static)
+    longest = int(tokens.lengths.max()) if static is None else static.max_len
+    batch: dict[str, Any] = {
+        "input_ids": input_ids[None],
+        "labels": labels[None],
+        "position_ids": restart_positions(tokens.lengths)[None],
+        "seq_idx": np.arange(len(tokens.lengths), dtype=np.int32).repeat(tokens.lengths)[None],
+        "cu_seq_lens_q": cu_seqlens,
+        "cu_seq_lens_k": cu_seqlens.copy(),
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }
     if loss_weights is not None:
         batch["loss_weights"] = _loss_weights(tokens, batch["labels"], loss_weights)
     if position_offset:
@@ -129,31 +141,6 @@ def hf_batch(
     if keep is not None:
         batch["segments"] = _kept_segments(tokens, keep)
     return batch
-
-
-def flat_batch(
-    input_ids: NDArray[np.int64],
-    labels: NDArray[np.integer[Any]],
-    lengths: NDArray[np.int64],
-    static: StaticShape | None = None,
-) -> dict[str, Any]:
-    """Return the keys of DataCollatorWithFlattening, and `use_cache`, for segments that lie end to end.
-
-    `input_ids` and `labels`, which are not shifted, have the shape (T,); `lengths` of the segments sum to T.
-    """
-    cu_seqlens = padded_cu_seqlens(lengths, static)
-    longest = int(lengths.max()) if static is None else static.max_len
-    return {
-        "input_ids": input_ids[None],
-        "labels": labels[None],
-        "position_ids": restart_positions(lengths)[None],
-        "seq_idx": np.arange(len(lengths), dtype=np.int32).repeat(lengths)[None],
-        "cu_seq_lens_q": cu_seqlens,
-        "cu_seq_lens_k": cu_seqlens.copy(),
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }
 
 
 def hf_rows_batch(rows: Rows, *, loss_weights: LossWeights | None = None, mtp: int = 0) -> dict[str, Any]:

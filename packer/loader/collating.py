@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.loader.batch_formats import flat_batch, make_batch
+from packer.loader.batch_formats import make_batch
 from packer.loader.batch_sampler import BatchSampler
 from packer.loader.dataset import PackedDataset
 from packer.loader.row_segments import LossWeights, Rows, StaticShape
@@ -64,7 +64,7 @@ def collate(
         PackerError: no batch can be made of these rows with these arguments.
     """
     batch = make_batch(
-        rows_as_arrays(rows),
+        _rows_as_arrays(rows),
         format=format,
         epoch=(getattr(rows, "epoch", None) or 0) if epoch is None else epoch,
         static=static,
@@ -102,13 +102,9 @@ def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch"
         PackerError: there are no examples; only some have labels; or one has no tokens, another number of labels than
             of tokens, or values that are not integers in one dimension.
     """
-    tokens, own_labels = examples_as_arrays(examples)
-    lengths = np.array([len(ids) for ids in tokens], np.int64)
-    input_ids = np.concatenate(tokens).astype(np.int64, copy=False)
-    labels = np.concatenate(own_labels).astype(np.int64)
-    labels[np.cumsum(lengths) - lengths] = NO_LOSS
-    _warn_if_nothing_is_trained(labels)
-    batch: dict[str, Any] = _as_tensors(tensors, flat_batch(input_ids, labels, lengths))
+    found = make_batch(_examples_as_rows(examples), format="hf")
+    _warn_if_nothing_is_trained(found["labels"])
+    batch: dict[str, Any] = _as_tensors(tensors, found)
     return batch
 
 
@@ -208,7 +204,7 @@ REQUIRED = ("input_ids", "seq_lengths", "doc_ids")
 """Columns that every row must have; like labels, they hold integers in one dimension."""
 
 
-def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
+def _rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """Return the rows of a batch with arrays as columns; rows of a PackedDataset are returned as they are."""
     found = []
     for where, row in _items(rows, "row", "pass rows of packer.load"):
@@ -233,11 +229,9 @@ def rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return found
 
 
-def examples_as_arrays(
-    examples: Sequence[Mapping[str, Any]],
-) -> tuple[list[NDArray[np.integer[Any]]], list[NDArray[np.integer[Any]]]]:
-    """Return (tokens, labels) of raw examples, one array per example; the labels are the tokens if there are none."""
-    tokens, labels = [], []
+def _examples_as_rows(examples: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return raw examples as rows of one document; the labels are the tokens if there are none."""
+    rows: list[Mapping[str, NDArray[Any]]] = []
     for where, example in _items(examples, "example", "pass mappings with input_ids"):
         if "input_ids" not in example:
             raise PackerError(
@@ -254,9 +248,11 @@ def examples_as_arrays(
         if own.ndim == 1 and len(own) != len(ids):
             raise PackerError(f"{where} has {len(own)} labels for {len(ids)} tokens: pass one per token")
         _check_integers(own, f"{where} has labels")
-        tokens.append(ids)
-        labels.append(own)
-    return tokens, labels
+        labels = own.astype(np.int64)
+        labels[0] = NO_LOSS
+        segments = {"seq_lengths": np.array([len(ids)]), "doc_ids": np.array([len(rows)])}
+        rows.append({"input_ids": ids, "labels": labels, **segments})
+    return rows
 
 
 def _items(items: Sequence[Mapping[str, Any]], noun: str, remedy: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
