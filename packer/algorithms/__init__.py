@@ -199,11 +199,7 @@ ALIASES: dict[str, str] = {"lpfhp": "bfd"}
 
 
 def get_algorithm(name: str) -> AnyAlgorithm:
-    """Return the algorithm with a name or alias.
-
-    Raises:
-        PackerError: no algorithm has this name; the message lists all names.
-    """
+    """Return the algorithm with a name or alias; if there is none, a PackerError lists all names."""
     algorithm = ALGORITHMS.get(ALIASES.get(name, name))
     if algorithm is None:
         known = ", ".join(sorted([*ALGORITHMS, *ALIASES]))

@@ -74,15 +74,9 @@ def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 def vector_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
     """Lower bounds on the rows of items with several demands, from each resource alone.
 
-    The largest of them is a lower bound. Demands of a capacity above COARSE are counted in coarser units, rounded down.
-    [[6, 6, 2], [0, 1, 1]] with capacities [10, 1] -> [2, 2].
-
-    Args:
-        demands: (resources, items), none above its capacity.
-        capacities: (resources,), at least 1.
-
-    Returns:
-        (resources,) numbers of rows.
+    The largest of them is a lower bound. Demands, (resources, items), are not above the capacities, (resources,), which
+    are at least 1; those of a capacity above COARSE are counted in coarser units, rounded down. [[6, 6, 2], [0, 1, 1]]
+    with capacities [10, 1] -> [2, 2].
     """
     bounds = np.zeros(len(capacities), np.int64)
     for resource, capacity in enumerate(capacities.tolist()):

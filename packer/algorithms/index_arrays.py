@@ -19,17 +19,10 @@ def joined_ranges(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.int
 
 
 def sorted_indices(keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Sort indices by key; those of equal keys stay in order.
+    """Sort indices by key, from 0 to count - 1; those of equal keys stay in order.
 
-    Keys [2, 0, 2] and count 3 give starts [0, 1, 1, 3] and indices [1, 0, 2].
-
-    Args:
-        keys: whole numbers from 0 to count - 1.
-        count: number of keys.
-
-    Returns:
-        Where the indices of each key start, and the end of the last: int64, shape (count + 1,); and the indices, uint32
-        if that counts them, otherwise int64.
+    Returns where the indices of each key start, and the end of the last, int64 of shape (count + 1,); and the indices,
+    uint32 if that counts them, otherwise int64. Keys [2, 0, 2] and count 3 give [0, 1, 1, 3] and [1, 0, 2].
     """
     starts = np.zeros(count + 1, np.int64)
     indices = np.empty(len(keys), np.uint32 if len(keys) < 2**32 else np.int64)

@@ -72,12 +72,7 @@ def compile_from_now_on() -> None:
 
 
 def prepare_for(*, documents: int, tokens: int = 0) -> None:
-    """Compile all kernels from now on if there is much to do.
-
-    Args:
-        documents: documents that will be planned.
-        tokens: tokens that will be copied.
-    """
+    """Compile all kernels from now on if so many documents will be planned, or tokens copied, that it is worth it."""
     if documents > FEW_DOCUMENTS or tokens > FEW_TOKENS:
         compile_from_now_on()
 

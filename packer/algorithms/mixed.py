@@ -58,16 +58,10 @@ def draw_rows(
     Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order, give rows [5, 3, 2] and [4, 6], and a 5 is left: it did not
     fit after 4, and 6 closed the row.
 
-    Args:
-        order: (segments,) extents, 1 to max_len, in random order; used as scratch space.
-        max_len: the capacity of a row.
-        max_segments: the most segments in a row; None for no limit.
-        reserve: smallest sum of the extents that are left over.
-        ahead: segments, next in the order, that may close a row.
-        far: close rows by segments from anywhere in the order if the next ones cannot.
-
-    Returns:
-        The extents of rows, and the histogram of the segments that no row took: int64, shape (max_len + 1,).
+    `order`, int32 of shape (segments,), has the extents in random order, and is used as scratch space. Those that are
+    left over sum up to `reserve` or more. The next `ahead` in the order may close a row; with `far`, those from
+    anywhere if these cannot. Returns the rows, and the histogram of the segments that no row took: int64, shape
+    (max_len + 1,).
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)

@@ -73,13 +73,9 @@ class _Aim(NamedTuple):
 def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[Any]:
     """Draw rows that are full in the first resource until the items end.
 
-    Args:
-        demands: (items, resources), in random order of the items; none above its capacity.
-        capacities: (resources,), at least 1.
-
-    Returns:
-        (items,): the row of each item, numbered in the order in which they were drawn, and -1 for those without;
-        int32, or int64 if there are more items than that counts.
+    Demands, (items, resources), are in random order of the items, and none is above its capacity; capacities,
+    (resources,), are at least 1. Returns the row of each item, numbered in the order in which they were drawn, and -1
+    for those without: shape (items,), int32, or int64 if there are more items than that counts.
     """
     primary, capacity = coarsen(demands[:, 0], int(capacities[0]))
     counted = demands if capacity == capacities[0] else np.column_stack([primary, demands[:, 1:]])

@@ -159,16 +159,11 @@ class RowSums:
         extents: NDArray[np.integer[Any]] | None = None,
         limited: Mapping[str, NDArray[np.integer[Any]]] = {},
     ) -> None:
-        """Add rows.
+        """Add rows: row r has the segments row_starts[r]:row_starts[r + 1], at least one, and occurs counts[r] times.
 
-        Args:
-            lengths: (segments,) tokens of each segment, at least 1.
-            row_starts: (rows + 1,) row r has the segments row_starts[r]:row_starts[r + 1], at least one; begins at 0.
-            counts: (rows,) occurrences of each row; None for one each.
-            starts: (segments,) first token of each segment in its document; None if all are 0.
-            extents: (extents,) what attention runs over in these rows, alignment and padding tails included; None for
-                the lengths.
-            limited: (segments,) values of each limited column, by column.
+        `lengths` are the tokens of each segment, at least 1; `starts` its first token in its document, by default 0;
+        and `limited` its values of each limited column. `extents` are what attention runs over in these rows, alignment
+        and padding tails included; None for the lengths.
         """
         rows = len(row_starts) - 1
         if rows < 1:

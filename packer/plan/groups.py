@@ -152,15 +152,11 @@ def pack_groups(
     open_rows: OpenPacks,
     out_rows: NDArray[Any],
 ) -> int:
-    """Pack every group on its own by best-fit decreasing; return the number of rows.
+    """Pack every group on its own by best-fit decreasing; write the row of each segment, and return how many there are.
 
-    Args:
-        grouped: segments by group; those without a group are packed as one more group.
-        is_left_out: (groups + 1,) groups that are packed elsewhere.
-        max_len: length of a row.
-        limit: largest number of segments in a row.
-        open_rows: no packs, with room for as many as the largest of these groups has segments; and none afterwards.
-        out_rows: (segments,) row of each segment, from 0 on.
+    Segments without a group are one more group. Groups in `is_left_out`, shape (groups + 1,), are packed elsewhere. No
+    row has more than `limit` segments. There are no `open_rows`, before and afterwards, but room for as many as the
+    largest of these groups has segments.
     """
     numbers, starts, _, extents = grouped
     rows = np.int64(0)

@@ -20,6 +20,13 @@ from packer.plan.permute import hashes_of
 _DOCUMENT_BYTES = 32  # memory per document to order a mixture: its length, twice, its position, and the plan
 _MOST_DOCUMENTS = 2**53
 
+BLOCK = 1 << 10
+"""Documents per count of sampled ones. Finding one hashes the documents of its block."""
+
+_BUCKET_BITS = 12
+_BUCKET_SHIFT = np.uint64(64 - _BUCKET_BITS)
+_CHUNK = 1 << 18  # documents hashed together
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Take:
@@ -27,31 +34,60 @@ class Take:
 
     They are numbered copy by copy, then the sample, each in the order of the source: of documents a, b and c with 2
     copies and the sample {b, c}, the numbers 0 to 7 are a, b, c, a, b, c, b, c.
+
+    The sample has the documents whose hash is below a threshold. The hash maps documents one to one to 64 bits, so no
+    two hashes are equal, and taking documents in ascending order of their hash is drawing without replacement. It
+    depends only on a key and the document, so that any worker can compute whether a document is sampled. Only one count
+    per BLOCK documents is stored.
     """
+
+    population: int
+    """Number of documents of the source."""
 
     copies: int
     """Number of times that all documents are taken."""
 
-    sample: HashSample
-    """Documents that are taken once more, as copy number `copies`; not all of them."""
+    key: np.uint64
+    """Key of the hash; see `packer.plan.permute.key_of`."""
+
+    threshold: np.uint64
+    """Threshold below which the hashes of the sample are; 0 for an empty one."""
+
+    before: NDArray[np.int64]
+    """Shape (blocks + 1,): sampled documents before each block of BLOCK documents, then the number of all."""
+
+    @classmethod
+    def of(cls, population: int, copies: int, key: np.uint64, threshold: np.uint64) -> Take:
+        """Take documents; counts those of the sample in every block in one pass, unless it is empty."""
+        before = np.zeros(-(-population // BLOCK) + 1, np.int64)
+        for first in range(0, population if threshold else 0, _CHUNK):
+            hashes = hashes_of(key, np.arange(first, min(first + _CHUNK, population)))
+            sampled = np.add.reduceat(hashes < threshold, np.arange(0, len(hashes), BLOCK), dtype=np.int64)
+            before[first // BLOCK + 1 :][: len(sampled)] = sampled
+        np.cumsum(before, out=before)
+        return cls(population=population, copies=copies, key=key, threshold=threshold, before=before)
 
     @classmethod
     def whole(cls, documents: int) -> Take:
         """Take every document of a source once."""
-        none = HashSample(population=documents, key=np.uint64(0), threshold=np.uint64(0), before=np.zeros(1, np.int64))
-        return cls(copies=1, sample=none)
+        return cls.of(documents, 1, np.uint64(0), np.uint64(0))
+
+    @property
+    def sampled(self) -> int:
+        """Number of documents in the sample."""
+        return int(self.before[-1])
 
     @property
     def documents(self) -> int:
         """Number of documents taken, with every copy counted."""
-        return self.copies * self.sample.population + len(self.sample)
+        return self.copies * self.population + self.sampled
 
     def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (documents of the source, copies) of taken documents by number."""
-        copies, documents = np.divmod(numbers, self.sample.population)
+        copies, documents = np.divmod(numbers, self.population)
         is_sampled = copies == self.copies
         if is_sampled.any():
-            documents[is_sampled] = self.sample.members(documents[is_sampled])
+            documents[is_sampled] = self._at_ranks(documents[is_sampled])
         return documents, copies
 
     def numbers(
@@ -61,18 +97,68 @@ class Take:
 
         This reverses `locate`. Documents and copies are at least 0.
         """
-        population = self.sample.population
-        is_taken = (documents < population) & (copies <= self.copies)
-        numbers = copies * population + documents
+        is_taken = (documents < self.population) & (copies <= self.copies)
+        numbers = copies * self.population + documents
         last = np.flatnonzero(is_taken & (copies == self.copies))
-        ranks, is_sampled = self.sample.ranks(documents[last])
-        numbers[last] = self.copies * population + ranks
+        ranks, is_sampled = self.ranks(documents[last])
+        numbers[last] = self.copies * self.population + ranks
         is_taken[last] = is_sampled
         return numbers, is_taken
 
     def times(self, first: int, last: int) -> NDArray[np.int64]:
         """Return how often each of the documents first..last - 1 of the source is taken: shape (last - first,)."""
-        return self.copies + self.sample.contains(first, last).astype(np.int64)
+        return self.copies + self.is_sampled(first, last).astype(np.int64)
+
+    def is_sampled(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Return which of the documents first..last - 1 are in the sample: bool, shape (last - first,)."""
+        is_sampled = np.zeros(last - first, np.bool_)
+        for start in range(0, len(is_sampled) if self.sampled else 0, _CHUNK):
+            part = is_sampled[start : start + _CHUNK]
+            part[:] = hashes_of(self.key, first + start + np.arange(len(part))) < self.threshold
+        return is_sampled
+
+    def ranks(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return (sampled documents below each document, whether it is sampled), for documents in any order.
+
+        With the sample 3, 7 and 8, the result for 7 is (1, True), and for 5 (1, False).
+        """
+        ranks, is_found = np.zeros(len(documents), np.int64), np.zeros(len(documents), np.bool_)
+        if not self.sampled:
+            return ranks, is_found
+        blocks, places = np.divmod(documents, BLOCK)
+        for here, rows, is_sampled in self._blocks_with(blocks):
+            is_found[here] = is_sampled[rows, places[here]]
+            upto = np.cumsum(is_sampled, axis=1)[rows, places[here]]
+            ranks[here] = self.before[blocks[here]] + upto - is_found[here]
+        return ranks, is_found
+
+    def _at_ranks(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return sampled documents by rank, ranks in any order: of the sample 3, 7 and 8, ranks [2, 0] are [8, 3]."""
+        found = np.empty(len(ranks), np.int64)
+        blocks = np.searchsorted(self.before, ranks, side="right") - 1
+        for here, rows, is_sampled in self._blocks_with(blocks):
+            counts = is_sampled.sum(axis=1)
+            in_block = ranks[here] - self.before[blocks[here]]
+            places = np.flatnonzero(is_sampled)[(np.cumsum(counts) - counts)[rows] + in_block]
+            found[here] = blocks[here] * BLOCK + places % BLOCK
+        return found
+
+    def _blocks_with(
+        self, blocks: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
+        """Hash some blocks, each once and a few together.
+
+        Yields (indices of `blocks`, row of each in the third, which documents of each block are sampled); the third is
+        of shape (blocks hashed together, BLOCK).
+        """
+        order = np.argsort(blocks, kind="stable")
+        ascending = blocks[order]
+        rows = np.cumsum(np.diff(ascending, prepend=-1) > 0) - 1
+        for first in range(0, int(rows[-1]) + 1 if len(rows) else 0, _CHUNK // BLOCK):
+            begin, end = np.searchsorted(rows, [first, first + _CHUNK // BLOCK])
+            hashed = np.unique(ascending[begin:end])
+            hashes = hashes_of(self.key, hashed[:, None] * BLOCK + np.arange(BLOCK))
+            yield order[begin:end], rows[begin:end] - first, hashes < self.threshold
 
 
 def mixture_targets(
@@ -106,8 +192,7 @@ def take_documents(
     threshold, tokens = counter.nearest(rest, kept_of) if rest else (np.uint64(0), 0)
     if tokens == counter.total:
         copies, threshold, tokens = copies + 1, np.uint64(0), 0
-    sample = HashSample.of(counter.population, counter.key, threshold)
-    return Take(copies=copies, sample=sample), copies * counter.total + tokens
+    return Take.of(counter.population, copies, counter.key, threshold), copies * counter.total + tokens
 
 
 def refuse_too_many(takes: Sequence[Take], names: Sequence[str], unit: MixUnit, *, in_order: bool = False) -> None:
@@ -159,107 +244,8 @@ def _fill_order(
         following[chosen] += 1
 
 
-BLOCK = 1 << 10
-"""Numbers per count of members. Finding a member hashes the numbers of its block."""
-
-_BUCKET_BITS = 12
-_BUCKET_SHIFT = np.uint64(64 - _BUCKET_BITS)
-_CHUNK = 1 << 18  # numbers hashed together
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HashSample:
-    """Sample of the numbers 0 to population - 1, which is not stored: those whose hash is below a threshold.
-
-    The hash maps numbers one to one to 64 bits, so no two hashes are equal, and taking numbers in ascending order of
-    their hash is drawing without replacement. It depends only on a key and the number, so that any worker can compute
-    whether a number belongs to the sample. Only one count per BLOCK numbers is stored.
-    """
-
-    population: int
-    """Number of numbers that the sample is drawn from."""
-
-    key: np.uint64
-    """Key of the hash; see `packer.plan.permute.key_of`."""
-
-    threshold: np.uint64
-    """Threshold below which the hashes of members are; 0 for an empty sample."""
-
-    before: NDArray[np.int64]
-    """Shape (blocks + 1,): members before each block of BLOCK numbers, then the number of members."""
-
-    @classmethod
-    def of(cls, population: int, key: np.uint64, threshold: np.uint64) -> HashSample:
-        """Create a sample; counts the members of every block in one pass over the numbers."""
-        before = np.zeros(-(-population // BLOCK) + 1, np.int64)
-        for first in range(0, population if threshold else 0, _CHUNK):
-            hashes = hashes_of(key, np.arange(first, min(first + _CHUNK, population)))
-            members = np.add.reduceat(hashes < threshold, np.arange(0, len(hashes), BLOCK), dtype=np.int64)
-            before[first // BLOCK + 1 :][: len(members)] = members
-        np.cumsum(before, out=before)
-        return cls(population=population, key=key, threshold=threshold, before=before)
-
-    def __len__(self) -> int:
-        return int(self.before[-1])
-
-    def contains(self, first: int, last: int) -> NDArray[np.bool_]:
-        """Return which of the numbers first..last - 1 are members: bool, shape (last - first,)."""
-        is_member = np.zeros(last - first, np.bool_)
-        for start in range(0, len(is_member) if len(self) else 0, _CHUNK):
-            part = is_member[start : start + _CHUNK]
-            part[:] = hashes_of(self.key, first + start + np.arange(len(part))) < self.threshold
-        return is_member
-
-    def members(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return members by rank, in any order of ranks: of members 3, 7 and 8, ranks [2, 0] are [8, 3]."""
-        found = np.empty(len(ranks), np.int64)
-        blocks = np.searchsorted(self.before, ranks, side="right") - 1
-        for here, rows, is_member in self._blocks_with(blocks):
-            counts = is_member.sum(axis=1)
-            in_block = ranks[here] - self.before[blocks[here]]
-            places = np.flatnonzero(is_member)[(np.cumsum(counts) - counts)[rows] + in_block]
-            found[here] = blocks[here] * BLOCK + places % BLOCK
-        return found
-
-    def ranks(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return (members below each number, whether it is a member), for numbers in any order.
-
-        With members 3, 7 and 8, the result for 7 is (1, True), and for 5 (1, False).
-        """
-        ranks, is_found = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.bool_)
-        if not len(self):
-            return ranks, is_found
-        blocks, places = np.divmod(numbers, BLOCK)
-        for here, rows, is_member in self._blocks_with(blocks):
-            is_found[here] = is_member[rows, places[here]]
-            upto = np.cumsum(is_member, axis=1)[rows, places[here]]
-            ranks[here] = self.before[blocks[here]] + upto - is_found[here]
-        return ranks, is_found
-
-    def _blocks_with(
-        self, blocks: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
-        """Hash some blocks, each once and a few together.
-
-        Yields (indices of `blocks`, row of each in the third, which of the numbers of each block are members); the
-        third is of shape (blocks hashed together, BLOCK).
-        """
-        order = np.argsort(blocks, kind="stable")
-        ascending = blocks[order]
-        rows = np.cumsum(np.diff(ascending, prepend=-1) > 0) - 1
-        for first in range(0, int(rows[-1]) + 1 if len(rows) else 0, _CHUNK // BLOCK):
-            begin, end = np.searchsorted(rows, [first, first + _CHUNK // BLOCK])
-            hashed = np.unique(ascending[begin:end])
-            hashes = hashes_of(self.key, hashed[:, None] * BLOCK + np.arange(BLOCK))
-            yield order[begin:end], rows[begin:end] - first, hashes < self.threshold
-
-
 class WeightCounter:
-    """Adds up the weights of numbers by the highest bits of their hash, to find a sample of any total weight.
-
-    Args:
-        key: key of the hash.
-    """
+    """Adds up the weights of numbers by the highest bits of their hash, to find a sample of any total weight."""
 
     def __init__(self, key: np.uint64) -> None:
         self.key = key

@@ -58,13 +58,10 @@ class Blocks:
 
 
 class BlockMarker:
-    """Divides a stream of documents into blocks that take about the same number of places in rows.
+    """Divides a stream of documents into at most `most` blocks, whose segments take about `target` tokens in rows.
 
-    The two documents of a preference pair are added together and never separated.
-
-    Args:
-        target: tokens that the segments of a block take in rows; doubled whenever blocks are merged.
-        most: largest number of blocks.
+    The target is doubled whenever blocks are merged. The two documents of a preference pair are added together and
+    never separated.
     """
 
     def __init__(self, target: int, *, most: int = MOST_BLOCKS) -> None:

@@ -137,15 +137,9 @@ def vector_first_fit(
 ) -> int:
     """Put items, in a given order, each into the first row that has room for it; returns the number of rows.
 
-    Rows that there are come first, those with the least room in front, and then new ones. Items in decreasing order of
-    their largest share of a capacity: first fit decreasing.
-
-    Args:
-        demands: (items, resources), none above its capacity.
-        capacities: (resources,), at least 1.
-        order: (items to place,) numbers of the items.
-        rooms: (rows, resources): what the rows that there are have left.
-        out_row_of: (items,) row of each item; those of `order` are written. New rows follow those that there are.
+    Rows that there are, which have `rooms` left, (rows, resources), come first, those with the least room in front, and
+    then new ones. Items in decreasing order of their largest share of a capacity: first fit decreasing. No demand,
+    (items, resources), is above its capacity. Writes the rows of the items in `order`, which has their numbers.
     """
     shares, resources, rows = _WHOLE // capacities, len(capacities), len(rooms)
     size = max(-(-len(order) // BATCHES), LEAST_BATCH)

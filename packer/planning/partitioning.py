@@ -84,16 +84,11 @@ def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
 
     def solve() -> Note:
         patterns = solve_histogram(planning.reader.options, histogram)
-        arrays: dict[str, NDArray[Any]] = {
-            "offsets": patterns.offsets,
-            "extents": patterns.extents,
-            "counts": patterns.counts,
-        }
+        arrays: dict[str, NDArray[Any]] = {name: getattr(patterns, name) for name in ("offsets", "extents", "counts")}
         return Note(facts={"lower_bound": patterns.lower_bound}, arrays=arrays)
 
     note = make_note(planning.notes, "solved", solve, planning.engine, lasting=True)
-    arrays = {name: np.array(note.arrays[name]) for name in ("offsets", "extents", "counts")}
-    return Patterns(**arrays, lower_bound=note.facts["lower_bound"])
+    return Patterns(**{name: array.copy() for name, array in note.arrays.items()}, **note.facts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,17 +116,11 @@ class _Planner:
             far=far,
         )
 
-    def run(
-        self, stage: str, count: int, task: Callable[[int], Note], *, first: int = 0, silently: bool = False
-    ) -> NDArray[np.int64]:
-        """Run tasks first..count - 1 of a stage; return the number of rows of each: int64, shape (count - first,)."""
+    def run(self, name: str, count: int, task: Callable[[int], Note], *, silently: bool = False) -> Stage:
+        """Run the tasks of a stage whose notes do not exist yet; return the stage."""
         progress = silent if silently else self.planning.progress
-        numbers = range(first, count)
-        found = run_stage(self.planning.notes, stage, numbers, task, engine=self.planning.engine, progress=progress)
-        return np.array([found[number]["rows"] for number in numbers], np.int64)
-
-    def stage(self, name: str, rows: NDArray[np.int64]) -> Stage:
-        """Return a stage that has run."""
+        found = run_stage(self.planning.notes, name, range(count), task, engine=self.planning.engine, progress=progress)
+        rows = np.array([found[number]["rows"] for number in range(count)], np.int64)
         return Stage(notes=self.planning.notes, name=name, rows=rows, size=REGION)
 
     def drawn(self, packs: int, allowed: int | None, *, far: bool) -> PartitionPlan | None:
@@ -141,29 +130,27 @@ class _Planner:
         """
         job = self.job(packs, far=far)
         count = len(job.partitions)
-        stage, task = f"drawn-{'far-' if far else ''}{count}", partial(note_rows, job, None)
-        own = self.run(stage, 1, task, silently=count > 1)
+        name, task = f"drawn-{'far-' if far else ''}{count}", partial(note_rows, job, None)
+        own = self.run(name, 1, task, silently=count > 1)
         if count == 1:
-            if own[0] > self.rows_per_shard:
-                return self.drawn(int(own[0]), allowed, far=far)
-            plan = self.plan(job, None, [self.stage(stage, own)])
+            if own.rows[0] > self.rows_per_shard:
+                return self.drawn(int(own.rows[0]), allowed, far=far)
+            plan = self.plan(job, None, [own])
         else:
-            if allowed is not None and self._adds_too_many(job, self.planning.notes.read(f"{stage}-0")):
+            if allowed is not None and self._adds_too_many(job, own.note(0)):
                 return None
-            own = np.concatenate([own, self.run(stage, count, task, first=1)])
-            stages = [self.stage(stage, own)]
+            stages = [self.run(name, count, task)]
             while stages[-1].regions > 1 or len(stages) == 1:
-                stages.append(self.pack_rest(f"{stage}-level{len(stages)}", job, "draw", stages))
-            plan = self.plan(job, None, [*stages, self.pack_rest(f"{stage}-rest", job, "solve", stages)])
+                stages.append(self.pack_rest(f"{name}-level{len(stages)}", job, "draw", stages))
+            plan = self.plan(job, None, [*stages, self.pack_rest(f"{name}-rest", job, "solve", stages)])
             if far and allowed is not None and plan.totals.rows > allowed:
-                plan = self.plan(job, None, [*stages, self.pack_rest(f"{stage}-proved", job, "prove", stages)])
+                plan = self.plan(job, None, [*stages, self.pack_rest(f"{name}-proved", job, "prove", stages)])
         return None if allowed is not None and plan.totals.rows > allowed else plan
 
     def pack_rest(self, name: str, job: PartitionJob, method: Method, stages: Sequence[Stage]) -> Stage:
         """Run a task for each region of the last stage, which makes rows of its leftovers."""
         below, stream = stages[-1], sum(len(stage.rows) for stage in stages)
-        task = partial(note_rest, job, method, below, stream)
-        return self.stage(name, self.run(name, below.regions, task, silently=True))
+        return self.run(name, below.regions, partial(note_rest, job, method, below, stream), silently=True)
 
     def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
@@ -181,7 +168,8 @@ class _Planner:
         job = self.job(patterns.packs, patterns)
         count, max_len = len(job.partitions), self.options.max_len
         if count == 1:
-            return self.plan(job, None, [self.stage("", np.array([patterns.packs], np.int64))])
+            only = Stage(notes=self.planning.notes, name="", rows=np.array([patterns.packs]), size=REGION)
+            return self.plan(job, None, [only])
         even, notes = f"share-{count}", self.planning.notes
         self.run(even, count, partial(note_share, job))
         left: NDArray[np.int64] = patterns.counts.copy()
@@ -190,8 +178,7 @@ class _Planner:
         own = Shares(notes=notes, name=f"further-{count}", size=REGION, even=even)
         before = noted_shares(notes, even, count, max_len)
         regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_shard)
-        name, shares = f"left-{count}", own
-        stages = [self.stage(name, self.run(name, count, partial(note_rows, job, own)))]
+        stages, shares = [self.run(f"left-{count}", count, partial(note_rows, job, own))], own
         while left.any():
             name = f"pool-{count}" if regions == 1 else f"pool-{count}-level{len(stages)}"
             before = noted_shares(notes, shares.name, regions, max_len)

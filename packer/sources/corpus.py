@@ -90,7 +90,7 @@ def count_rejected(sources: Sequence[Source], takes: Sequence[Take] | None = Non
         times = np.ones(len(documents), np.int64)
         if takes is not None and len(documents):
             take = takes[number]
-            times = take.copies + take.sample.ranks(documents)[1].astype(np.int64)
+            times = take.copies + take.ranks(documents)[1].astype(np.int64)
         np.add.at(counts, reasons, times)
     return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
 
@@ -273,7 +273,7 @@ class Documents:
         for survey, take in zip(self.surveys, self.takes, strict=True):
             whole = survey.lengths()
             parts += [whole] * take.copies
-            parts.append(whole[take.sample.contains(0, len(whole))])
+            parts.append(whole[take.is_sampled(0, len(whole))])
         return np.concatenate(parts)
 
     def interleaved(self, lengths: NDArray[np.int32]) -> Order | None:

@@ -244,7 +244,7 @@ def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) 
         return 0
     sampled, once = 0, min(take.copies, 1)
     for first, lengths in survey.chunks():
-        is_sampled = take.sample.contains(first, first + len(lengths))
+        is_sampled = take.is_sampled(first, first + len(lengths))
         sampled += int(lengths[is_sampled].sum(dtype=np.int64))
         out_digest.update(np.repeat(lengths, once + is_sampled).astype("<i4", copy=False).data)
     return take.copies * survey.identity.tokens + sampled
@@ -313,10 +313,10 @@ class SourceOrder:
         takes, firsts = self._taken.takes, self._taken.firsts
         numbers = np.full(len(doc_ids), firsts[-1])
         for source, take in enumerate(takes):
-            population = take.sample.population
+            population = take.population
             here = np.flatnonzero((source_ids == source) & (doc_ids >= 0) & (doc_ids < population) & (copies >= 0))
             documents = doc_ids[here].astype(np.int64)
-            ranks, is_sampled = take.sample.ranks(documents)
+            ranks, is_sampled = take.ranks(documents)
             found = firsts[source] + documents * take.copies + ranks + copies[here]
             is_taken = copies[here] < take.copies + is_sampled
             numbers[here[is_taken]] = found[is_taken]
@@ -334,9 +334,9 @@ class SourceOrder:
         take, number = self._taken.takes[source], document - int(self._taken.firsts[source])
 
         def first_copy(of: int) -> int:
-            return of * take.copies + int(take.sample.ranks(np.array([of]))[0][0])
+            return of * take.copies + int(take.ranks(np.array([of]))[0][0])
 
-        at = bisect_right(range(take.sample.population), number, key=first_copy) - 1
+        at = bisect_right(range(take.population), number, key=first_copy) - 1
         copy = number - first_copy(at)
         where = self._corpus.parts[source].describe(at)
         return f"{where} of {self._corpus.names[source]}, copy {copy}"
