@@ -54,16 +54,39 @@ class Outputs:
     """Gradients by parameter name; parameters without a gradient are left out."""
 
 
-def make_batches(model: PreTrainedModel, position_offset: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a packed batch of random tokens and the same batch with one document changed, on the model's device.
+class Reference(NamedTuple):
+    """A packed batch of random tokens on the model's device, and what the outputs for it are compared with."""
 
-    `position_offset` is the position of the first token of every document.
-    """
+    batch: dict[str, Any]
+    changed: dict[str, Any]
+    """The same batch with one document changed."""
+
+    alone: Outputs
+    """Outputs for each document alone."""
+
+    moved_by_leak: float
+    """`others_moved` for the batch without segment boundaries, the effect of a change if documents attend to others."""
+
+
+def make_reference(model: PreTrainedModel, position_offset: int) -> Reference:
+    """Make a batch, in which `position_offset` is the position of the first token of every document, and outputs."""
     ordinary = _ordinary_tokens(model)
     random = np.random.default_rng([0, len(ordinary)])
     documents = [random.choice(ordinary, length) for length in LENGTHS]
-    changed = [*documents[:CHANGED], random.choice(ordinary, LENGTHS[CHANGED]), *documents[CHANGED + 1 :]]
-    return _collate(model, documents, position_offset), _collate(model, changed, position_offset)
+    others = [*documents[:CHANGED], random.choice(ordinary, LENGTHS[CHANGED]), *documents[CHANGED + 1 :]]
+    batch, changed = (_collate(model, each, position_offset) for each in (documents, others))
+    without_cache = accepted_arguments(model, {"use_cache": False})
+    try:
+        alone = outputs_alone(model, batch, boundaries=False)
+        with torch.no_grad():
+            before = model(input_ids=batch["input_ids"], **without_cache).logits[0]
+        moved = others_moved(model, before, {"input_ids": changed["input_ids"], **without_cache})
+    except Exception as error:  # models raise errors of any type
+        raise PackerError(
+            f"{type(model).__name__} fails on a single document, which packed ones are compared with: "
+            f"{type(error).__name__}: {one_line(error)}"
+        ) from error
+    return Reference(batch, changed, alone, moved)
 
 
 def _ordinary_tokens(model: PreTrainedModel) -> list[int]:
@@ -87,8 +110,11 @@ def _collate(model: PreTrainedModel, documents: Sequence[Any], position_offset: 
         ids = np.array([next(numbers) for _ in lengths])
         tokens = np.concatenate([documents[number] for number in ids])
         rows.append({"input_ids": tokens, "seq_lengths": np.array(lengths), "doc_ids": ids})
+    return _on_device(model, accepted_arguments(model, collate(rows, position_offset=position_offset)))
+
+
+def _on_device(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, Any]:
     device = next(model.parameters()).device
-    batch = accepted_arguments(model, collate(rows, position_offset=position_offset))
     return {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
 
 
@@ -109,9 +135,7 @@ def make_tree_batch(model: PreTrainedModel) -> tuple[dict[str, Any], list[dict[s
         "doc_ids": np.arange(2),
         "tree": trees,
     }
-    device = next(model.parameters()).device
-    batch = collate([row], format="tree")
-    batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
+    batch = _on_device(model, collate([row], format="tree"))
     left, documents = batch["labels"].clone(), []
     for path in map(list, PATHS):
         documents.append({"input_ids": batch["input_ids"][:, path], "labels": left[:, path]})
@@ -131,26 +155,6 @@ def batch_outputs(model: PreTrainedModel, batch: Mapping[str, Any], places: Sequ
         loss=float(output.loss.detach()),
         gradients=_gradients(model),
     )
-
-
-def reference_outputs(
-    model: PreTrainedModel, batch: Mapping[str, Any], changed: Mapping[str, Any]
-) -> tuple[Outputs, float]:
-    """Return the outputs for each document alone, and `others_moved` for the batch without segment boundaries.
-
-    The latter is the effect that a change has if documents attend to each other.
-    """
-    without_cache = accepted_arguments(model, {"use_cache": False})
-    try:
-        alone = outputs_alone(model, batch, boundaries=False)
-        with torch.no_grad():
-            before = model(input_ids=batch["input_ids"], **without_cache).logits[0]
-        return alone, others_moved(model, before, {"input_ids": changed["input_ids"], **without_cache})
-    except Exception as error:  # models raise errors of any type
-        raise PackerError(
-            f"{type(model).__name__} fails on a single document, which packed ones are compared with: "
-            f"{type(error).__name__}: {one_line(error)}"
-        ) from error
 
 
 def others_moved(model: PreTrainedModel, before: torch.Tensor, changed: Mapping[str, Any]) -> float:
@@ -311,11 +315,9 @@ class Rounding:
     """Difference between single documents by that implementation and by a plain one."""
 
 
-def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: Outputs, plain: Outputs) -> Rounding:
-    """Measure the effect of rounding on a model that uses the implementation to be probed, and made `packed`.
-
-    `plain` are outputs for the single documents, by an implementation that needs no boundaries.
-    """
+def measure_rounding(model: PreTrainedModel, reference: Reference, packed: Outputs) -> Rounding:
+    """Measure the effect of rounding on a model that uses the implementation to be probed, and made `packed`."""
+    batch = reference.batch
     alone = outputs_alone(model, batch, boundaries=True)
     perturbed = _perturbed_outputs(model, lambda: outputs_alone(model, batch, boundaries=True))
     most = max(max(differences(each, alone)) for each in perturbed)
@@ -326,7 +328,7 @@ def measure_rounding(model: PreTrainedModel, batch: Mapping[str, Any], packed: O
         most=most,
         most_moved=max(largest_difference(each.logits, alone.logits) for each in perturbed),
         packed=max(differences(packed, alone)),
-        alone=max(differences(alone, plain)),
+        alone=max(differences(alone, reference.alone)),
     )
 
 

@@ -28,19 +28,19 @@ from packer.attention.compare_outputs import (
     PATHS,
     TOLERANCES,
     Outputs,
+    Reference,
     Rounding,
     batch_outputs,
     differences,
     document_outputs,
     earlier_moved,
     is_rounding,
-    make_batches,
+    make_reference,
     make_tree_batch,
     measure_rounding,
     one_line,
     others_moved,
     outputs_alone,
-    reference_outputs,
     seeded,
     without_dropout,
 )
@@ -249,11 +249,10 @@ def _masked(model: PreTrainedModel, name: str, batch: Mapping[str, Any]) -> dict
 
 
 def _judge_all(model: PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
-    batch, changed = make_batches(model, position_offset)
     _use_plain_attention(model)
-    alone, moved_by_leak = reference_outputs(model, batch, changed)
-    doubt = _doubt_about_reference(model, batch, alone)
-    verdicts = [_judge(model, name, batch, changed, alone, moved_by_leak) for name in names]
+    reference = make_reference(model, position_offset)
+    doubt = _doubt_about_reference(model, reference)
+    verdicts = [_judge(model, name, reference) for name in names]
     return [
         replace(verdict, answer="unclear", reason=doubt, remedy=MASK_REMEDY)
         if doubt and verdict.answer in ("safe", "differs")
@@ -262,8 +261,9 @@ def _judge_all(model: PreTrainedModel, names: Sequence[str], position_offset: in
     ]
 
 
-def _doubt_about_reference(model: PreTrainedModel, batch: Mapping[str, Any], alone: Outputs) -> str:
-    """Return why `alone` may be wrong, in one line: eager and sdpa do not agree on single documents; "" if they do."""
+def _doubt_about_reference(model: PreTrainedModel, reference: Reference) -> str:
+    """Return why a reference may be wrong: eager and sdpa do not agree on single documents; "" if they do."""
+    batch, _, alone, _ = reference
     plain = _implementation(model)
     try:
         other = outputs_alone(_switched(model, "sdpa" if plain == "eager" else "eager"), batch, boundaries=False)
@@ -294,15 +294,9 @@ def _implementation(model: PreTrainedModel) -> str:
     return name
 
 
-def _judge(
-    model: PreTrainedModel,
-    name: str,
-    batch: Mapping[str, Any],
-    changed: Mapping[str, Any],
-    alone: Outputs,
-    moved_by_leak: float,
-) -> Verdict:
-    """Compare the outputs of one implementation for packed documents with those for single documents, `alone`."""
+def _judge(model: PreTrainedModel, name: str, reference: Reference) -> Verdict:
+    """Compare the outputs of one implementation for packed documents with those for single documents."""
+    batch, changed, alone, moved_by_leak = reference
     try:
         switched = _switched(model, name)
         packed = batch_outputs(switched, batch)
@@ -310,7 +304,7 @@ def _judge(
         compared, tolerance = differences(packed, alone), TOLERANCES[packed.logits.dtype]
         rounding = None
         if not (moved <= tolerance.moved and all(difference <= tolerance.difference for difference in compared)):
-            rounding = measure_rounding(switched, batch, packed, alone)
+            rounding = measure_rounding(switched, reference, packed)
     except Exception as error:  # an error of any type is the model's answer
         return Verdict(implementation=name, answer="refuses", reason=_refusal(model, name, error))
     remedy = ""

@@ -8,7 +8,7 @@ Which rows each rank trains on, and when; an order depends on the dataset, the s
     batch_sampler.py      batches of a rank, of about equal work if wanted, with a state to resume from
     lanes.py              an order in which each rank reads a few shards of its own at a time
     document_rows.py      documents of each row, for trainers that make their own examples
-    draws.py              counter-based random bits, and the order of rows by them
+    draws.py              order of rows by hashes
 
 Rows, or raw examples, to the batch of a trainer; everything is NumPy until the last step, which makes tensors:
 

@@ -135,7 +135,7 @@ class CacheSpace:
             for file in os.scandir(folder):
                 part = _PART.fullmatch(file.name)
                 # A lock that is free: nobody fetches the shard, so that a part of it is what a killed process left.
-                if part is not None and (lock := _try_sidecar(Path(folder, part[1]), "lock")) is not None:
+                if part is not None and (lock := try_sidecar(Path(folder, part[1]), "lock")) is not None:
                     lock.release()
                     Path(file).unlink(missing_ok=True)
                 elif part is not None or file.name.endswith(".arrow"):
@@ -161,8 +161,10 @@ def sidecar_path(path: Path, ending: str) -> Path:
     return path.with_name(f"{path.name}.{ending}")
 
 
-def _try_sidecar(path: Path, ending: str) -> local_files.FileLock | None:
-    return try_lock(sidecar_path(path, ending), shared=False, create=True)
+def try_sidecar(path: Path, ending: str, *, shared: bool = False) -> local_files.FileLock | None:
+    """Lock a file that belongs to a shard; its folder is made if a user removed the cache."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return try_lock(sidecar_path(path, ending), shared=shared, create=True)
 
 
 def _evicted(path: Path, *, displace: bool) -> bool:
@@ -174,14 +176,14 @@ def _evicted(path: Path, *, displace: bool) -> bool:
     if reading is None or path.suffix == ".part":
         return False
     with reading:
-        soon = _try_sidecar(path, "soon")
+        soon = try_sidecar(path, "soon")
         if soon is None and not displace:
             return False
         path.unlink()
         if soon is not None:
             with soon:
                 sidecar_path(path, "soon").unlink()
-        lock = _try_sidecar(path, "lock")
+        lock = try_sidecar(path, "lock")
         if lock is not None:
             with lock:
                 sidecar_path(path, "lock").unlink()

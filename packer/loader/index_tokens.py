@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.memory import array_at
 from packer.arrow import numpy_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
-from packer.gather import TokenColumn
+from packer.gather import TokenColumn, mask_context
 from packer.gather.token_column import VALUE_TYPES
 from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
@@ -105,13 +106,9 @@ class IndexTokens:
         if "labels" in self.row_format.token_columns:
             if "labels" not in copied:
                 copied["labels"] = copied["input_ids"].copy()
-                segments.fill_gaps(NO_LOSS, copied["labels"].reshape(-1))
-            flat = copied["labels"].reshape(-1)
-            flat[segments.places] = NO_LOSS
-            if self.overlap > 1:
-                context = context_of(segments.starts, self.overlap)
-                for place, count in zip(segments.places.tolist(), context.tolist(), strict=True):
-                    flat[place : place + count] = NO_LOSS
+                copied["labels"].reshape(-1)[segments.gaps] = NO_LOSS
+            context = context_of(segments.starts, self.overlap)
+            mask_context(segments.places, context, NO_LOSS, copied["labels"].reshape(-1))
             columns["labels"] = copied["labels"]
         if "position_ids" in self.row_format.token_columns:
             columns["position_ids"] = restart_positions(stored["seq_lengths"]).astype(np.int32).reshape(shape)
@@ -152,7 +149,7 @@ class IndexTokens:
         out = np.empty(shape, self._columns[name].dtype)
         flat = out.reshape(-1)
         spans.copy(segments, flat)
-        segments.fill_gaps({"input_ids": self.row_format.pad_id, "labels": NO_LOSS}.get(name, 0), flat)
+        flat[segments.gaps] = {"input_ids": self.row_format.pad_id, "labels": NO_LOSS}.get(name, 0)
         if name in self.kept_names:
             return out
         negative = flat[flat < 0]
@@ -191,14 +188,14 @@ class IndexTokens:
 
 
 class _Segments(NamedTuple):
-    """Segments of some rows, padding tails not included; int64 arrays of shape (segments,)."""
+    """Segments of some rows, padding tails not included; int64 arrays, of shape (segments,) but for `gaps`."""
 
     documents: NDArray[np.int64]
     sources: NDArray[np.int64]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     places: NDArray[np.int64]  # first token in the rows, laid end to end
-    gaps: list[tuple[int, int]]  # begin and end of every part of the rows that has no token
+    gaps: NDArray[np.int64]  # (gaps,) places in the rows, laid end to end, that have no token
 
     @classmethod
     def of(cls, stored: Mapping[str, NDArray[Any]], first_document: int) -> _Segments:
@@ -208,21 +205,14 @@ class _Segments(NamedTuple):
         places = np.cumsum(extents) - extents  # rows are max_len long, padding tails included
         is_real = documents != PADDING
         lengths = columns.get("seq_tokens", np.where(is_real, extents, 0))
-        gap = np.flatnonzero(lengths < extents)
-        gaps = list(zip((places + lengths)[gap].tolist(), (places + extents)[gap].tolist(), strict=True))
         return cls(
             documents=documents[is_real] - first_document,
             sources=columns.get("source_ids", np.zeros_like(documents))[is_real],
             starts=columns["doc_starts"][is_real],
             lengths=lengths[is_real],
             places=places[is_real],
-            gaps=gaps,
+            gaps=joined_ranges(places + lengths, extents - lengths),
         )
-
-    def fill_gaps(self, value: int, out: NDArray[Any]) -> None:
-        """Write a value wherever the rows, laid end to end in `out`, have no token."""
-        for first, last in self.gaps:
-            out[first:last] = value
 
 
 _FIRST = 1 << 12  # address of the second page of memory; the first is never mapped

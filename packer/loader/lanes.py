@@ -18,7 +18,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.loader.draws import draws, sorted_by_draw, stream_key
+from packer.loader.draws import sorted_by_draw
+from packer.plan.permute import hashes_of, key_of
 from packer.random_purposes import LANE_ROWS, LANE_SHARDS, LANES
 
 
@@ -81,7 +82,7 @@ class LaneOrder:
     def __post_init__(self) -> None:
         rows = np.asarray(self.shard_rows, np.int64)
         shards = np.arange(len(rows))
-        self._dealt = shards if self.seed is None else sorted_by_draw(shards, stream_key(self.seed, LANES, 0))
+        self._dealt = shards if self.seed is None else sorted_by_draw(shards, key_of(self.seed, LANES, 0))
         self._ends = np.cumsum(rows[self._dealt])  # place after each shard's last row, among all dealt rows
         self._begins = self._ends - rows[self._dealt]
         self._first_rows = np.cumsum(rows) - rows
@@ -118,7 +119,7 @@ class LaneOrder:
         """Return this rank's lanes, which are consecutive, so that few shards belong to two ranks."""
         if epoch not in self._lanes:
             self._lanes = {kept: self._lanes[kept] for kept in (epoch - 1, epoch + 1) if kept in self._lanes}
-            key = None if self.seed is None else stream_key(self.seed, LANE_ROWS, epoch)
+            key = None if self.seed is None else key_of(self.seed, LANE_ROWS, epoch)
             own = self.lanes // self.world_size
             pieces = (self._pieces(epoch, number) for number in range(self.rank * own, (self.rank + 1) * own))
             self._lanes[epoch] = [Lane(each, window=self.window, key=key) for each in pieces]
@@ -132,6 +133,6 @@ class LaneOrder:
         firsts, lasts = np.maximum(self._begins, start), np.minimum(self._ends, stop)
         pieces: NDArray[np.int64] = np.stack([self._dealt, firsts + moved, lasts + moved], axis=1)[firsts < lasts]
         if self.seed is not None:
-            keys = draws(stream_key(self.seed, LANE_SHARDS, epoch), pieces[:, 0])
+            keys = hashes_of(key_of(self.seed, LANE_SHARDS, epoch), pieces[:, 0])
             pieces = pieces[np.argsort(keys, kind="stable")]
         return pieces

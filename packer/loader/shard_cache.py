@@ -17,7 +17,7 @@ import numpy as np
 
 from packer.errors import PackerError
 from packer.facts import ShardEntry
-from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock
+from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock, try_sidecar
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_providers import ShardProvider
 from packer.options import byte_size
@@ -124,7 +124,7 @@ class ShardCache:
         with self._local_errors():
             held = self._locked(shard)
             if held is None:
-                fetching = try_lock(_sidecar(shard, "lock"), shared=False, create=True)
+                fetching = try_sidecar(shard.path, "lock")
                 if fetching is None:
                     return True  # another process fetches it
                 with fetching:
@@ -141,7 +141,7 @@ class ShardCache:
         None is returned in the moment in which the shard is evicted.
         """
         with self._local_errors():
-            return try_lock(_sidecar(self._shard(number), "soon"), shared=True, create=True)
+            return try_sidecar(self._shard(number).path, "soon", shared=True)
 
     def _shard(self, number: int) -> CachedShard:
         entry = self._manifest.shards[number]
@@ -183,16 +183,16 @@ class ShardCache:
     @contextlib.contextmanager
     def _fetching(self, shard: CachedShard) -> Iterator[None]:
         """Wait until no other process fetches a shard, as long as it makes progress; exclude others."""
-        lock_file = _sidecar(shard, "lock")
         seen, deadline = _progress_of(shard.path), time.monotonic() + FETCH_PATIENCE
         looked = time.monotonic()
-        while (lock := try_lock(lock_file, shared=False, create=True)) is None:
+        while (lock := try_sidecar(shard.path, "lock")) is None:
             time.sleep(_PAUSE)
             if time.monotonic() > looked + FETCH_PATIENCE / 20:
                 looked, progress = time.monotonic(), _progress_of(shard.path)
                 if progress != seen:
                     seen, deadline = progress, looked + FETCH_PATIENCE
                 elif looked > deadline:
+                    lock_file = sidecar_path(shard.path, "lock")
                     raise PackerError(
                         f"{shard.source}: another process of this node has been fetching it for {FETCH_PATIENCE:.0f} s "
                         f"without progress: end that process (`fuser {lock_file}` names it), and start again"
@@ -250,12 +250,6 @@ class ShardCache:
 def _write_shard(providers: Sequence[ShardProvider], request: tuple[int, ShardEntry, Path]) -> None:
     generation, entry, part = request
     providers[generation].write(entry, part)
-
-
-def _sidecar(shard: CachedShard, ending: str) -> Path:
-    """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""
-    shard.path.parent.mkdir(parents=True, exist_ok=True)
-    return sidecar_path(shard.path, ending)
 
 
 def _progress_of(path: Path) -> list[tuple[int, int]]:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
-from packer.loader.draws import check_range, draws, mixed, stream_key
+from packer.loader.draws import check_range
 from packer.loader.row_segments import cu_seqlens_of, restart_positions
+from packer.plan.permute import hashes_of, key_of, mixed_all
 from packer.random_purposes import MASKS
 from packer.shards.row_format import PADDING
 
@@ -43,7 +44,7 @@ def mask_tokens(
     # 64 random bits per token: the draw of its position in the document, in the stream of the document
     positions = restart_positions(lengths)
     positions += doc_starts.repeat(lengths)
-    random = draws(draws(stream_key(mlm.seed, MASKS, epoch), doc_ids).repeat(lengths), positions)
+    random = hashes_of(hashes_of(key_of(mlm.seed, MASKS, epoch), doc_ids).repeat(lengths), positions)
     chosen, deciding = _choose(input_ids, fixed, cu_seqlens_of(lengths), random, mlm)
     labels = np.full(len(input_ids), NO_LOSS, np.int64)
     labels[chosen] = input_ids[chosen]
@@ -152,8 +153,8 @@ def _replacements(
 
     The high bits of the `deciding` draws choose among the three; the low bits of `random` choose the random token.
     """
-    share = (mixed(deciding ^ _REPLACE) >> np.uint64(40)).astype(np.float64) * 2.0**-24
-    low = (mixed(random ^ _REPLACE) & np.uint64(2**32 - 1)).astype(np.int64)
+    share = (mixed_all(deciding ^ _REPLACE) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+    low = (mixed_all(random ^ _REPLACE) & np.uint64(2**32 - 1)).astype(np.int64)
     random_ids = mlm.ordinary_ids[low * len(mlm.ordinary_ids) >> 32]
     unmasked = np.where(share < mlm.mask_share + mlm.random_share, random_ids, tokens)
     return np.where(share < mlm.mask_share, mlm.mask_id, unmasked)

@@ -13,9 +13,9 @@ from packer.column_names import TREE
 from packer.figures.charts import ShownRow
 from packer.figures.row_figures import RowProfile
 from packer.loader.dataset import PackedDataset
-from packer.loader.draws import draws, stream_key
 from packer.loader.open_shards import Row
 from packer.loader.tree_nodes import nodes_of
+from packer.plan.permute import hashes_of, key_of
 from packer.plan.rows import LocatedRows, Plan
 from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
@@ -45,7 +45,7 @@ def chosen_rows(profile: RowProfile) -> list[tuple[int, str]]:
     rows = len(profile.keys)
     if rows <= SAMPLED_ROWS:
         return [(row, "at random") for row in range(rows)]
-    drawn = draws(stream_key(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
+    drawn = hashes_of(key_of(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
     at_random = sorted(list(dict.fromkeys(drawn.tolist()))[:SAMPLED_ROWS])
     emptiest = np.argsort(profile.tokens, kind="stable")[:EXTREME_ROWS].tolist()
     busiest = np.argsort(-profile.segments, kind="stable")[:EXTREME_ROWS].tolist()

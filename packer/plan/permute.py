@@ -39,7 +39,7 @@ def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> n
 
 def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
     """Return `stream_key` as NumPy's type; what a compiled kernel returns is an int."""
-    key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, stream))
+    key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, np.uint64(stream)))
     return key
 
 
@@ -49,13 +49,17 @@ def draw_bits(key: np.uint64, index: int | np.int64) -> np.uint64:
     return mixed(key + np.uint64(index) * _GOLDEN)
 
 
-def hashes_of(key: np.uint64, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return `draw_bits` of each number."""
-    values: NDArray[np.uint64] = key + numbers.astype(np.uint64) * _GOLDEN
+def hashes_of(key: np.uint64 | NDArray[np.uint64], numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
+    """Return `draw_bits` of each number; `key` is a scalar, or one key per number."""
+    return mixed_all(key + numbers.astype(np.uint64) * _GOLDEN)
+
+
+def mixed_all(out: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Replace each value of an array by `mixed` of it, and return the array."""
     for shift, factor in ((30, _FACTOR_1), (27, _FACTOR_2), (31, np.uint64(1))):
-        values ^= values >> np.uint64(shift)
-        values *= factor
-    return values
+        out ^= out >> np.uint64(shift)
+        out *= factor
+    return out
 
 
 @jit_if_large

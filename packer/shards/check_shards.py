@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
+from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS, TOKEN_COLUMNS
 from packer.engine import Engine
 from packer.errors import UNREADABLE, PackerError
 from packer.facts import MixturePart, ShardEntry, Totals
 from packer.gather import count_trained
-from packer.options import PackOptions
 from packer.plan.segments import context_of
 from packer.progress import Progress
 from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work
@@ -178,14 +178,16 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
     if not wanted:
         return None
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
-    padding = ~_covered(segments.places, segments.lengths, len(flat["input_ids"]))
+    padding = np.ones(len(flat["input_ids"]), bool)
+    padding[joined_ranges(segments.places, segments.lengths)] = False
     if flat["input_ids"].min() < 0:
         return "a token is negative"
     if (flat["input_ids"][padding] != manifest.row_format.pad_id).any():
         return f"padding is not pad_id {manifest.row_format.pad_id}"
     if "labels" in flat:
         context = np.minimum(context_of(segments.starts, manifest.options.overlap), segments.extents)
-        untrained = padding | _covered(segments.places, context, len(padding))
+        untrained = padding.copy()
+        untrained[joined_ranges(segments.places, context)] = True
         if (flat["labels"][untrained] != NO_LOSS).any():
             return f"a label of padding, of a segment's first token or of a repeated token is not {NO_LOSS}"
     if "position_ids" in flat:
@@ -196,14 +198,6 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
     return None
 
 
-def _covered(places: NDArray[np.int64], lengths: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
-    """Return which positions are in some range: with places [0, 3], lengths [2, 1] and size 5, only 0, 1 and 3."""
-    edges = np.zeros(size + 1, np.int32)
-    np.add.at(edges, places, 1)
-    np.add.at(edges, places + lengths, -1)
-    return np.cumsum(edges[:-1]) > 0
-
-
 # the counts in the manifest
 
 
@@ -212,20 +206,16 @@ def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> I
 
     `counted` has correct totals by name, as in the file, and `origin` is what was counted, as in "the rows".
     """
-    return _compare(totals.to_dict(), counted, origin, "")
-
-
-def _compare(totals: Mapping[str, object], counted: Mapping[str, object], origin: str, parent: str) -> Iterator[str]:
-    for key, value in counted.items():
-        name, recorded = f"{parent}{key}", totals.get(key)
-        if isinstance(value, Mapping) and isinstance(recorded, Mapping):
-            yield from _compare(recorded, value, origin, f"{name}.")
-        elif recorded != value:
-            yield f"{name} is {_formatted(recorded)} in the manifest, {_formatted(value)} computed from {origin}"
-
-
-def _formatted(value: object) -> str:
-    return f"{value:,}" if isinstance(value, (int, float)) else str(value)[:60]
+    recorded = totals.to_dict()
+    for name, value in counted.items():
+        found = recorded.get(name)
+        pairs = [(name, found, value)]
+        if isinstance(value, Mapping) and isinstance(found, Mapping):
+            pairs = [(f"{name}.{key}", found.get(key), each) for key, each in value.items()]
+        for key, *both in pairs:
+            if both[0] != both[1]:
+                one, other = (f"{each:,}" if isinstance(each, (int, float)) else str(each)[:60] for each in both)
+                yield f"{key} is {one} in the manifest, {other} computed from {origin}"
 
 
 def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
@@ -333,31 +323,18 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
         most = options.overlap * pieces
         yield from _outside("tokens_repeated", totals.tokens_repeated, 0 if drops else most, most, origin="the rows")
 
-    try:
-        least, is_exact = _bound_of_rows(options, items)
-    except PackerError as error:
-        yield str(error)
-        return
-    most = least if is_exact else max(least, manifest.rows)
+    # Groups may need more rows than the lower bound, and an algorithm may prove a higher one.
+    algorithm = get_algorithm(options.algorithm)
+    may_be_higher = options.group_by is not None or (isinstance(algorithm, Algorithm) and algorithm.proves)
+    if not options.keeps_whole or (options.group_by is not None and options.group_mode == "together"):
+        least, may_be_higher = token_bound(items), True
+    else:
+        least = lower_bound(items, options.max_items)
+    most = max(least, manifest.rows) if may_be_higher else least
     yield from _outside("lower_bound", totals.lower_bound, least, most, origin="the rows")
     if totals.groups is not None:
         least = lower_bound(items, options.max_items)
         yield from _outside("groups.rows_ungrouped", totals.groups.rows_ungrouped, least, count, origin="the rows")
-
-
-def _bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, bool]:
-    """Return the fewest rows that segments need, and whether the manifest must record exactly this lower bound.
-
-    It may record a higher one where an algorithm proves it or groups need more rows.
-    """
-    algorithm = get_algorithm(options.algorithm)
-    is_grouped = options.group_by is not None
-    if not options.keeps_whole:
-        return token_bound(items), False
-    if is_grouped and options.group_mode != "apart":
-        return token_bound(items), False
-    proves = isinstance(algorithm, Algorithm) and algorithm.proves
-    return lower_bound(items, options.max_items), not is_grouped and not proves
 
 
 def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -72,16 +73,27 @@ def _read_table(folder: AnyPath, name: str, digest: str, ends: Sequence[int]) ->
     path = folder / name
     if not _is_regular_file(path):
         raise PackerError(f"{path} is missing, but listed in the manifest: {_REMEDY}")
-    try:
+    with _arrow_errors(path):
         content = path.read_bytes()
         if xxhash.xxh3_128_hexdigest(content) != digest:
             raise PackerError(f"{path} does not match its hash in the manifest: {_REMEDY}")
         return ShardTable.from_bytes(content, ends)
-    except MemoryError as error:
+
+
+@contextmanager
+def _arrow_errors(path: AnyPath) -> Iterator[None]:
+    """Raise errors of an Arrow stream as a PackerError of one line; a StoreError says nothing about the data."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except MemoryError as error:  # memory is short, or a damaged length asks for too much
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except TypeError as error:
         raise PackerError(f"{path} is damaged: {error}; {_RESTORE}") from error
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
+        if (short := shortage(error)) is not None:
+            raise PackerError(f"{path}: {short}") from error
         reason = first_line(error)
         raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
 
@@ -160,19 +172,10 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
     Raises a PackerError if the file is missing, or its size, rows or columns contradict the manifest.
     """
     path = check_size(folder, entry) if copy is None else folder / entry.file
-    try:
+    with _arrow_errors(path):
         table = pa.ipc.open_stream(map_whole(copy or path)).read_all()
         names = table.column_names
         table.validate()
-    except StoreError:
-        raise
-    except MemoryError as error:  # memory is short, or a damaged length asks for too much
-        raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
-    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
-        if (short := shortage(error)) is not None:
-            raise PackerError(f"{path}: {short}") from error
-        reason = first_line(error)
-        raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
     if table.num_rows != entry.rows:
         raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}: {_REMEDY}")
     expected = manifest.row_format.schema

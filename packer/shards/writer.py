@@ -126,10 +126,9 @@ class SegmentValues:
 
         Raises a BadTokenError if a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
         """
-        copy_tokens(source.input_ids, spans, self.input_ids)
+        copy_checked("input_ids", source.input_ids, spans, self.input_ids)
         if self.labels is not None:
-            assert source.labels is not None
-            copy_labels(source.labels, spans, self.labels)
+            copy_checked("labels", source.labels, spans, self.labels)
         for name, values in self.kept_tokens.items():
             gather_bytes(source.kept_tokens[name].addresses, spans, values.itemsize, values.view(np.uint8))
 
@@ -248,12 +247,12 @@ def _token_arrays(
     columns: dict[str, NDArray[np.int32]] = {}
     trained = None
     tokens = columns["input_ids"] = np.empty(size, np.int32)
-    copy_tokens(source.input_ids, spans, tokens)
+    copy_checked("input_ids", source.input_ids, spans, tokens)
     tokens[gaps] = row_format.pad_id
     if "labels" in row_format.token_columns:
         labels = columns["labels"] = tokens.copy() if source.labels is None else np.empty(size, np.int32)
         if source.labels is not None:
-            copy_labels(source.labels, spans, labels)
+            copy_checked("labels", source.labels, spans, labels)
         labels[gaps] = NO_LOSS
         mask_context(places, block.context, NO_LOSS, labels)
         trained = count_trained(places, block.extents, labels)
@@ -305,18 +304,12 @@ def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) ->
     return [pa.ListArray.from_arrays(as_arrow(offsets), each) for each in values]
 
 
-def copy_tokens(input_ids: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
-    """Copy tokens of segments; raise a BadTokenError for one that is negative or above int32."""
-    bad = gather(input_ids.addresses, spans, 0, out)
+def copy_checked(name: str, column: TokenColumn | None, spans: Spans, out: NDArray[np.int32]) -> None:
+    """Copy tokens or labels; raise a BadTokenError for a value that is no token id, nor NO_LOSS among "labels"."""
+    assert column is not None
+    bad = gather(column.addresses, spans, NO_LOSS if name == "labels" else 0, out)
     if bad >= 0:
-        raise BadTokenError("input_ids", bad)
-
-
-def copy_labels(labels: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
-    """Copy labels of segments; raise a BadTokenError for one that is neither a token id nor NO_LOSS."""
-    bad = gather(labels.addresses, spans, NO_LOSS, out)
-    if bad >= 0:
-        raise BadTokenError("labels", bad)
+        raise BadTokenError(name, bad)
 
 
 def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat) -> NDArray[np.integer[Any]] | None:
@@ -328,7 +321,7 @@ def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat)
         return trained
     places = np.cumsum(block.lengths) - block.lengths
     labels = np.empty(int(block.lengths.sum()), np.int32)
-    copy_labels(source.labels, Spans(block.lists, block.starts, block.lengths, places), labels)
+    copy_checked("labels", source.labels, Spans(block.lists, block.starts, block.lengths, places), labels)
     mask_context(places, block.context, NO_LOSS, labels)
     return count_trained(places, block.lengths, labels)
 
