@@ -84,7 +84,7 @@ def by_sdpa(cu_seqlens, options):
     def attend(query, key, value):
         scale = options["scale"] or query.shape[-1] ** -0.5
         return varlen._by_sdpa(
-            query, key, value, cu_seqlens, causal=options["causal"], window=options["window"], scale=scale
+            (query, key, value), cu_seqlens, causal=options["causal"], window=options["window"], scale=scale
         )
 
     return attend

@@ -17,6 +17,13 @@ def lengths_of(histogram):
     return np.repeat(np.arange(len(histogram)), histogram).tolist()
 
 
+def packed_by(patterns, capacity):
+    """[2, 2, 1] three times and [4] once -> [0, 3, 6, 0, 1]."""
+    counted = np.zeros(capacity + 1, np.int64)
+    np.add.at(counted, patterns.extents, np.repeat(patterns.counts, np.diff(patterns.offsets)))
+    return counted
+
+
 def read_histogram(path):
     """A histogram from a CSV file with the columns length and count; its last length is the capacity."""
     table = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64)

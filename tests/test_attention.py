@@ -114,7 +114,7 @@ def kernel(request, monkeypatch):
 def by_kernel(query, key, value, cu_seqlens, longest, **options):
     options["window"] = None if options["window"] is not None and options["window"] >= longest else options["window"]
     options["scale"] = query.shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
-    return varlen._by_kernel(query, key, value, cu_seqlens, longest, **options)
+    return varlen._by_kernel((query, key, value), cu_seqlens, longest, **options)
 
 
 KERNEL_CASES = [

@@ -73,15 +73,16 @@ class ColumnGeneration:
         self._sizes: list[NDArray[np.int64]] = []
         self._indices: list[NDArray[np.int64]] = []
 
-    def templates(self) -> Patterns:
-        """The columns that the last solution uses, with `packs[packs > 0]` packs; the counts are those rounded up."""
+    def solution(self) -> tuple[Patterns, NDArray[np.float64]]:
+        """The columns that the last solution uses, and the packs of each; the counts are these rounded up."""
         used = self.packs > 0
         sizes = np.concatenate(self._sizes)[: len(used)]
         places = np.repeat(used, sizes)
         extents = self.lengths[np.concatenate(self._indices)[: len(places)]][places]
         offsets = np.concatenate([[0], np.cumsum(sizes[used])])
-        counts = np.ceil(self.packs[used]).astype(np.int64)
-        return Patterns(offsets=offsets, extents=extents.astype(np.int32), counts=counts)
+        packs = self.packs[used]
+        counts = np.ceil(packs).astype(np.int64)
+        return Patterns(offsets=offsets, extents=extents.astype(np.int32), counts=counts), packs
 
     def add_patterns(self, patterns: Patterns) -> None:
         """Make patterns of the histogram's lengths columns."""

@@ -18,7 +18,7 @@ from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.jit import compile_seconds
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.patterns import Patterns, Rows
-from packer.algorithms.round_patterns import follow_rounded, joined, round_packs
+from packer.algorithms.round_patterns import follow_templates, joined, round_packs, rounded
 from packer.algorithms.worst_fit import deepest, spread
 
 _packs = attrgetter("packs")
@@ -161,7 +161,7 @@ class Search:
                 break
             # what a coarse program found is where the next one begins
             values = program.values
-            self.starts = [self.best, program.templates()]
+            self.starts = [self.best, program.solution()[0]]
         return replace(self.best, lower_bound=self.bound)
 
     def _spread(self) -> Patterns:
@@ -225,27 +225,19 @@ class Search:
 
     def _round(self, program: ColumnGeneration, attempts: int, *, coarse: bool) -> None:
         """Round the last solution of a linear program to whole packs in several ways, at least in one."""
-        templates = program.templates()
-        packs = program.packs[program.packs > 0]
+        templates, packs = program.solution()
         for attempt in range(attempts):
             if self.enough() or (attempt > 0 and self._work <= 0):
                 break
-            rounded = round_packs(
-                self._histogram,
-                self._max_segments,
-                templates=templates,
-                packs=packs,
-                attempt=attempt,
-                # the templates of a coarse program give the lengths their places only nearly
-                strict=not coarse and (attempt < 2 or attempt % 2 == 0),
-            )
-            self._work -= WORK_PER_PLACE * len(rounded.extents)
-            self.best = min(self.best, rounded, key=_packs)
+            # the templates of a coarse program give the lengths their places only nearly
+            strict = not coarse and (attempt < 2 or attempt % 2 == 0)
+            found = round_packs(self._histogram, self._max_segments, templates, packs, attempt, strict=strict)
+            self._work -= WORK_PER_PLACE * len(found.extents)
+            self.best = min(self.best, found, key=_packs)
 
     def _fix(self, program: ColumnGeneration, *, coarse: bool) -> None:
         """Keep most packs of a rounded solution, and solve the rest as a problem of its own."""
-        templates = program.templates()
-        packs = program.packs[program.packs > 0]
+        templates, packs = program.solution()
         last = self._work - max(LEAST_FIXING, int(SHARE_OF_FIXING * (self._limits.work - self._work)))
         for attempt, share in enumerate(KEPT):
             # a program that was stopped early may have no solution to keep
@@ -255,15 +247,9 @@ class Search:
                 break
             most = packs.sum() - LEFT_PER_TEMPLATE * len(packs)
             share = max(share, most / packs.sum())
-            kept, left = follow_rounded(
-                self._histogram,
-                self._limit,
-                templates=templates,
-                packs=packs,
-                share=share,
-                attempt=attempt,
-                strict=not coarse,
-            )
+            sums = np.floor(np.cumsum(rounded(packs, attempt)) * share + 0.5).astype(np.int64)
+            counts = np.diff(sums, prepend=0)
+            kept, left = follow_templates(self._histogram, self._limit, templates, counts, strict=not coarse)
             seconds = None if self._limits.seconds is None else self._seconds()
             work = min(self._work, WORK_OF_PART, self._work - last)
             limits = replace(self._limits, gap=0.0, work=work, seconds=seconds)

@@ -51,15 +51,6 @@ class Patterns:
         """Segments in the deepest pattern; 0 when there is none."""
         return int(np.diff(self.offsets).max(initial=0))
 
-    def histogram(self, max_len: int) -> NDArray[np.int64]:
-        """Count the segments of every extent that the patterns pack, int64, shape (max_len + 1,).
-
-        It equals the histogram that was solved: [2, 2, 1] three times and [4] once give [0, 3, 6, 0, 1].
-        """
-        counted = np.zeros(max_len + 1, np.int64)
-        np.add.at(counted, self.extents, np.repeat(self.counts, np.diff(self.offsets)))
-        return counted
-
     def rows(self, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None) -> Rows:
         """Return the extents of the rows that follow: of all, or of `packs` rows of the patterns with these numbers."""
         if numbers is None or packs is None:

@@ -18,10 +18,10 @@ LOOSE = ((16, 50), (16, 0), (64, 50), (1, 50), (64, 0), (1, 0))
 def round_packs(
     histogram: NDArray[np.int64],
     max_segments: int | None,
-    *,
     templates: Patterns,
     packs: NDArray[np.float64],
     attempt: int,
+    *,
     strict: bool,
 ) -> Patterns:
     """Pack the histogram with about `packs[i]` packs like template i, and the rest by a heuristic.
@@ -34,24 +34,9 @@ def round_packs(
     else:
         counts = rounded(packs, attempt)
     limit = segment_limit(histogram, max_segments)
-    first, left = _followed(histogram, limit, templates, counts, LOOSE[attempt % len(LOOSE)], strict=strict)
+    first, left = follow_templates(histogram, limit, templates, counts, attempt, strict=strict)
     rest = best_fit_decreasing(left, max_segments), exact_fill(left, max_segments)
     return joined(first, min(rest, key=lambda patterns: patterns.packs))
-
-
-def follow_rounded(
-    histogram: NDArray[np.int64],
-    limit: int,
-    *,
-    templates: Patterns,
-    packs: NDArray[np.float64],
-    share: float,
-    attempt: int,
-    strict: bool,
-) -> tuple[Patterns, NDArray[np.int64]]:
-    """Packs like the templates for a share of `packs`, and the histogram of what they leave."""
-    counts = np.floor(np.cumsum(rounded(packs, attempt)) * share + 0.5).astype(np.int64)
-    return _followed(histogram, limit, templates, np.diff(counts, prepend=0), LOOSE[0], strict=strict)
 
 
 def rounded(packs: NDArray[np.float64], attempt: int) -> NDArray[np.int64]:
@@ -63,17 +48,17 @@ def rounded(packs: NDArray[np.float64], attempt: int) -> NDArray[np.int64]:
     return np.diff(sums, prepend=0)
 
 
-def _followed(
+def follow_templates(
     histogram: NDArray[np.int64],
     limit: int,
     templates: Patterns,
     counts: NDArray[np.int64],
-    way: tuple[int, int],
+    attempt: int = 0,
     *,
     strict: bool,
 ) -> tuple[Patterns, NDArray[np.int64]]:
-    """Packs that follow templates, and the histogram of what they leave."""
-    turns, window = (1, STRICT) if strict else way
+    """Return packs that follow templates, and the histogram of what they leave."""
+    turns, window = (1, STRICT) if strict else LOOSE[attempt % len(LOOSE)]
     extents = templates.extents.astype(np.int64)
     filled, left = follow(histogram, templates.offsets, extents, counts, limit, turns, window, nothing_filled())
     return to_patterns(*filled), left

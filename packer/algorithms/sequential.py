@@ -58,11 +58,6 @@ class OrderedRows(NamedTuple):
         """The number of pieces, including those in the row that was open before."""
         return int(self.row_starts[-1])
 
-    @property
-    def max_segments(self) -> int:
-        """Pieces in the row that has most; 0 when there is none."""
-        return int(np.diff(self.row_starts).max(initial=0))
-
 
 def sequential(
     lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None

@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, MutableMapping
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -18,6 +18,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from packer.errors import PackerError
 
 Made = TypeVar("Made")
+Heads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""(queries, keys, values)."""
 
 IMPLEMENTATION = "packer_varlen"
 """Name of packer's implementation in transformers. It avoids "flash", a word that transformers looks for in names."""
@@ -171,10 +173,10 @@ def segment_attention(
     window = None if window is None or window >= longest else window
     obstacle = kernel_obstacle(query, value, window)
     if obstacle is None:
-        return _by_kernel(query, key, value, cu_seqlens, longest, causal=causal, window=window, scale=scale)
+        return _by_kernel((query, key, value), cu_seqlens, longest, causal=causal, window=window, scale=scale)
     if query.device.type == "cuda":
         warnings.warn(f"packed attention falls back to slower SDPA per segment: {obstacle}", stacklevel=2)
-    return _by_sdpa(query, key, value, cu_seqlens, causal=causal, window=window, scale=scale)
+    return _by_sdpa((query, key, value), cu_seqlens, causal=causal, window=window, scale=scale)
 
 
 def kernel_obstacle(query: torch.Tensor, value: torch.Tensor, window: int | None) -> str | None:
@@ -200,17 +202,10 @@ def kernel_obstacle(query: torch.Tensor, value: torch.Tensor, window: int | None
 
 
 def _by_kernel(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    longest: int,
-    *,
-    causal: bool,
-    window: int | None,
-    scale: float,
+    heads: Heads, cu_seqlens: torch.Tensor, longest: int, *, causal: bool, window: int | None, scale: float
 ) -> torch.Tensor:
     """Compute `segment_attention` by torch's varlen kernel, of torch 2.10 to 2.13."""
+    query, key, value = heads
     value_size = value.shape[-1]
     width = _kernel_width(query, value_size)
     options: dict[str, Any] = {}
@@ -244,17 +239,9 @@ def _kernel_width(query: torch.Tensor, value_size: int) -> int:
     return width
 
 
-def _by_sdpa(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    *,
-    causal: bool,
-    window: int | None,
-    scale: float,
-) -> torch.Tensor:
+def _by_sdpa(heads: Heads, cu_seqlens: torch.Tensor, *, causal: bool, window: int | None, scale: float) -> torch.Tensor:
     """Compute `segment_attention` by SDPA, with one call for all segments of the same length."""
+    query, key, value = heads
     lengths = cu_seqlens.diff().tolist()
     key, value = repeat_heads(query, key), repeat_heads(query, value)
     segments = [torch.split(tensor.transpose(0, 1), lengths, dim=1) for tensor in (query, key, value)]
