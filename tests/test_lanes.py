@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.lanes import LaneOrder
+from packer.loader.row_order import LaneOrder
 from tests import naive
 from tests.test_order import Rows
 

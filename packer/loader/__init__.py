@@ -6,9 +6,8 @@
 Which rows each rank trains on, and when; an order depends on the dataset, the seed and the epoch, not on the ranks:
 
     batch_sampler.py      batches of a rank, of about equal work if wanted, with a state to resume from
-    lanes.py              an order in which each rank reads a few shards of its own at a time
+    row_order.py          order of all rows by hashes, or one in which each rank reads a few shards of its own at a time
     document_rows.py      documents of each row, for trainers that make their own examples
-    draws.py              order of rows by hashes
 
 Rows, or raw examples, to the batch of a trainer; everything is NumPy until the last step, which makes tensors:
 

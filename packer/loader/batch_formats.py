@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS, TREE
 from packer.errors import PackerError
-from packer.loader.draws import check_range
+from packer.loader.row_order import check_range
 from packer.loader.row_segments import (
     LossWeights,
     Rows,

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.loader.dataset import EpochList, PackedDataset
-from packer.loader.draws import row_order
-from packer.loader.lanes import LaneOrder
+from packer.loader.row_order import LaneOrder, row_order
 from packer.shards.row_format import PADDING
 
 STATE_VERSIONS = (1, 2)
