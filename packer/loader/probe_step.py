@@ -79,64 +79,49 @@ def probe(
     """
     if len({sum(row) for row in lengths}) != 1 or vocabulary < 3:
         raise PackerError(f"lengths are {lengths} and vocabulary {vocabulary}: give rows of equal sums, and at least 3")
-    batches = _Batches(lengths, {"format": format, "mtp": mtp, "tensors": tensors})
-    documents = np.concatenate(batches.documents)
+    options = {"format": format, "mtp": mtp, "tensors": tensors}
+    each = [length for row in lengths for length in row]
+    documents = np.repeat(np.arange(len(each)), each)
     tokens = np.random.default_rng(0).integers(1, vocabulary, len(documents))
-    first, again = (batches.losses(step, tokens) for _ in range(2))
+    first, again = (_losses(step, _rows(lengths, tokens), options) for _ in range(2))
     scale = np.abs(first).max() or 1.0
     if np.abs(first - again).max() > tolerance * scale:
         raise PackerError("the step gives other losses for the same batch: leave out dropout and updates of weights")
-    owners = batches.owners(len(first))
+    owners = documents[len(documents) - len(first) :]  # of each loss
+    if len(first) < len(documents) - 1:  # the first token of each row has none
+        owners = np.concatenate([row[1:] for row in np.split(documents, len(lengths))])
     moved, largest = {}, 0.0
-    for document in range(int(documents[-1]) + 1):
+    for document in range(len(each)):
         changed = np.where(documents == document, tokens % (vocabulary - 1) + 1, tokens)
-        changes = np.where(owners == document, 0, np.abs(batches.losses(step, changed) - first)) / scale
+        changes = (
+            np.where(owners == document, 0, np.abs(_losses(step, _rows(lengths, changed), options) - first)) / scale
+        )
         moved[document] = tuple(np.unique(owners[changes > tolerance]).tolist())
         largest = max(largest, float(changes.max()))
     return StepLeaks(moved=moved, largest=largest)
 
 
-class _Batches:
-    """Batches of full rows of documents of these lengths."""
+def _rows(lengths: Sequence[Sequence[int]], tokens: NDArray[np.int64]) -> list[dict[str, NDArray[Any]]]:
+    """Return full rows of documents of these lengths, as `PackedDataset` has them."""
+    rows, first = [], 0
+    for row, ids in zip(lengths, np.split(tokens, len(lengths)), strict=True):
+        labels = ids.copy()
+        labels[np.cumsum([0, *row[:-1]])] = NO_LOSS
+        segments = {"seq_lengths": np.array(row, np.int64), "doc_ids": np.arange(first, first + len(row))}
+        rows.append({"input_ids": ids, "labels": labels, **segments, "doc_starts": np.zeros(len(row), np.int64)})
+        first += len(row)
+    return rows
 
-    def __init__(self, lengths: Sequence[Sequence[int]], options: Mapping[str, Any]) -> None:
-        self.lengths, self.options = lengths, options
-        firsts = np.cumsum([0, *map(len, lengths)])
-        self.documents = [
-            first + np.repeat(np.arange(len(row)), row) for first, row in zip(firsts, lengths, strict=False)
-        ]
 
-    def losses(self, step: Callable[[Any], Any], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the losses of a step, one after the other."""
-        of_rows = np.split(tokens, len(self.lengths))
-        rows = [self._row(*row) for row in zip(of_rows, self.lengths, self.documents, strict=True)]
-        found = step(collate(rows, **self.options))
-        found = found.detach().cpu().double() if hasattr(found, "detach") else found
-        values = np.asarray(found, np.float64).ravel()
-        if len(values) not in (len(tokens), len(tokens) - 1, len(tokens) - len(rows)):
-            raise PackerError(f"the step returns {len(values):,} losses of {len(tokens):,} tokens: return one for each")
-        if not np.isfinite(values).all():
-            raise PackerError("the step returns a loss that is not a number: give tokens without a label the loss 0")
-        return values
-
-    def owners(self, losses: int) -> NDArray[np.int64]:
-        """Return the document of each loss: there is one for each token, or none for the first one, or of each row."""
-        every = np.concatenate(self.documents)
-        if losses >= len(every) - 1:
-            return every[len(every) - losses :]
-        return np.concatenate([row[1:] for row in self.documents])
-
-    @staticmethod
-    def _row(
-        tokens: NDArray[np.int64], lengths: Sequence[int], documents: NDArray[np.int64]
-    ) -> dict[str, NDArray[Any]]:
-        """Return a row as `PackedDataset` has it."""
-        labels = tokens.copy()
-        labels[np.cumsum([0, *lengths[:-1]])] = NO_LOSS
-        return {
-            "input_ids": tokens,
-            "labels": labels,
-            "seq_lengths": np.array(lengths, np.int64),
-            "doc_ids": np.unique(documents),
-            "doc_starts": np.zeros(len(lengths), np.int64),
-        }
+def _losses(
+    step: Callable[[Any], Any], rows: Sequence[Mapping[str, NDArray[Any]]], options: Mapping[str, Any]
+) -> NDArray[np.float64]:
+    """Return the losses of a step, one after the other."""
+    found = step(collate(rows, **options))
+    found = found.detach().cpu().double() if hasattr(found, "detach") else found
+    values, tokens = np.asarray(found, np.float64).ravel(), sum(len(row["input_ids"]) for row in rows)
+    if len(values) not in (tokens, tokens - 1, tokens - len(rows)):
+        raise PackerError(f"the step returns {len(values):,} losses of {tokens:,} tokens: return one for each")
+    if not np.isfinite(values).all():
+        raise PackerError("the step returns a loss that is not a number: give tokens without a label the loss 0")
+    return values
