@@ -29,12 +29,14 @@ from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import (
     BadTokenError,
+    Columns,
     Counts,
     KeptValues,
     RowBlock,
-    SegmentValues,
-    SourceColumns,
+    Values,
+    as_columns,
     build_batch,
+    copy_values,
     write_shard,
 )
 from packer.sources.corpus import Documents
@@ -100,22 +102,24 @@ class ShardMaker:
             row_starts=rows.row_starts,
         )
 
-    def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: SegmentValues) -> None:
+    def copy_values(self, pieces: NDArray[Any], places: NDArray[np.int64], out: Values) -> None:
         """Copy the values of segments, an array of PIECE, from the source to these places in `out`."""
         block, columns = self.block(_one_row(pieces)), self._columns()
         with self._held(columns, pieces):
             try:
-                out.fill(columns, Spans(block.lists, block.starts, block.lengths, places))
+                copy_values(columns, Spans(block.lists, block.starts, block.lengths, places), out)
             except BadTokenError as bad:
                 raise SourceError(self._explain(bad, block)) from bad
 
-    def _columns(self) -> SourceColumns:
-        kept = {name: self.documents.table.extra[name].addresses() for name in self.row_format.stored_kept_tokens}
-        labels = self.documents.table.labels if "labels" in self.row_format.token_columns else None
-        return SourceColumns(input_ids=self.documents.table.input_ids, labels=labels, kept_tokens=kept)
+    def _columns(self) -> Columns:
+        table = self.documents.table
+        columns = {"input_ids": table.input_ids}
+        if table.labels is not None and "labels" in self.row_format.token_columns:
+            columns["labels"] = table.labels
+        return columns | {name: table.extra[name].addresses() for name in self.row_format.stored_kept_tokens}
 
     @contextmanager
-    def _read(self, shard: int, rows: LocatedRows) -> Iterator[SourceColumns]:
+    def _read(self, shard: int, rows: LocatedRows) -> Iterator[Columns]:
         """Yield the columns that a shard is made of, with all values in memory that it needs.
 
         List i of collected leftovers is segment i of the shard; otherwise, lists are those of the source.
@@ -125,7 +129,7 @@ class ShardMaker:
             with self._held(columns, pieces):
                 yield columns
         elif self.leftovers.plan.is_of_pool(shard):
-            yield self.leftovers.collected(shard, pieces, self.copy_values).columns(rows.starts, rows.lengths)
+            yield as_columns(self.leftovers.collected(shard, pieces, self.copy_values), rows.starts, rows.lengths)
         else:
             left = self.leftovers.left_by(shard)
             with self._held(columns, np.concatenate([pieces, left])):
@@ -133,13 +137,13 @@ class ShardMaker:
                 yield columns
 
     @contextmanager
-    def _held(self, columns: SourceColumns, pieces: NDArray[Any]) -> Iterator[None]:
+    def _held(self, columns: Columns, pieces: NDArray[Any]) -> Iterator[None]:
         """Hold segments of a source in object storage, which is read in as few requests as possible."""
         if not in_use():
             yield
             return
-        tokens = None if self.row_format.index_only else columns.input_ids
-        read = [column for column in (tokens, columns.labels, *columns.kept_tokens.values()) if column]
+        unread = ("input_ids",) if self.row_format.index_only else ()
+        read = [column for name, column in columns.items() if name not in unread]
         rows = _one_row(pieces)
         lists = self.documents.table.lists_of(rows.documents)
         with reading(self.documents.source.name), held_spans(read, lists, rows.starts, rows.lengths):

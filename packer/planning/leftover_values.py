@@ -29,13 +29,14 @@ from packer.notes import Note, run_stage
 from packer.plan.rows import Plan
 from packer.planning.partition_plan import PartitionPlan, Stage
 from packer.shards.row_format import RowFormat
-from packer.shards.writer import SegmentValues
+from packer.shards.writer import Values, as_columns, copy_values, empty_values
 from packer.sources.corpus import Documents
 from packer.stores.local_files import temporary_memory
 
-Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], SegmentValues], None]
+Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], Values], None]
 """Function that copies the values of segments from the source to these places. Can be pickled."""
 
+_VALUES = "values of "  # begins the names of the arrays of values
 _REGION = -1  # in place of a shard of the pool: the region that leaves a piece over
 
 
@@ -73,7 +74,7 @@ class LeftoverValues:
         """Note the values of the pieces that a task of stage `level` leaves over; return the note for the region."""
         return self._deal(level, number, self.plan.stages[level].note(number).arrays["left"], copy)
 
-    def collected(self, shard: int, segments: NDArray[Any], copy: Copy) -> SegmentValues:
+    def collected(self, shard: int, segments: NDArray[Any], copy: Copy) -> Values:
         """Return the values of all segments of a shard of the pool, in memory mapped from temporary files.
 
         Raises:
@@ -107,14 +108,15 @@ class LeftoverValues:
         notes = {}
         for taker in [_REGION, *np.unique(takers).tolist()]:
             first, last = np.searchsorted(takers, [taker, taker + 1])
-            arrays = {"pieces": left[first:last], **values.arrays(ends[first], ends[last])}
+            arrays = {f"{_VALUES}{name}": each[ends[first] : ends[last]] for name, each in values.items()}
+            arrays["pieces"] = left[first:last]
             notes[f"{_stage(stage, taker)}-{number}"] = Note(facts={}, arrays=arrays)
         for_region = notes.pop(f"{_stage(stage, _REGION)}-{number}")
         self.plan.notes.save_all(notes)
         return for_region
 
     def _collect(
-        self, regions: Sequence[tuple[int, int]], taker: int, copy: Copy, segments: NDArray[Any], out: SegmentValues
+        self, regions: Sequence[tuple[int, int]], taker: int, copy: Copy, segments: NDArray[Any], out: Values
     ) -> None:
         """Write the values of segments that were left over below regions, (level, number), one after the other."""
         if not len(segments):
@@ -131,15 +133,16 @@ class LeftoverValues:
             found = order[np.searchsorted(keys, _keys(pieces), sorter=order) % len(order)]
             here = np.flatnonzero(keys[found] == _keys(pieces))
             starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
-            source = SegmentValues.from_arrays(note.arrays).columns(starts, lengths)
-            out.fill(source, Spans(here, starts[here], lengths[here], places[found[here]]))
+            values = {name.removeprefix(_VALUES): each for name, each in note.arrays.items() if name != "pieces"}
+            spans = Spans(here, starts[here], lengths[here], places[found[here]])
+            copy_values(as_columns(values, starts, lengths), spans, out)
             missing[found[here]] = False
         if missing.any():
             copy(segments[missing], places[missing], out)
 
-    def _room(self, segments: NDArray[Any], memory: Callable[[int], Any] = bytearray) -> SegmentValues:
+    def _room(self, segments: NDArray[Any], memory: Callable[[int], Any] = bytearray) -> Values:
         tokens = int(segments["length"].sum(dtype=np.int64))
-        return SegmentValues.empty(tokens, self.row_format, labels=self.labels, memory=memory)
+        return empty_values(tokens, self.row_format, labels=self.labels, memory=memory)
 
 
 def leftover_values(documents: Documents, plan: Plan, row_format: RowFormat) -> LeftoverValues | None:

@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
-from packer.column_names import NO_LOSS, SEGMENT_COLUMNS
+from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.facts import ShardEntry
 from packer.gather import (
     Spans,
@@ -29,8 +29,6 @@ from packer.gather import (
 from packer.inputs.token_tables import ValueColumn
 from packer.shards.files import HashingFile
 from packer.shards.row_format import PADDING, RowFormat
-
-_KEPT = "kept "  # begins the names of arrays of kept columns
 
 
 class BadTokenError(Exception):
@@ -63,89 +61,46 @@ class Counts(NamedTuple):
         return cls(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceColumns:
-    """Columns of the source that rows are copied from."""
+Columns: TypeAlias = Mapping[str, TokenColumn]
+"""Lists of the source with a value per token: "input_ids"; "labels", unless tokens are labels; and kept columns."""
 
-    input_ids: TokenColumn
-
-    labels: TokenColumn | None
-    """Lists of labels; None if the tokens are the labels."""
-
-    kept_tokens: Mapping[str, TokenColumn]
-    """Lists of other values per token, by the name of the column."""
+Values: TypeAlias = Mapping[str, NDArray[Any]]
+"""Values of segments, one segment after the other, by column and in the types that rows have: shape (tokens,) each."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SegmentValues:
-    """Values of segments, one segment after the other, in the types that rows have."""
+def empty_values(
+    tokens: int,
+    row_format: RowFormat,
+    *,
+    labels: bool,
+    memory: Callable[[int], bytearray | mmap.mmap] = bytearray,
+) -> Values:
+    """Return room for segments of so many tokens; `memory` returns a writable buffer of so many bytes."""
+    types: dict[str, np.dtype[Any]] = {"input_ids": np.dtype(np.int32)}
+    if labels and "labels" in row_format.token_columns:
+        types["labels"] = np.dtype(np.int32)
+    types |= {name: numpy_dtype(kind) for name, kind in row_format.kept_tokens.items()}
+    return {name: np.frombuffer(memory(tokens * kind.itemsize), kind, tokens) for name, kind in types.items()}
 
-    input_ids: NDArray[np.int32]
-    """Shape (tokens,): tokens of the segments."""
 
-    labels: NDArray[np.int32] | None
-    """Shape (tokens,): labels of the segments; None if the tokens are the labels, or rows have none."""
+def copy_values(source: Columns, spans: Spans, out: Values) -> None:
+    """Copy values of segments from their spans in the source to the indices in `out` that the spans name.
 
-    kept_tokens: Mapping[str, NDArray[Any]]
-    """Other values per token, by the name of the column: shape (tokens,) each."""
+    Raises a BadTokenError if a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
+    """
+    for name, values in out.items():
+        if name in TOKEN_COLUMNS:
+            copy_checked(name, source[name], spans, values)
+        else:
+            gather_bytes(source[name].addresses, spans, values.itemsize, values.view(np.uint8))
 
-    @classmethod
-    def empty(
-        cls,
-        tokens: int,
-        row_format: RowFormat,
-        *,
-        labels: bool,
-        memory: Callable[[int], bytearray | mmap.mmap] = bytearray,
-    ) -> SegmentValues:
-        """Return room for segments of so many tokens; `memory` returns a writable buffer of so many bytes."""
 
-        def room(dtype: DTypeLike) -> NDArray[Any]:
-            return np.frombuffer(memory(tokens * np.dtype(dtype).itemsize), dtype, tokens)
+def as_columns(values: Values, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Columns:
+    """Return values as columns, whose list s is the document of segment s, with only that segment.
 
-        return cls(
-            input_ids=room(np.int32),
-            labels=room(np.int32) if labels and "labels" in row_format.token_columns else None,
-            kept_tokens={name: room(numpy_dtype(kind)) for name, kind in row_format.kept_tokens.items()},
-        )
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> SegmentValues:
-        """Return what `arrays` returned."""
-        kept = {name.removeprefix(_KEPT): array for name, array in arrays.items() if name.startswith(_KEPT)}
-        return cls(input_ids=arrays["input_ids"], labels=arrays.get("labels"), kept_tokens=kept)
-
-    def arrays(self, first: int, last: int) -> dict[str, NDArray[Any]]:
-        """Return values first..last - 1 as arrays, by name."""
-        labels = {} if self.labels is None else {"labels": self.labels}
-        kept = {f"{_KEPT}{name}": array for name, array in self.kept_tokens.items()}
-        return {name: array[first:last] for name, array in {"input_ids": self.input_ids, **labels, **kept}.items()}
-
-    def fill(self, source: SourceColumns, spans: Spans) -> None:
-        """Copy values of segments from their spans in the source to the indices here that the spans name.
-
-        Raises a BadTokenError if a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
-        """
-        copy_checked("input_ids", source.input_ids, spans, self.input_ids)
-        if self.labels is not None:
-            copy_checked("labels", source.labels, spans, self.labels)
-        for name, values in self.kept_tokens.items():
-            gather_bytes(source.kept_tokens[name].addresses, spans, values.itemsize, values.view(np.uint8))
-
-    def columns(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> SourceColumns:
-        """Return the values as columns, whose list s is the document of segment s, with only that segment.
-
-        `starts` (first token in the document) and `lengths` have the shape (segments,).
-        """
-
-        def column(values: NDArray[Any]) -> TokenColumn:
-            return TokenColumn.of_spans(values, starts, lengths)
-
-        return SourceColumns(
-            input_ids=column(self.input_ids),
-            labels=None if self.labels is None else column(self.labels),
-            kept_tokens={name: column(values) for name, values in self.kept_tokens.items()},
-        )
+    `starts` (first token in the document) and `lengths` have the shape (segments,).
+    """
+    return {name: TokenColumn.of_spans(each, starts, lengths) for name, each in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,7 +169,7 @@ class RowBlock:
 
 
 def build_batch(
-    block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
+    block: RowBlock, source: Columns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
 ) -> tuple[pa.RecordBatch, Counts]:
     """Build the record batch of some rows, and count their tokens and labels.
 
@@ -232,7 +187,7 @@ def build_batch(
 
 
 def _token_arrays(
-    block: RowBlock, source: SourceColumns, row_format: RowFormat
+    block: RowBlock, source: Columns, row_format: RowFormat
 ) -> tuple[list[pa.Array], NDArray[np.integer[Any]] | None]:
     """Copy the values per token of some rows; return them by column, and the result of `_count_labels`."""
     max_len = row_format.max_len
@@ -247,12 +202,12 @@ def _token_arrays(
     columns: dict[str, NDArray[np.int32]] = {}
     trained = None
     tokens = columns["input_ids"] = np.empty(size, np.int32)
-    copy_checked("input_ids", source.input_ids, spans, tokens)
+    copy_checked("input_ids", source["input_ids"], spans, tokens)
     tokens[gaps] = row_format.pad_id
     if "labels" in row_format.token_columns:
-        labels = columns["labels"] = tokens.copy() if source.labels is None else np.empty(size, np.int32)
-        if source.labels is not None:
-            copy_checked("labels", source.labels, spans, labels)
+        labels = columns["labels"] = np.empty(size, np.int32) if "labels" in source else tokens.copy()
+        if "labels" in source:
+            copy_checked("labels", source["labels"], spans, labels)
         labels[gaps] = NO_LOSS
         mask_context(places, block.context, NO_LOSS, labels)
         trained = count_trained(places, block.extents, labels)
@@ -261,7 +216,7 @@ def _token_arrays(
         restart_positions(places, block.ends, max_len, columns["position_ids"])
     arrays = [as_arrow(columns[name]) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
-        arrays.append(tokens_at(source.kept_tokens[name], value_type, spans, size))
+        arrays.append(tokens_at(source[name], value_type, spans, size))
     rows = [pa.FixedSizeListArray.from_arrays(values, max_len) for values in arrays]
     return rows, trained
 
@@ -304,24 +259,23 @@ def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) ->
     return [pa.ListArray.from_arrays(as_arrow(offsets), each) for each in values]
 
 
-def copy_checked(name: str, column: TokenColumn | None, spans: Spans, out: NDArray[np.int32]) -> None:
+def copy_checked(name: str, column: TokenColumn, spans: Spans, out: NDArray[np.int32]) -> None:
     """Copy tokens or labels; raise a BadTokenError for a value that is no token id, nor NO_LOSS among "labels"."""
-    assert column is not None
     bad = gather(column.addresses, spans, NO_LOSS if name == "labels" else 0, out)
     if bad >= 0:
         raise BadTokenError(name, bad)
 
 
-def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat) -> NDArray[np.integer[Any]] | None:
+def _count_labels(block: RowBlock, source: Columns, row_format: RowFormat) -> NDArray[np.integer[Any]] | None:
     """Return the number of trained tokens of each segment of a block, None without labels; only labels are read."""
     if "labels" not in row_format.token_columns:
         return None
-    if source.labels is None:
+    if "labels" not in source:
         trained: NDArray[np.int64] = np.maximum(block.lengths - block.context, 0)
         return trained
     places = np.cumsum(block.lengths) - block.lengths
     labels = np.empty(int(block.lengths.sum()), np.int32)
-    copy_checked("labels", source.labels, Spans(block.lists, block.starts, block.lengths, places), labels)
+    copy_checked("labels", source["labels"], Spans(block.lists, block.starts, block.lengths, places), labels)
     mask_context(places, block.context, NO_LOSS, labels)
     return count_trained(places, block.lengths, labels)
 
