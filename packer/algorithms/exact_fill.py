@@ -62,11 +62,11 @@ def _exact_fill(
     `out_below`, at first every length, and `out_paths`, shape (2, most segments in a pack), are scratch space.
     """
     found = out_paths[1]
-    longest = longest_left(out_below, out_left, len(out_left) - 1)
+    longest = next_left(out_below, out_left, len(out_left) - 1, -1)
     while longest > 0:
         size = _search(out_below, out_left, longest, backtracks, out_paths[0], found)
         out = add_packs(out, found, size, packs_left(out_left, found, size), out_left)
-        longest = longest_left(out_below, out_left, longest)
+        longest = next_left(out_below, out_left, longest, -1)
     return out
 
 
@@ -102,22 +102,22 @@ def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_
 
 
 @jit_if_large
-def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
-    """Return the longest length up to `length` with a segment left, or 0.
+def next_left(out_next: NDArray[np.int64], left: NDArray[np.int64], length: int, step: int) -> int:
+    """Return the first length from `length` on, in steps of -1 or 1, with a segment left; 0 or len(left) if none has.
 
-    out_below[l] points downwards, at first to l itself. Where a length has run out, the path is compressed, so that
-    later searches skip it.
+    out_next[l] points in this direction, at first to l itself. Where a length has run out, the path is compressed, so
+    that later searches skip it.
     """
-    longest = length
-    while longest > 0 and (out_below[longest] != longest or left[longest] == 0):
-        if out_below[longest] == longest:
-            out_below[longest] = longest - 1
-        longest = out_below[longest]
-    while length > longest:
-        above = length
-        length = out_below[above]
-        out_below[above] = longest
-    return longest
+    found = length
+    while 0 < found < len(left) and (out_next[found] != found or left[found] == 0):
+        if out_next[found] == found:
+            out_next[found] = found + step
+        found = out_next[found]
+    while length != found:
+        passed = length
+        length = out_next[passed]
+        out_next[passed] = found
+    return found
 
 
 @jit_if_large
@@ -141,9 +141,9 @@ def _search(
     while True:
         length = 0
         if size < limit:
-            length = longest_left(out_below, left, min(room, next_length))
+            length = next_left(out_below, left, min(room, next_length), -1)
             if length > 0 and length == out_path[size - 1] and left[length] == repeat:
-                length = longest_left(out_below, left, length - 1)
+                length = next_left(out_below, left, length - 1, -1)
         # the segments that the limit still allows must be able to beat the best
         if length > 0 and room - (limit - size) * length < best_room:
             repeat = repeat + 1 if length == out_path[size - 1] else 1

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.exact_fill import Filled, add_packs, exact_fill, longest_left, nothing_filled, packs_left
+from packer.algorithms.exact_fill import Filled, add_packs, exact_fill, next_left, nothing_filled, packs_left
 from packer.algorithms.jit import jit, jit_if_large
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit, to_patterns
 from packer.algorithms.patterns import Patterns
@@ -139,11 +139,11 @@ def _one_pack(
         if window == STRICT:
             if place >= len(places):
                 break
-            length = longest_left(out_below, out_left, places[place])
+            length = next_left(out_below, out_left, places[place], -1)
         elif place >= len(places) - 1:
             # the last place, and any that the limit allows beyond it
             if size < limit:
-                length = longest_left(out_below, out_left, room)
+                length = next_left(out_below, out_left, room, -1)
             if length == 0 and place >= len(places):
                 break
         else:
@@ -173,10 +173,10 @@ def _nearest(
     """The length nearest to `want`, at most `most`, with a segment left; 0 if there is none."""
     if want <= 0:
         return 0
-    shorter = longest_left(out_below, left, want)
+    shorter = next_left(out_below, left, want, -1)
     if most <= want or shorter == want:
         return shorter
-    longer = _shortest_left(out_above, left, want)
+    longer = next_left(out_above, left, want, 1)
     return longer if longer <= most and (shorter == 0 or longer - want <= want - shorter) else shorter
 
 
@@ -190,21 +190,6 @@ def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) ->
                 if left[other] > (other == length):
                     return length
     return 0
-
-
-@jit_if_large
-def _shortest_left(out_above: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
-    """The shortest length from `length` on with a segment left, or len(left); the twin of `longest_left`."""
-    shortest = length
-    while shortest < len(left) and (out_above[shortest] != shortest or left[shortest] == 0):
-        if out_above[shortest] == shortest:
-            out_above[shortest] = shortest + 1
-        shortest = out_above[shortest]
-    while length < shortest:
-        under = length
-        length = out_above[under]
-        out_above[under] = shortest
-    return shortest
 
 
 @jit_if_large

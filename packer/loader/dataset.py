@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -41,6 +41,20 @@ MOST_HELD = 16
 """Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """What `load` found, from which this or another process maps a dataset. Can be pickled."""
+
+    path: AnyPath
+    manifest: Manifest
+
+    cache: CacheSpace
+    """Where shards are kept that are in object storage, or made."""
+
+    tokens: GenerationTokens | None
+    """Tokens of an index, with which its rows are filled; None if the shards have them."""
+
+
 class EpochList(list[_T]):
     """A batch as a list, with its epoch if known: row numbers from a sampler, or the rows they select."""
 
@@ -71,11 +85,11 @@ class PackedDataset:
     of the cache for a dataset in object storage), so that each DataLoader worker maps the shards itself.
     """
 
-    def __init__(
-        self, path: AnyPath, *, manifest: Manifest, cache: CacheSpace, tokens: GenerationTokens | None
-    ) -> None:
-        self.path, self.manifest = path, manifest
-        self._opened: dict[str, Any] = {"manifest": manifest, "cache": cache, "tokens": tokens}
+    def __init__(self, opening: Opening) -> None:
+        if not isinstance(opening, Opening):
+            raise TypeError("packer.load(path) opens a packed dataset")
+        self._opening = opening
+        self.path, self.manifest = path, manifest = opening.path, opening.manifest
         self.max_len = manifest.max_len
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
@@ -84,7 +98,9 @@ class PackedDataset:
             from packer.loader.shard_cache import ShardCache
             from packer.loader.shard_providers import DownloadedShards
 
-            self._cache = ShardCache(manifest, [(key, DownloadedShards(path)) for key in keys_of(manifest)], cache)
+            self._cache = ShardCache(
+                manifest, [(key, DownloadedShards(path)) for key in keys_of(manifest)], opening.cache
+            )
             self._shards = OpenShards(self._cache.open, MOST_HELD)
         else:
             self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
@@ -94,13 +110,13 @@ class PackedDataset:
                 for number in range(len(manifest.shards)):
                     self._shards.open(number)
         # Tokens of an index fill its rows, or whole shards if its source is in object storage.
-        self._tokens, self._row_shards = tokens, self._shards
-        if tokens is not None and tokens.is_remote:
+        self._tokens, self._row_shards = opening.tokens, self._shards
+        if opening.tokens is not None and opening.tokens.is_remote:
             from packer.loader.shard_cache import ShardCache
             from packer.loader.shard_providers import materialized_shards
 
             copied = replace(manifest, options=replace(manifest.options, index_only=False))
-            self._cache = ShardCache(copied, materialized_shards(path, manifest, tokens), cache)
+            self._cache = ShardCache(copied, materialized_shards(path, manifest, opening.tokens), opening.cache)
             self._row_shards, self._tokens = OpenShards(self._cache.open, MOST_HELD), None
         if self._cache is not None:
             weakref.finalize(self, self._cache.fetch_ahead, (), ())
@@ -173,9 +189,10 @@ class PackedDataset:
         return notebook_facts(f"PackedDataset {self.path.name}", self.manifest.facts(), plot)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process may run in another folder.
-        path = self.path.absolute() if isinstance(self.path, Path) else self.path
-        return partial(PackedDataset, path, **self._opened), ()
+        opening = self._opening
+        if isinstance(opening.path, Path):  # another process may run in another folder
+            opening = replace(opening, path=opening.path.absolute())
+        return PackedDataset, (opening,)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards that are read now, then upcoming ones, in the background; `BatchSampler` calls this.
@@ -305,7 +322,7 @@ def load(
         from packer.loader.index_tokens import GenerationTokens
 
         tokens = GenerationTokens.open(path, manifest, expanded(source))
-    return PackedDataset(path, manifest=manifest, cache=cache, tokens=tokens)
+    return PackedDataset(Opening(path=path, manifest=manifest, cache=cache, tokens=tokens))
 
 
 _SHOWN_ROWS, _SHOWN_SEGMENTS = 5, 400  # rows in the picture of a notebook, and segments of a row drawn one by one
