@@ -78,6 +78,9 @@ class Job:
     exchanges: bool = True
     """Whether the file system can exchange two folders."""
 
+    log: str | None = None
+    """File to which operations are logged, instead of being instants; see `power_loss.py`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
@@ -274,7 +277,12 @@ def run_struck(job: Job, files: Mapping[str, Path]) -> int:
         os.write(told, (json.dumps(content) + "\n").encode())
 
     instants = Instants(job, report)
-    install(instants, exchanges=job.exchanges)
+    if job.log is None:
+        install(instants, exchanges=job.exchanges)
+    else:
+        from benchmarks.power_loss import Recorder
+
+        Recorder(Path(job.root), Path(job.log)).install(exchanges=job.exchanges)
     code = 0
     try:
         cli(list(job.arguments), prog_name="packer")
