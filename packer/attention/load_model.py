@@ -128,13 +128,9 @@ class SmallModel:
 
 @seeded()
 def load_small_model(name: str) -> SmallModel:
-    """Create a small model of the architecture that a config describes.
+    """Create a small model of the architecture that a config describes: in a folder, in a file, or of a Hub id.
 
-    Args:
-        name: folder with a config.json, path of such a file, or Hub id (only the config is downloaded).
-
-    Raises:
-        PackerError: there is no config, transformers does not support it, or it is not a language model.
+    A config that is missing, not supported by transformers, or not of a language model is a PackerError.
     """
     config = _language_config(expanded(name))
     factory = _factory(config)

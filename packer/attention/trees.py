@@ -151,7 +151,11 @@ def tree_attention(
     if obstacle is not None:
         attended = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
     else:
-        attended = _flex_attention()(query, key, value, block_mask=mask, scale=scale, enable_gqa=is_grouped)
+        from torch.nn.attention.flex_attention import flex_attention
+
+        # Within a model that is compiled, it is compiled with the model.
+        attend: Any = flex_attention if torch.compiler.is_compiling() else _compiled()
+        attended = attend(query, key, value, block_mask=mask, scale=scale, enable_gqa=is_grouped)
     return attended[0].transpose(0, 1)
 
 
@@ -165,13 +169,6 @@ def flex_obstacle(query: torch.Tensor, value: torch.Tensor) -> str | None:
     if head_size < SMALLEST_HEAD:
         return f"the head size is {head_size}, and FlexAttention needs {SMALLEST_HEAD} or more"
     return None
-
-
-def _flex_attention() -> Callable[..., torch.Tensor]:
-    """Return FlexAttention: compiled, or to be compiled with the model that calls it."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return cast("Callable[..., torch.Tensor]", flex_attention) if torch.compiler.is_compiling() else _compiled()
 
 
 @cache

@@ -134,13 +134,11 @@ OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]
 
 
 class OpenShards:
-    """Shards of a dataset that are open, a limited number at a time. Several threads may read rows.
+    """Shards of a dataset that are open, at most `most` at a time. Several threads may read rows.
 
-    Args:
-        open_one: opens a shard by its number. It is also given a function that closes a shard that is not kept, and
-            returns whether there was one. It does not refer to the dataset, which then ends with its last reference.
-        most: number of shards that stay open. If others are opened, those that were opened first are closed, except for
-            shards that are kept.
+    If others are opened, those that were opened first are closed, except for shards that are kept. `open_one` opens a
+    shard by its number. It is also given a function that closes a shard that is not kept, and returns whether there was
+    one. It does not refer to the dataset, which then ends with its last reference.
     """
 
     def __init__(self, open_one: OpenOne, most: int) -> None:

@@ -90,7 +90,9 @@ def _best_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64], bound:
     """Return the row of each item, shape (items,), and the number of rows."""
     drawn = draw_full_rows(demands, capacities)
     drawn_rows = int(drawn.max(initial=-1)) + 1
-    shares = _largest_shares(demands, capacities)
+    shares = np.zeros(len(demands), np.uint16)  # largest share of a capacity that each item takes, in 1 / 65535
+    for resource, capacity in enumerate(capacities.tolist()):
+        np.maximum(shares, (demands[:, resource] * (65535 / capacity)).astype(np.uint16), out=shares)
     best, fewest = drawn, len(demands) + 1
     for reserve in (*RESERVES, 1):
         row_of, rows = _fit_others(demands, capacities, shares, drawn, int(drawn_rows * (1 - reserve)))
@@ -99,14 +101,6 @@ def _best_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64], bound:
         if fewest <= bound * (1 + (WORTH_SORTING if reserve == RESERVES[-1] else GOOD_ENOUGH)):
             break
     return best, fewest
-
-
-def _largest_shares(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.uint16]:
-    """Return the largest share of a capacity that each item takes, in units of 1 / 65535, shape (items,)."""
-    shares = np.zeros(len(demands), np.float64)
-    for resource, capacity in enumerate(capacities.tolist()):
-        np.maximum(shares, demands[:, resource] * (65535 / capacity), out=shares)
-    return shares.astype(np.uint16)
 
 
 def _fit_others(

@@ -77,9 +77,7 @@ class LeftoverValues:
     def collected(self, shard: int, segments: NDArray[Any], copy: Copy) -> Values:
         """Return the values of all segments of a shard of the pool, in memory mapped from temporary files.
 
-        Raises:
-            SourceError: a token or label of the source is out of range.
-            PackerError: the disk of temporary files is full.
+        A token or label that is out of range is a SourceError; a full disk of temporary files is a PackerError.
         """
         values = self._room(segments, temporary_memory)
         regions = [(part.level, part.region) for part in self.plan.pool_parts(shard)]

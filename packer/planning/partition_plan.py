@@ -136,13 +136,6 @@ class PartitionJob:
             return self._drawn(extents, max(LAST_RESERVE, min(0.5, few)), stream)[0]
         return self._solved(self.histogram(extents), proves=method == "prove")
 
-    def rows(self, partition: int, shares: Shares | None) -> LocatedRows:
-        """Make the rows of a partition; `shares` is that of `own_rows`."""
-        segments, extents = self.documents(partition)
-        rows, _ = self.own_rows(extents, partition, shares)
-        placed, _ = place_rows(extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
-        return LocatedRows.of(placed, segments, self.options.documents_each)
-
     def histogram(self, extents: NDArray[np.int32]) -> NDArray[np.int64]:
         """Count items by extent: shape (max_len + 1,)."""
         histogram = np.bincount(extents, minlength=self.options.max_len + 1)
@@ -280,7 +273,11 @@ class PartitionPlan:
         """Make the rows of a shard."""
         if self.is_of_pool(shard):
             return self._rows_of_pool(shard)
-        return self.job.rows(self.partition_of(shard), self.shares)
+        partition, options = self.partition_of(shard), self.job.options
+        segments, extents = self.job.documents(partition)
+        rows, _ = self.job.own_rows(extents, partition, self.shares)
+        placed, _ = place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition)
+        return LocatedRows.of(placed, segments, options.documents_each)
 
     def pool_shards(self, level: int, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shard of each of these rows of a region."""
