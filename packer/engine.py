@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
@@ -142,17 +141,8 @@ def run_tasks(
         places.release(workers)
 
 
-def each_in_threads(function: Callable[[Task], Result], items: Iterable[Task], threads: int) -> Iterator[Result]:
-    """Call a function for every item, `threads` at a time; yield the results in order, of which only a few are held."""
-    if threads == 1:
-        yield from map(function, items)
-        return
-    with closing(DecodePool(threads)) as pool:
-        yield from pool.in_order(function, items)
-
-
 class DecodePool:
-    """A fixed number of workers, shared by threads that read files.
+    """A fixed number of workers, shared by threads that read files, for results in order.
 
     Every reader has one block in work. Blocks decoded ahead are limited for all readers together, so that memory
     does not grow with their number: a single reader, as of one big compressed file, keeps all workers busy.

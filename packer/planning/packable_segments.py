@@ -6,6 +6,7 @@ A `SegmentReader` cuts any range of documents, without holding those of the whol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit_if_large
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS
-from packer.engine import Engine, each_in_threads
+from packer.engine import DecodePool, Engine
 from packer.errors import SourceError
 from packer.facts import Account
 from packer.gather import Spans, count_trained, gather, held_spans, lengths_of, list_lengths, mask_context
@@ -302,7 +303,8 @@ def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[An
         items = items_of(segments, reader.options.documents_each)
         return Chunk(segments.account, items, values_of(items))
 
-    return each_in_threads(read, range(0, reader.documents, CHUNK), threads)
+    with closing(DecodePool(threads)) as pool:
+        yield from pool.in_order(read, range(0, reader.documents, CHUNK))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
