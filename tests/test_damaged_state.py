@@ -200,3 +200,15 @@ def test_overwrite_starts_again_if_lengths_in_memory_have_changed(tmp_path):
         except packer.PackerError:  # it was started from another source
             pack(changed, again, overwrite=True)
         assert list(packer.verify(again, changed)) == []
+
+
+def test_temporary_files_of_a_killed_process_are_removed_when_the_pack_goes_on(source, tmp_path):
+    left = tmp_path / "out/.packer/spill/.00000-00000.arrow.1234"
+    for is_again in (False, True):
+        with pytest.MonkeyPatch.context() as striking:
+            kill(striking, "data-00005-")
+            with pytest.raises(Killed):
+                packer.pack(source, tmp_path / "out", max_len=64, shard_size="6KB", workers=1)
+        assert not left.exists()
+        if not is_again:
+            left.write_bytes(b"left by a kill")
