@@ -10,7 +10,7 @@ import pytest
 import packer
 from packer.options import PackOptions, options_of
 from tests.commands import run, succeeded
-from tests.test_cli import run_process, source  # noqa: F401 (a fixture)
+from tests.test_cli import ROOT, run_process, source  # noqa: F401 (a fixture)
 from tests.test_pack import hashes, made_documents, save_arrow
 
 
@@ -140,10 +140,15 @@ def test_the_doctor_names_versions_machine_and_cache(tmp_path):
     assert None not in facts["versions"].values()
     assert set(facts["optional"]) >= {"torch", "trl"}
     assert facts["machine"]["cores"] >= 1
+    versions = {
+        json.loads(path.read_bytes())["format_version"] for path in (ROOT / "tests" / "golden").rglob("manifest.json")
+    }
+    assert {*facts["formats"]} == versions, "every format that is read has golden files"
     assert 0 < facts["machine"]["memory_available_bytes"] <= facts["machine"]["memory_bytes"]
     text = succeeded("doctor")
     assert all(len(line) <= 80 for line in text.splitlines() if "/" not in line)
     assert f"packer         {packer.__version__}" in text
+    assert "\nreads formats  5, 6, 7\n" in text
 
 
 @pytest.mark.parametrize("name", ["NUMBA_CACHE_DIR", "PACKER_CACHE_DIR"])

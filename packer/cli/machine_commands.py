@@ -48,8 +48,9 @@ OPTIONAL = {
 
 @command(short_help="Show what this machine has for packing.")
 def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> None:
-    """Show versions, cores, memory, disk, the cache of compiled kernels, and which optional packages are missing."""
+    """Show versions, formats, cores, memory, disk, the cache of kernels, and which optional packages are missing."""
     from packer.engine import available_workers
+    from packer.shards.manifest import READ_VERSIONS
 
     if compile_kernels:
         _compile_kernels()
@@ -59,6 +60,7 @@ def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> 
         "versions": {**own, **{name: _version(name) for name in REQUIRED}},
         "optional": {name: _version(name) for name in OPTIONAL},
         "tokenizing": _tokenizing(),
+        "formats": READ_VERSIONS,
         "machine": {
             "platform": platform.platform(),
             "cores": available_workers(),
@@ -146,6 +148,7 @@ def _render(facts: dict[str, Any]) -> str:
     rows |= {name: version or f"not installed ({OPTIONAL[name]})" for name, version in facts["optional"].items()}
     rows |= {
         "tokenizing by": facts["tokenizing"],
+        "reads formats": ", ".join(map(str, facts["formats"])),
         "platform": machine["platform"],
         "cores": str(machine["cores"]),
         "memory": f"{sizes['memory_available_bytes']} free of {sizes['memory_bytes']}",

@@ -22,7 +22,7 @@ from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 
-FORMAT_VERSION, TREES_VERSION, HOLDOUT_VERSION = 5, 6, 7
+READ_VERSIONS = FORMAT_VERSION, TREES_VERSION, HOLDOUT_VERSION = 5, 6, 7
 """Versions of the format on disk: plain, with trees, and with documents held out. 1 to 4 were never released."""
 
 MOST_IN_MANIFEST = 4096

@@ -15,7 +15,7 @@ import pyarrow as pa
 from packer.errors import PackerError, first_line
 from packer.facts import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
-from packer.shards.manifest import FORMAT_VERSION, HOLDOUT_VERSION, Manifest, is_sealed
+from packer.shards.manifest import READ_VERSIONS, Manifest, is_sealed
 from packer.shards.shard_table import ShardTable
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
@@ -49,10 +49,11 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {_RESTORE}") from error
-    if type(version) is not int or version not in range(FORMAT_VERSION, HOLDOUT_VERSION + 1):
-        is_older = type(version) is int and version < FORMAT_VERSION
+    if type(version) is not int or version not in READ_VERSIONS:
+        oldest, *_, newest = READ_VERSIONS
+        is_older = type(version) is int and version < oldest
         raise PackerError(
-            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION} to {HOLDOUT_VERSION}: "
+            f"{path} has format version {str(version)[:40]}, this package reads {oldest} to {newest}: "
             f"{'' if is_older else 'upgrade packer, or '}pack again to another folder"
         )
     try:
