@@ -1,0 +1,34 @@
+"""The lowest versions that pyproject.toml allows, and the newest, installed in new environments without torch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("resolution", ["lowest-direct", "highest"])
+def test_the_fast_lane_passes_with_all_versions_that_are_allowed(tmp_path, resolution):
+    uv = pytest.importorskip("uv").find_uv_bin()
+    if resolution == "lowest-direct" and sys.version_info >= (3, 13):
+        pytest.skip("there are no wheels of the lowest versions for this Python")
+    environment, python = tmp_path / "environment", tmp_path / "environment" / "bin" / "python"
+
+    def run(*command: object) -> str:
+        own = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+        done = subprocess.run([*map(str, command)], cwd=ROOT, env=own, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-9000:] + done.stderr[-9000:]
+        return done.stdout
+
+    run(uv, "venv", "--python", sys.executable, environment)
+    run(uv, "pip", "install", "--python", python, "--resolution", resolution, ROOT)
+    run(environment / "bin" / "packer-llm", "demo", "--output", tmp_path / "demo")
+    assert json.loads(run(python, "-m", "packer", "doctor", "--json"))["optional"]["torch"] is None
+    run(uv, "pip", "install", "--python", python, "pytest", "hypothesis", "sybil", "zstandard", "pillow")
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "@tests/fast.txt")
