@@ -292,5 +292,5 @@ def test_what_is_missing_is_told(place, message, bucket, tmp_path):
 
 def test_figures_of_a_remote_source_are_those_of_a_local_one(streams):
     one, two = (measure(f"{root}/en", PackOptions(max_len=MAX_LEN)) for root in streams)
-    assert one.survey.identity == two.survey.identity
+    assert one.documents.identity == two.documents.identity
     assert one.lengths.tolist() == two.lengths.tolist()
