@@ -256,6 +256,10 @@ KNOWN = {
     "mamba": {"eager": "leaks", IMPLEMENTATION: "refuses"},
     "mamba2": {"eager": "leaks", IMPLEMENTATION: "refuses"},
     "rwkv": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    **{
+        family: {"sdpa": "refuses", IMPLEMENTATION: "refuses"}
+        for family in ("kimi_linear", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
+    },
     "lfm3": {"sdpa": "leaks", IMPLEMENTATION: "refuses"},
     "xlstm": {"eager": "leaks", IMPLEMENTATION: "refuses"},
 }

@@ -46,6 +46,16 @@ def test_a_step_without_boundaries_leaks_into_all_later_documents_of_a_row():
     assert "document 0 moves 1, 2, 3; 1 moves 2, 3; 2 moves 3; 4 moves 5, 6; 5 moves 6" in str(found)
 
 
+@pytest.mark.parametrize("family", ["qwen3_5_text", "nemotron_h", "kimi_linear", "qwen3_next", "qwen3_5_moe_text"])
+def test_layers_that_carry_state_leak_by_positions_alone_and_refuse_boundaries_without_their_kernels(family):
+    step = of_model(tiny_model(family).eval())
+    found = packer.probe(step, format="hf_rows", vocabulary=VOCABULARY)
+    assert found.largest > 0.1
+    assert all(document + 1 in found.moved[document] for document in (0, 1, 2, 4, 5))
+    with pytest.raises(ValueError, match="can't keep packed sequences apart without"):
+        packer.probe(step, vocabulary=VOCABULARY)
+
+
 @pytest.mark.parametrize("rolled", [False, True])
 def test_a_head_further_ahead_is_safe_by_its_own_labels_and_leaks_by_a_roll(rolled):
     def step(batch):
