@@ -15,6 +15,7 @@ from test_pack import hashes, save_arrow
 from test_ranks import run_ranks
 
 import packer
+from packer.shards.reader import read_manifest
 from tests import naive
 from tests.commands import refused, succeeded
 from tests.kills import Killed, named
@@ -42,8 +43,9 @@ def placed(out: Path) -> Counter:
     return found
 
 
-def both(out: Path) -> tuple[Path, Path]:
-    return out, out.with_name(f"{out.name}-holdout")
+def both(out):
+    """The paths of the two datasets, on the disk or in object storage."""
+    return out, out.parent / f"{out.name}-holdout"
 
 
 def contents(packing: Packing) -> list[list[list[int]]]:
@@ -95,6 +97,10 @@ def test_of_every_source_the_documents_of_a_hash_are_held_out_with_their_copies_
         found = placed(side)
         assert found
         assert {is_held[source, document] for source, document, _ in found} == {not is_other}
+        totals, mixture = (getattr(read_manifest(side), name) for name in ("totals", "source"))
+        if packing.weights and packing.options["untrained"] == "keep":  # shares count what is not left out
+            kept = sum(part.taken.tokens_kept for part in mixture.mixture)
+            assert kept == totals.tokens_packed - totals.tokens_repeated
     assert {copy for _, _, copy in placed(holdout)} == {0}  # also of a source that the mixture repeats or samples
     if not packing.weights:
         assert manifest.totals.documents_dropped["held_out"] == sum(held)
@@ -182,13 +188,14 @@ def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, kind
         assert [hashes(side) for side in both(out)] == expected
 
 
-def test_ranks_write_both(tmp_path):
-    source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in repeating(900)])
+def test_ranks_write_both(tmp_path, out):
+    source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in repeating(600)])
     options = {"max_len": 64, "holdout": 60, "shard_size": "12KB"}
     expected = packer.pack(source, tmp_path / "expected", **options)
-    assert run_ranks(source, tmp_path / "out", 2, options=options) == [expected] * 2
-    for side, like in zip(both(tmp_path / "out"), both(tmp_path / "expected"), strict=True):
+    assert run_ranks(source, out, 2, options=options) == [expected] * 2
+    for side, like in zip(both(out), both(tmp_path / "expected"), strict=True):
         assert hashes(side) == hashes(like)
+    assert list(packer.verify(out)) == []
 
 
 def test_a_holdout_that_is_missing_is_packed_again(tmp_path):
