@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from packer.shards.reader import read_manifest
 from tests import naive
 from tests.commands import refused, succeeded
 from tests.kills import Killed, named
-from tests.packings import Packing, packings
+from tests.packings import Packing, packings, write
 from tests.writing import write_lines
 
 
@@ -71,7 +71,7 @@ def with_copies(draw) -> Packing:
     return replace(packing, sources=sources, options={**ungrouped, "holdout": holdout})
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(packing=with_copies())
 def test_of_every_source_the_documents_of_a_hash_are_held_out_with_their_copies_and_the_others_trained(
     packing, tmp_path_factory
@@ -128,6 +128,39 @@ def test_the_rest_is_packed_as_if_the_held_out_documents_were_empty(tmp_path):
     assert manifest.totals.tokens_dropped == {"too_long": 0, "held_out": lost}
 
 
+def test_shares_of_a_mixture_are_those_of_what_is_trained(tmp_path):
+    """Of documents so many that one which is held out is often next to where a sample ends."""
+    for name, first in (("a", 0), ("b", 10_000)):
+        save_arrow(tmp_path / f"{name}.arrow", [[number] * (number % 4) for number in range(first, first + 10_000)])
+    sources = [(tmp_path / "a.arrow", 0.7), (tmp_path / "b.arrow", 0.3)]
+    for seed in (3, 4, 5):  # of which it is
+        options = {"max_len": 256, "holdout": "50%", "mix_tokens": 5000, "seed": seed, "overwrite": True}
+        manifest = packer.pack(sources, tmp_path / "out", **options, sync=False)
+        taken = [part.taken.tokens_kept for part in manifest.source.mixture]
+        assert sum(taken) == manifest.totals.tokens_packed
+        assert taken == pytest.approx([3500, 1500], abs=2)
+    assert list(packer.verify(tmp_path / "out", [path for path, _ in sources])) == []
+
+
+def test_nothing_need_be_held_out_of_every_source_of_a_mixture(tmp_path):
+    for name, first in (("a", 0), ("b", 10_000)):
+        save_arrow(tmp_path / f"{name}.arrow", [[number] for number in range(first, first + 30)])
+    sources = [(tmp_path / "a.arrow", 0.7), (tmp_path / "b.arrow", 0.3)]
+    packer.pack(sources, tmp_path / "out", max_len=16, holdout=1, sync=False)
+    assert placed(tmp_path / "out-holdout").total() == 1
+    assert list(packer.verify(tmp_path / "out-holdout", [path for path, _ in sources])) == []
+
+
+def test_long_documents_that_are_held_out_are_not_split_at_turns(tmp_path):
+    documents = [[number] * 100 for number in range(40)]
+    columns = {"input_ids": documents, "turn_starts": [list(range(0, 100, 10))] * 40}
+    source = write(tmp_path / "rows.arrow", columns)
+    packer.pack(source, tmp_path / "out", max_len=32, split_at="turns", holdout=20, sync=False)
+    for side in both(tmp_path / "out"):
+        assert len(placed(side)) == 20
+        assert list(packer.verify(side, source)) == []
+
+
 def test_a_seed_holds_out_others(tmp_path):
     source = save_arrow(tmp_path / "rows.arrow", repeating())
     found = []
@@ -179,7 +212,7 @@ def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, kind
 
     instants = pack(tmp_path / "counted", 0)
     assert instants > 15
-    for instant in range(1, instants + 1, 3):
+    for instant in range(1, instants + 1, 4):
         out, holdout = both(tmp_path / str(instant))
         with pytest.raises(Killed):
             pack(out, instant)
@@ -221,6 +254,16 @@ def test_a_holdout_of_another_pack_is_not_replaced(tmp_path):
     assert not (tmp_path / "out").exists()
     assert packer.pack(source, tmp_path / "out", max_len=64, holdout=5, sync=False, overwrite=True)
     assert len(placed(tmp_path / "out-holdout")) >= 5
+
+
+def test_the_holdout_is_next_to_the_current_folder_and_to_no_bucket(tmp_path, monkeypatch, bucket):
+    source = save_arrow(tmp_path / "rows.arrow", repeating())
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    packer.pack(source, ".", max_len=64, holdout=5, sync=False)
+    assert (tmp_path / "out-holdout" / "manifest.json").exists()
+    words = (f"{bucket} has no folder next to it for documents held out",)
+    refused("pack", source, "--max-len", 64, "--holdout", 5, "-o", bucket, words=words)
 
 
 def test_appended_documents_are_judged_by_the_same_hash(tmp_path):
@@ -324,7 +367,9 @@ def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
     import pyarrow.parquet as pq
 
     source = shared_data / "tokenized" / "t0_train_50k.parquet"
-    documents = [tuple(each) for each in pq.read_table(source)["input_ids"].to_pylist()]
+    column = pq.read_table(source)["input_ids"].combine_chunks()
+    tokens, offsets = column.values.to_numpy(), column.offsets.to_numpy()
+    documents = [tokens[begin:end].tobytes() for begin, end in pairwise(offsets)]
     manifest = packer.pack(source, tmp_path / "out", max_len=4096, holdout="2%", sync=False)
     trained, held = ({documents[each] for _, each, _ in placed(side)} for side in both(tmp_path / "out"))
     assert not trained & held

@@ -37,6 +37,10 @@ _NOBODY = 65534  # owner of what root writes to a network file system that does 
 
 def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
     """Return the folder of the documents that a dataset holds out, next to it; of a holdout, that of the others."""
+    if isinstance(out, Path) and out.name in ("", ".."):
+        out = out.resolve()
+    if out.parent == out:
+        raise PackerError(f"{out} has no folder next to it for documents held out: choose an --output inside of it")
     return out.parent / (out.name.removesuffix(HOLDOUT) if is_holdout else f"{out.name}{HOLDOUT}")
 
 
