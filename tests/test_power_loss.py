@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks import faults
 from benchmarks.faults import Job, Outcome, Packers, contents, made_documents, write_arrow, write_mixed
 from benchmarks.power_loss import Disk, digest, write_tree
-from packer.text import train_byte_level
+from packer.text.tokenizer import train_byte_level
 
 pytestmark = pytest.mark.slow
 
