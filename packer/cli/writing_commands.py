@@ -277,7 +277,13 @@ def materialize(
 
 
 To = Annotated[
-    str, Option("Trainer that reads the files; parquet keeps all columns as they are.", OUTPUT, choices=tuple(TARGETS))
+    str,
+    Option(
+        "Trainer that reads the files, of those above; parquet keeps all columns as they are.",
+        OUTPUT,
+        choices=tuple(TARGETS),
+        metavar="TRAINER",
+    ),
 ]
 EosId = Annotated[
     int | None,
