@@ -33,7 +33,9 @@ _DTYPES = {
 
 
 def numpy_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
-    """The dtype of a type of whole numbers or floats."""
+    """The dtype of a type of whole numbers or floats, or of fixed-size lists of these, which then has a shape."""
+    if pa.types.is_fixed_size_list(arrow_type):
+        return np.dtype((_DTYPES[arrow_type.value_type], (arrow_type.list_size,)))
     return _DTYPES[arrow_type]
 
 
@@ -42,12 +44,21 @@ def is_numeric(arrow_type: pa.DataType) -> bool:
     return arrow_type in _DTYPES
 
 
+def has_dtype(arrow_type: pa.DataType) -> bool:
+    """Whether a token may have a value of a type: a number, or a fixed-size list of numbers that is not empty."""
+    is_wide = pa.types.is_fixed_size_list(arrow_type) and arrow_type.list_size > 0
+    return is_numeric(arrow_type.value_type if is_wide else arrow_type)
+
+
 def as_numpy(array: pa.Array) -> NDArray[Any]:
     """The values of an array of numbers without nulls, in place: read-only, of the array's own dtype.
 
-    Booleans, which Arrow stores as bits, are copied.
+    Fixed-size lists of numbers are an array of shape (lists, size). Booleans, which Arrow stores as bits, are copied.
     """
     assert array.null_count == 0
+    if pa.types.is_fixed_size_list(array.type):
+        values = as_numpy(array.flatten())
+        return values.reshape(len(array), array.type.list_size, *values.shape[1:])
     if pa.types.is_boolean(array.type):
         bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
         return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
@@ -59,7 +70,13 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 
 
 def as_arrow(values: NDArray[Any], is_valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array of a contiguous array, in place; booleans are copied. Without `is_valid`, none is null."""
+    """An Arrow array of a contiguous array, in place; booleans are copied. Without `is_valid`, none is null.
+
+    An array of shape (lists, size) becomes fixed-size lists.
+    """
+    if values.ndim > 1:
+        lists, size, *rest = values.shape
+        return pa.FixedSizeListArray.from_arrays(as_arrow(values.reshape(lists * size, *rest)), size)
     bits = None if is_valid is None else _bits(is_valid)
     data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, data])

@@ -740,3 +740,18 @@ def work_of_rows(rows: list[list[int]], matrices: int) -> tuple[float, float]:
     tokens = [sum(row) for row in rows]
     work = [matrices * count + seen for count, seen in zip(tokens, keys, strict=True)]
     return sum(keys) / sum(tokens), max(work) * len(rows) / sum(work)
+
+
+# ---- values of tokens in rows ----
+
+
+def values_in_row(row, values, width):
+    """The values of each place of a row, given those of every document: the values of the token there, or zeros."""
+    found = []
+    lengths = row.get("seq_tokens", row["seq_lengths"])
+    for document, start, length, extent in zip(
+        row["doc_ids"], row["doc_starts"], lengths, row["seq_lengths"], strict=True
+    ):
+        tokens = values[document][start : start + length] if document >= 0 else []
+        found += [list(of_token) for of_token in tokens] + [[0] * width] * (extent - len(tokens))
+    return found

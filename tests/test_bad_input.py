@@ -331,7 +331,7 @@ def test_a_manifest_of_another_version_or_without_what_readers_need_is_refused(s
     manifest = complete / "manifest.json"
     content = json.loads(manifest.read_bytes())
     for broken, words in (
-        (content | {"format_version": 4}, ("version 4", "reads 5 to 7: pack again")),
+        (content | {"format_version": 4}, ("version 4", "reads 5 to 8: pack again")),
         ({**content, "generations": [{}]}, ("damaged", "source")),
         ({**content, "shards": None}, ("damaged",)),
         ([], ("damaged",)),

@@ -106,8 +106,11 @@ SOURCES = {
                 [f"document {number}" if number % 3 else None for number in range(len(tokens))]
             ),
             score=lambda tokens: pa.array([[token / 2 for token in one] for one in tokens]),
+            topk=lambda tokens: pa.array(
+                [[[token, -1, 7] for token in one] for one in tokens], pa.list_(pa.list_(pa.int16()))
+            ),
         ),
-        {"keep": ["name"], "keep_tokens": ["score"]},
+        {"keep": ["name"], "keep_tokens": ["score", "topk"], "align": 2, "overlap": 3},
     ),
     "groups": (
         lambda folder: plain(folder, repo=lambda tokens: pa.array([number % 9 for number in range(len(tokens))])),

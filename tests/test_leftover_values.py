@@ -43,6 +43,9 @@ def table(seed=0, *, count=500, longest=130, tokens="int32", lists=pa.list_, **o
         if kind == "labels":
             labels = [np.where(chance.random(len(each)) < 0.5, each, -100) for each in documents]
             columns[name] = pa.array(labels, pa.list_(pa.int64()))
+        elif kind == "vectors":
+            values = [chance.integers(0, 99, (len(each), 3)).tolist() for each in documents]
+            columns[name] = pa.array(values, pa.list_(pa.list_(pa.int16())))
         else:
             values = [chance.integers(0, 99, len(each)) for each in documents]
             columns[name] = pa.array(values, pa.list_(pa.type_for_alias(kind)))
@@ -69,8 +72,8 @@ CASES = {
         {"align": 8},
     ),
     "labels and kept columns": (
-        [table(labels="labels", score="float64", kind="uint8", name="int32")],
-        {"keep_tokens": ("score", "kind"), "keep": ("name",), "shard_size": "48KB"},
+        [table(labels="labels", score="float64", kind="uint8", topk="vectors", name="int32")],
+        {"keep_tokens": ("score", "kind", "topk"), "keep": ("name",), "shard_size": "64KB"},
     ),
     "no labels": ([table(labels="labels")], {"labels": False}),
     "split with overlap": ([table(longest=400, count=160)], {"overlap": 16, "algorithm": "mixed"}),

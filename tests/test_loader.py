@@ -232,9 +232,9 @@ def test_a_folder_without_a_packed_dataset_is_named(tmp_path):
 
 def test_an_unknown_format_version_is_refused(tmp_path):
     out = make(tmp_path)
-    edit_manifest(out, lambda content: content.update(format_version=8))
+    edit_manifest(out, lambda content: content.update(format_version=9))
     message = refusal(out)
-    expected = f"{out / MANIFEST} has format version 8, this package reads 5 to 7: upgrade packer, or pack"
+    expected = f"{out / MANIFEST} has format version 9, this package reads 5 to 8: upgrade packer, or pack"
     assert message.startswith(expected)
 
 

@@ -43,6 +43,9 @@ def table(seed, count=400):
             "labels": pa.array([[t if chance.random() < 0.5 else -100 for t in each] for each in tokens]),
             "url": [f"https://example.org/{number}" for number in range(count)],
             "score": pa.array([[number / 7] * len(each) for number, each in enumerate(tokens)], pa.list_(pa.float32())),
+            "topk": pa.array(
+                [[[token, seed, -1] for token in each] for each in tokens], pa.list_(pa.list_(pa.int64()))
+            ),
         }
     )
 
@@ -76,7 +79,7 @@ SOURCES = {
     "stream": (lambda folder: [write_stream(folder / f"{n}.arrow", n) for n in range(3)], {}),
     "file": (lambda folder: write_stream(folder / "a.arrow", 1, stream=False), {}),
     "compressed": (lambda folder: write_stream(folder / "a.arrow", 1, compression="zstd"), {}),
-    "kept": (lambda folder: write_stream(folder / "a.arrow", 1), {"keep": ("url",), "keep_tokens": ("score",)}),
+    "kept": (lambda folder: write_stream(folder / "a.arrow", 1), {"keep": ("url",), "keep_tokens": ("score", "topk")}),
     "untrained": (lambda folder: write_stream(folder / "a.arrow", 1), {"untrained": "drop"}),
     "skip": (lambda folder: write_stream(folder / "a.arrow", 1), {"on_error": "skip"}),
     "groups": (lambda folder: write_stream(folder / "a.arrow", 1), {"group_by": "url"}),

@@ -184,7 +184,7 @@ def render_row(
                 _trained(segment),
                 *map(_cell, segment["kept"].values()),
                 _first_tokens(segment["input_ids"], decode),
-                *(" ".join(map(_cell, values[:_SHOWN_TOKENS])) for values in segment["kept_tokens"].values()),
+                *(_first_values(values) for values in segment["kept_tokens"].values()),
             ]
         table.append([f"  {segment['segment']}", *cells])
         owners.append(segment)
@@ -254,6 +254,14 @@ def _first_tokens(ids: NDArray[np.int32], decode: Decode | None) -> str:
     """Show the beginning of a segment, as text or as ids, in at most 60 characters."""
     text = " ".join(map(str, ids[:_SHOWN_TOKENS])) if decode is None else repr(decode(ids[:24]))[1:-1]
     return text[:60]
+
+
+def _first_values(values: NDArray[Any]) -> str:
+    """Show the values of the first tokens: those of one token in brackets if it has several."""
+    if values.ndim == 1:
+        return " ".join(map(_cell, values[:_SHOWN_TOKENS]))
+    shown = values[: max(1, _SHOWN_TOKENS // values.shape[1])]
+    return " ".join(_cell(f"[{' '.join(map(_cell, each))}]") for each in shown)
 
 
 def _cell(value: object) -> str:

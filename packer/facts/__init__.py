@@ -139,6 +139,7 @@ class MixturePart(JsonRecord):
     labels: bool
     lengths_xxh3_128: str
     columns: tuple[str, ...] = ()
+    widths: Mapping[str, Positive] | None = None
     text: TextIdentity | None = None
     indices_xxh3_128: str | None = None
     tokens_kept: Count
@@ -165,6 +166,9 @@ class SourceIdentity(JsonRecord):
 
     columns: tuple[str, ...] = ()
     """Names of the extra columns."""
+
+    widths: Mapping[str, Positive] | None = None
+    """Values per token, of the extra columns that have several; None without such columns."""
 
     text: TextIdentity | None = None
     """Everything that shapes the tokens; None if the source holds tokens or is a mixture."""
@@ -395,6 +399,7 @@ def joined_source(generations: Sequence[Generation]) -> SourceIdentity:
         labels=any(source.labels for source in sources),
         lengths_xxh3_128=xxhash.xxh3_128_hexdigest(lengths.encode()),
         columns=sources[0].columns,
+        widths=sources[0].widths,
         text=sources[0].text,
         indices_xxh3_128=xxhash.xxh3_128_hexdigest(str(orders).encode()) if any(orders) else None,
     )

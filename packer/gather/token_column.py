@@ -61,7 +61,7 @@ class TokenColumn:
 
     @classmethod
     def from_arrow(cls, chunks: Iterable[pa.Array], owners: tuple[object, ...] | None = None) -> TokenColumn:
-        """Describe Arrow list arrays (list, large_list or fixed_size_list of numbers of whole bytes), in order.
+        """Describe Arrow list arrays (list, large_list or fixed_size_list of values with a `numpy_dtype`), in order.
 
         The arrays must hold no nulls, and their offsets must have been checked by `list_lengths`.
 
@@ -165,13 +165,16 @@ class ColumnBuilder:
             self._type = chunk.type
             self._layouts.append((len(self._values), _layout(chunk.type)))
         offset_bytes, list_size, _, value_bytes = self._layouts[-1][1]
-        offsets, values = buffers[1], buffers[-1]  # of a list array: validity, offsets, validity of the values, values
+        offsets, values = buffers[1], buffers[-1]  # of a list array: validity, offsets, those of the values, values
         self._first_rows.append(self._first_rows[-1] + len(chunk))
         self._offsets.append(
             offsets.address + chunk.offset * offset_bytes if offset_bytes and offsets is not None else 0
         )
-        first = chunk.values.offset + chunk.offset * list_size  # `values` is the whole child array, not its slice
-        self._values.append(values.address + first * value_bytes if values is not None else 0)
+        child = chunk.values  # the whole child array, not its slice
+        first = (child.offset + chunk.offset * list_size) * value_bytes
+        if pa.types.is_fixed_size_list(child.type):
+            first += child.values.offset * (value_bytes // child.type.list_size)
+        self._values.append(values.address + first if values is not None else 0)
 
     def addresses(self) -> Addresses:
         """Return the addresses of all chunks."""

@@ -126,10 +126,15 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def holds_numbers(kind: pa.DataType) -> bool:
-    """Whether a type is a list of numbers or of nulls; a later file may give the latter a number type."""
-    of_values = (is_numeric, pa.types.is_boolean, pa.types.is_null)
-    return is_list(kind) and any(is_kind(kind.value_type) for is_kind in of_values)
+def holds_numbers(kind: pa.DataType, column: str) -> bool:
+    """Whether a type is a list of numbers or nulls, which a later file may give a number type, or of lists of these.
+
+    A mask has no lists of lists.
+    """
+    if not is_list(kind):
+        return False
+    value = kind.value_type.value_type if is_list(kind.value_type) and column not in MASKS else kind.value_type
+    return any(is_kind(value) for is_kind in (is_numeric, pa.types.is_boolean, pa.types.is_null))
 
 
 def infer(values: Sequence[object], column: str) -> pa.Array:
@@ -202,9 +207,9 @@ def require_lists(array: pa.Array, column: str) -> pa.Array:
     """Return values from JSON, null lists if all are null; a DocumentError if one is no list of numbers."""
     if pa.types.is_null(array.type):
         return array.cast(pa.list_(pa.null()))
-    if holds_numbers(array.type):
+    if holds_numbers(array.type, column):
         return array
-    row = next(row for row, value in enumerate(array) if value.is_valid and not holds_numbers(_type_of(value)))
+    row = next(row for row, value in enumerate(array) if value.is_valid and not holds_numbers(_type_of(value), column))
     expected = "where a list of numbers is expected, one for each token"
     raise DocumentError(
         row,
@@ -297,7 +302,7 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
             )
     for column in columns.extra:
         found = schema.field(column).type
-        if column in columns.per_token and not (holds_numbers(found) or pa.types.is_null(found)):
+        if column in columns.per_token and not (holds_numbers(plain_type(found), column) or pa.types.is_null(found)):
             raise SourceError(f"{name}: column '{column}' holds {found}; expected lists of numbers, one for each token")
         if column not in columns.per_token:
             check_kept(found, column, name)

@@ -170,7 +170,8 @@ class Columns(NamedTuple):
     input_ids: str
     labels: str
     extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
-    per_token: tuple[str, ...] = ()  # those of `extra` that hold a list with one value per token
+    per_token: tuple[str, ...] = ()  # those of `extra` that hold a list with one value per token, or several
+    widths: Mapping[str, int] = {}
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
         """Return all columns to read, in order."""

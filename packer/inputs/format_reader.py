@@ -224,6 +224,9 @@ class DecodedInput(Input):
     documents_per_record: int | None = 1
     """Number of documents that a record makes: 2 for preference pairs, None if records differ, otherwise 1."""
 
+    is_wide: bool = False
+    """Whether tokens have several values in kept columns, which then are most of the bytes."""
+
     @property
     def file(self) -> SourceFile:
         """Name and size of the file."""
@@ -243,7 +246,8 @@ class DecodedInput(Input):
     @property
     def decoded(self) -> DecodedSize | None:
         """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        tokens = self.reader.token_count if self.documents_per_record == 1 else None  # of pairs, of one side
+        is_known = self.documents_per_record == 1 and not self.is_wide  # of pairs, only one side is
+        tokens = self.reader.token_count if is_known else None
         return None if tokens is None else DecodedSize.of(tokens, self.rows or 0, has_labels=bool(self.has_labels))
 
     @property
@@ -323,5 +327,6 @@ def decoded_lists(reader: Reader, columns: Columns, *, has_labels: bool | None, 
         start=partial(_list_decoder, columns, bool(has_labels), skips),
         is_slow=not isinstance(reader.fields, pa.Schema),
         has_labels=has_labels,
+        is_wide=bool(columns.widths),
         steps=(partial(check_lists, columns=columns, skips=skips),),
     )

@@ -6,7 +6,9 @@ documents that have one (`--on-error skip`). `apply_masks` strips padding, and s
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +22,7 @@ from packer.column_names import NO_LOSS
 from packer.engine import DecodePool
 from packer.facts import Reason
 from packer.gather import list_lengths
+from packer.inputs.column_types import is_list, plain_type, shown
 from packer.inputs.documents import (
     ATTENTION,
     LONGEST,
@@ -39,6 +42,8 @@ Faults = dict[int, DocumentError]
 
 _RUN = 1 << 22  # values: 16 MB of tokens
 
+_SAMPLED = 1 << 16  # tokens whose numbers of values are compared
+
 _INVALID = -1  # instead of the length of a document
 
 
@@ -48,7 +53,8 @@ def document_lengths(batch: Batch, columns: Columns) -> NDArray[np.int32]:
     A ValueError is raised if the offsets or buffers of an array are corrupt.
     """
     lengths = np.empty(sum(map(len, batch.input_ids)), np.int32)
-    beside = [*([batch.labels] if batch.labels is not None else []), *batch.per_token(columns).values()]
+    beside = {columns.labels: batch.labels} if batch.labels is not None else {}
+    beside |= batch.per_token(columns)
     first = 0
     for number, tokens in enumerate(batch.input_ids):
         part = lengths[first : first + len(tokens)]
@@ -57,10 +63,10 @@ def document_lengths(batch: Batch, columns: Columns) -> NDArray[np.int32]:
         wide = list_lengths(tokens)
         part[:] = np.where(wide > LONGEST, _INVALID, wide) if len(wide) and wide.max() > LONGEST else wide
         _mark_nulls(tokens, part)
-        for chunks in beside:
+        for name, chunks in beside.items():
             chunks[number].validate()
             part[list_lengths(chunks[number]) != wide] = _INVALID
-            _mark_nulls(chunks[number], part)
+            _mark_nulls(chunks[number], part, columns.widths.get(name))
     return lengths
 
 
@@ -92,6 +98,13 @@ def document_error(batch: Batch, row: int, columns: Columns) -> DocumentError:
                     "both need the same number (-100 where there is no loss)"
                 )
             return DocumentError(row, message, reason=reason)
+        width = columns.widths.get(column) if is_list(values.type) else None
+        if width and len(unfit := np.flatnonzero(_is_unfit(values, width))):
+            value = values[int(unfit[0])].as_py()
+            message = (
+                f"'{column}' holds {shown(value)}, a list of {len(value)}, for token {unfit[0]}: give every token "
+            )
+            return DocumentError(row, f"{message}{width} numbers, as others have", reason=reason)
     message = f"{len(tokens)} tokens, more than the limit of {LONGEST} for a document; split it"
     return DocumentError(row, message, reason="invalid_tokens")
 
@@ -99,9 +112,11 @@ def document_error(batch: Batch, row: int, columns: Columns) -> DocumentError:
 def check_lists(batch: Batch, *, columns: Columns, skips: bool) -> Batch:
     """Check a batch of one chunk; raise a DocumentError for the first document that cannot be used.
 
-    With `skips`, these documents are emptied and rejected instead.
+    With `skips`, these documents are emptied and rejected instead. Lists of lists get fixed sizes.
     """
-    return leave_out(batch, columns, list_faults(batch, columns), skips=skips)
+    batch = leave_out(batch, columns, list_faults(batch, columns), skips=skips)
+    wide = {name: [as_wide(batch.extra[name][0], width)] for name, width in columns.widths.items()}
+    return batch._replace(extra=batch.extra | wide) if wide else batch
 
 
 def list_faults(batch: Batch, columns: Columns) -> Faults:
@@ -151,6 +166,62 @@ def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) ->
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(as_arrow(offsets.astype(np.int64)), values)
     return pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), values)
+
+
+def wide_type(kind: pa.DataType, width: int | None) -> pa.DataType:
+    """Return a type of lists of lists with fixed-size inner lists; other types, and all without a width, unchanged."""
+    if width is None or not _is_nested(kind) or pa.types.is_fixed_size_list(kind.value_type):
+        return kind
+    inner = pa.list_(kind.value_type.value_type, width)
+    return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
+
+
+def as_wide(lists: pa.Array, width: int | None) -> pa.Array:
+    """Return lists in their `wide_type`, with the values in place; unchanged if an inner list has another length."""
+    kind = wide_type(lists.type, width)
+    if width is None or kind.equals(lists.type) or lists.null_count or _is_unfit(values_of(lists), width).any():
+        return lists
+    inner = pa.FixedSizeListArray.from_arrays(values_of(values_of(lists)), width)
+    return as_lists(inner, list_lengths(lists), kind)
+
+
+def width_of(kind: pa.DataType) -> int | None:
+    """Return the size of the inner lists of a `wide_type`; None for other types."""
+    return kind.value_type.list_size if _is_nested(kind) and pa.types.is_fixed_size_list(kind.value_type) else None
+
+
+def usual_widths(inputs: Sequence[Input], names: Sequence[str]) -> dict[str, int]:
+    """Return the number of values that most tokens have at the beginning, of columns of lists of lists."""
+    found: dict[str, int] = {}  # 0 for lists of numbers
+    for input_ in inputs:
+        flat = [name for name, kind in input_.declared_types.items() if not _is_nested(plain_type(kind))]
+        missing = [name for name in names if name not in (*found, *flat)]
+        with input_.reading(), suppress(DocumentError):  # raised again when all documents are read
+            for batch in input_.batches() if missing else ():
+                for name, chunk in ((one, chunk) for one in missing for chunk in batch.extra[one]):
+                    values = values_of(chunk)[:_SAMPLED]
+                    lengths = list_lengths(values) if _is_nested(chunk.type) else np.zeros(len(values), np.int64)
+                    lengths = lengths[(lengths > 0) | (not _is_nested(chunk.type))]
+                    if len(lengths) and name not in found:
+                        found[name] = statistics.mode(lengths.tolist())
+                if found.keys() >= {*missing}:
+                    break
+    return {name: found[name] for name in names if found.get(name)}
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return is_list(kind) and is_list(kind.value_type)
+
+
+def _is_unfit(lists: pa.Array, width: int) -> NDArray[np.bool_]:
+    """Whether each inner list is null, holds a null, or has another length than `width`."""
+    lengths, values = list_lengths(lists), values_of(lists)
+    unfit: NDArray[np.bool_] = lengths != width
+    if lists.null_count:
+        unfit |= as_numpy(lists.is_null())
+    if values.null_count:
+        unfit[np.searchsorted(np.cumsum(lengths), np.flatnonzero(as_numpy(values.is_null())), side="right")] = True
+    return unfit
 
 
 def int32_lists(lists: pa.Array) -> pa.Array:
@@ -275,17 +346,18 @@ def _large_lists(values: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
     return as_lists(values, lengths, pa.large_list(values.type))
 
 
-def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32]) -> None:
-    """Write -1 as the length of lists that are null or hold a null."""
+def _mark_nulls(array: pa.Array, lengths: NDArray[np.int32], width: int | None = None) -> None:
+    """Write -1 as the length of lists that are null, hold a null, or a list of another length than `width`."""
     values = array.values  # the whole child array, which the offsets below index
-    if values.null_count and len(array):
+    width = width if is_list(values.type) else None
+    if len(array) and (values.null_count or width):
         if pa.types.is_fixed_size_list(array.type):
             bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
         else:
             bounds = as_numpy(array.offsets)
         within = values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
-        nulls = as_numpy(pc.indices_nonzero(within.is_null())).astype(np.int64) + bounds[0]
-        lengths[np.diff(np.searchsorted(nulls, bounds)) > 0] = _INVALID
+        wrong = _is_unfit(within, width) if width else as_numpy(within.is_null())
+        lengths[np.diff(np.searchsorted(np.flatnonzero(wrong) + bounds[0], bounds)) > 0] = _INVALID
     if array.null_count:
         lengths[as_numpy(array.is_null())] = _INVALID
 

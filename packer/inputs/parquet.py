@@ -25,7 +25,8 @@ class RowGroup(NamedTuple):
 
     rows: int
     tokens: int  # of the column with the tokens; 0 for text
-    bytes: int  # once decoded
+    bytes: int  # once decoded; of token lists, without other columns
+    encoded: int  # bytes of all columns, uncompressed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +96,8 @@ class ParquetReader(TableReader):
         present = [column for column in columns if column in self.fields.names]
         rows, done = self.rows, 0
         size, most = (LISTS, LIST_ROWS) if self.holds_lists else (format_reader.BLOCK, ROWS)
-        largest = max([1.0, *((group.tokens or group.bytes) / max(group.rows, 1) for group in self._own)])  # of rows
+        sizes = [(max(group.tokens or group.bytes, group.encoded // 8), max(group.rows, 1)) for group in self._own]
+        largest = max([1.0, *(of_group / count for of_group, count in sizes)])  # of rows; others are lists of lists
         per_block = int(min(max(size / largest, 1), most))
         with reading(self.file.name), _opened(self.path, ahead=True) as parquet:
             for batch in parquet.iter_batches(per_block, self.run, present, use_threads=False):
@@ -133,7 +135,7 @@ def _reader(
         size = DecodedSize(0, max(group.total_byte_size, 0))
         if leaf is not None:
             size = DecodedSize.of(max(group.column(leaf).num_values, 0), group.num_rows, has_labels=has_labels)
-        groups.append(RowGroup(max(group.num_rows, 0), *size))
+        groups.append(RowGroup(max(group.num_rows, 0), *size, max(group.total_byte_size, 0)))
     rows = sum(group.rows for group in groups)
     if rows != parquet.metadata.num_rows:
         raise SourceError(f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")

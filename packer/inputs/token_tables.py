@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -27,6 +28,7 @@ from packer.inputs.documents import (
     reading,
     reading_copy,
 )
+from packer.inputs.list_checks import as_wide, wide_type, width_of
 from packer.inputs.mapped_files import FileState, MappedFile
 from packer.stores import AnyPath
 
@@ -123,7 +125,7 @@ BatchStore: TypeAlias = MappedFile | TableInMemory
 """Record batches in order, none of them empty; several threads may read them at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ValueColumn:
     """A column with one value per list of a table; record batches are decoded each time values are needed."""
 
@@ -131,7 +133,7 @@ class ValueColumn:
 
     type: pa.DataType
     stores: tuple[BatchStore, ...]
-    """Record batches that hold the values, in order."""
+    """Record batches that hold the values, in order; lists of lists become fixed-size ones if the type says so."""
 
     @classmethod
     def of_chunks(cls, name: str, chunks: Sequence[pa.Array], kind: pa.DataType | None = None) -> ValueColumn:
@@ -144,7 +146,7 @@ class ValueColumn:
         """All values, as arrays that are decoded one at a time."""
         for store in self.stores:
             for (chunk,) in store.read(range(len(store.ends)), [self.name]):
-                yield chunk
+                yield as_wide(chunk, width_of(self.type))
 
     def at(self, lists: NDArray[np.int64]) -> pa.Array:
         """Return the values of lists, given their numbers in ascending order."""
@@ -157,12 +159,14 @@ class ValueColumn:
             first += count
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
 
+    @cached_property
     def addresses(self) -> TokenColumn:
-        """Return the addresses of a column that holds one value per token."""
-        return TokenColumn.from_arrow(self.chunks, tuple(store.owner for store in self.stores))
+        """Addresses of a column that holds one value per token, or several; the offsets of the latter may be made."""
+        owners = tuple(store.owner for store in self.stores)
+        return TokenColumn.from_arrow(self.chunks, owners if width_of(self.type) is None else None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordColumn(ValueColumn):
     """The record of each list, numbered from 0, by a column that numbers the lists of each record from 0."""
 
@@ -272,6 +276,9 @@ class MappedLists(Input):
     origin: Places | None = None
     """Locations in the original file; None unless this is a decoded copy."""
 
+    widths: Mapping[str, int] = field(default_factory=dict)
+    """Values per token, of the extra columns that have several: see `Columns`."""
+
     numbers: str | None = None
     """Column that numbers the documents of each record from 0, if `origin` has the locations of records."""
 
@@ -288,8 +295,11 @@ class MappedLists(Input):
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
         """Types of the extra columns; empty if there are no documents."""
-        stores = [store for store in self.stores if len(store.ends)]
-        return {name: stores[0].schema.field(name).type for name in self.extra} if stores else {}
+        return next((self.types_in(store) for store in self.stores if len(store.ends)), {})
+
+    def types_in(self, store: BatchStore) -> dict[str, pa.DataType]:
+        """Return the types of the extra columns in one of the stores, as `chunks` has them."""
+        return {name: wide_type(store.schema.field(name).type, self.widths.get(name)) for name in self.extra}
 
     @property
     def places(self) -> Places:
@@ -303,7 +313,8 @@ class MappedLists(Input):
     def chunks(self, *names: str) -> Iterator[list[pa.Array]]:
         """Decode columns; yield a list of one array per column for each record batch."""
         for store in self.stores:
-            yield from store.read(range(len(store.ends)), names)
+            for arrays in store.read(range(len(store.ends)), names):
+                yield [as_wide(array, self.widths.get(name)) for name, array in zip(names, arrays, strict=True)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield batches of about a million documents: small chunks are combined, large ones sliced."""

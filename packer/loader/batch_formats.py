@@ -203,7 +203,8 @@ def encoder_batch(
         batch["input_ids"], batch["labels"] = masked.reshape(shape), labels.reshape(shape)
     types = [TOKEN_TYPES] if TOKEN_TYPES in rows[0] else []
     for name in dict.fromkeys([*types, *keep_tokens]):
-        batch[name] = _kept_tokens(tokens, name).reshape(shape)
+        values = _kept_tokens(tokens, name)
+        batch[name] = values.reshape(len(rows), -1, *values.shape[1:])
     if loss_weights is not None:
         if "labels" not in batch:
             raise PackerError('loss_weights need labels: pass mlm, or keep_tokens=["labels"] for those on disk')

@@ -50,7 +50,7 @@ def collate(
         epoch: epoch of the masks; by default that of the BatchSampler that selected the rows, or else 0.
         keep: segment columns to add to `segments`; for `hf` and `encoder`. Strings, lists, dates and times stay arrays,
             and so do whole numbers and booleans where one is missing: masked arrays. Missing floats are NaN.
-        keep_tokens: token columns to add; for `hf` and `encoder`. With `encoder`, "labels" adds those on disk.
+        keep_tokens: token columns to add, with an axis for several values; for `hf` and `encoder`, there also "labels".
         position_offset: position of each segment's first token, for `hf` and `encoder`; 2 for RoBERTa (padding id + 1).
         additive_mask: make the mask of `encoder` float32. **Eager attention requires it**, or documents see each other.
         padding_mask: add `padding_mask`, bool, True for padding, for routers of experts; for `torchtitan`, `megatron`.

@@ -264,7 +264,7 @@ class PackedDataset:
         """Return the types of the columns with a value per token, in the order of a row."""
         if self._tokens is not None:
             return self._tokens.dtypes
-        return {name: values.dtype for name, values in views.tokens.items()}
+        return {name: np.dtype((values.dtype, values.shape[2:])) for name, values in views.tokens.items()}
 
 
 def load(

@@ -5,6 +5,7 @@ NumPy copies them here, not the kernels that pack: a row has few segments, and a
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,7 +27,7 @@ from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.plan.segments import context_of
 from packer.shards.manifest import Manifest
-from packer.shards.row_format import PADDING, RowFormat
+from packer.shards.row_format import PADDING, RowFormat, refuse_other_types
 from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source, with_sources
 from packer.sources.watch_source import Watch
@@ -146,9 +147,10 @@ class IndexTokens:
 
     def _copied(self, name: str, spans: _Spans, segments: _Segments, shape: tuple[int, int]) -> NDArray[Any]:
         """Copy the values of segments into new rows, and check that tokens and labels are in range."""
-        out = np.empty(shape, self._columns[name].dtype)
-        flat = out.reshape(-1)
-        spans.copy(segments, flat)
+        dtype = self._columns[name].dtype
+        out = np.empty(shape, dtype)
+        spans.copy(segments, out.reshape(-1))
+        flat = out.reshape(-1, *dtype.shape)
         flat[segments.gaps] = {"input_ids": self.row_format.pad_id, "labels": NO_LOSS}.get(name, 0)
         if name in self.kept_names:
             return out
@@ -183,7 +185,7 @@ class IndexTokens:
             found["labels"] = _SourceColumn(table.labels)
         for name in self.kept_names:
             column = table.extra[name]
-            found[name] = _SourceColumn(column.addresses(), numpy_dtype(column.type.value_type))
+            found[name] = _SourceColumn(column.addresses, numpy_dtype(column.type.value_type))
         return found
 
 
@@ -229,7 +231,7 @@ def _memory(kind: np.dtype[Any]) -> NDArray[Any]:
 class _SourceColumn:
     """A column of lists, whose chunks may have any layout and integer type, and whose offsets have been checked.
 
-    `dtype` is the type of the values in rows, by default int32 if it holds all integers of the column, or int64.
+    `dtype` is the type of a token's values in rows, by default int32 if it holds all integers of the column, or int64.
     """
 
     def __init__(self, column: TokenColumn, dtype: np.dtype[Any] | None = None) -> None:
@@ -237,10 +239,11 @@ class _SourceColumn:
         self._owner = column  # keeps the memory alive
         self._offsets, self._values = (each.astype(np.int64) - _FIRST for each in (of.offsets, of.values))
         self._offset_bytes = np.unique(of.offset_bytes).tolist()
-        self._kinds = of.value_codes * 8 + self._values % of.value_bytes
+        self._per_token = math.prod(dtype.shape) if dtype is not None else 1
+        self._kinds = of.value_codes * 8 + self._values % (of.value_bytes // self._per_token)
         self._memory: dict[int, NDArray[Any]] = {}
         for kind in np.unique(self._kinds).tolist():
-            in_source = dtype or np.dtype(VALUE_TYPES[kind // 8])
+            in_source = dtype.base if dtype is not None else np.dtype(VALUE_TYPES[kind // 8])
             self._memory[kind] = _memory(in_source)[kind % 8 :: in_source.itemsize]
         fits = all(np.can_cast(memory.dtype, np.int32) for memory in self._memory.values())
         self.dtype = dtype or np.dtype(np.int32 if fits else np.int64)
@@ -260,21 +263,23 @@ class _SourceColumn:
             begins[here], ends[here] = offsets[at], offsets[at + width]
         widths = of.value_bytes[chunks]
         places = self._values[chunks] + (begins + starts) * widths
-        return _Spans(places, widths, self._kinds[chunks], self._memory), ends - begins
+        return _Spans(places, widths, self._per_token, self._kinds[chunks], self._memory), ends - begins
 
 
 class _Spans(NamedTuple):
     """Where segments are in the memory of a column; int64 arrays of shape (segments,)."""
 
     places: NDArray[np.int64]  # address of the first value, counted from _FIRST
-    widths: NDArray[np.int64]  # bytes per value
+    widths: NDArray[np.int64]  # bytes per token
+    per_token: int  # values per token
     kinds: NDArray[np.int64]  # type and alignment of the values, a key of `memory`
     memory: Mapping[int, NDArray[Any]]  # all memory of this process as values one after the other
 
     def copy(self, segments: _Segments, out: NDArray[Any]) -> None:
-        """Copy the values of the segments to their places in `out`."""
-        memory, firsts = self.memory, self.places // self.widths
-        columns = (each.tolist() for each in (self.kinds, firsts, segments.lengths, segments.places))
+        """Copy the values of the segments to their places in `out`, which is flat."""
+        each, memory = self.per_token, self.memory
+        firsts = self.places // (self.widths // each)
+        columns = (one.tolist() for one in (self.kinds, firsts, each * segments.lengths, each * segments.places))
         for kind, first, length, place in zip(*columns, strict=True):
             out[place : place + length] = memory[kind][first : first + length]
 
@@ -302,13 +307,7 @@ class GenerationTokens:
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> GenerationTokens:
         """Open the source of an index, or the sources of its generations in order."""
         parts = [IndexTokens.open(folder, part, one) for part, one in with_sources(folder, manifest, source)]
-        for number, part in enumerate(parts):
-            for name, dtype in part.dtypes.items():
-                if dtype != parts[0].dtypes[name]:
-                    raise PackerError(
-                        f"'{name}' is {parts[0].dtypes[name]} in the source of generation 0, and {dtype} in that of "
-                        f"generation {number}: give sources with columns of one type, or pack them to one index"
-                    )
+        refuse_other_types([part.row_format for part in parts])
         return cls(parts=tuple(parts))
 
     @property

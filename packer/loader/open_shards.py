@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy, is_numeric
+from packer.arrow import as_numpy, has_dtype, is_numeric
 from packer.column_names import SEGMENT_COLUMNS
 from packer.errors import PackerError, first_line
 from packer.facts import ShardEntry
@@ -35,7 +35,7 @@ class ColumnViews:
     """Columns of one record batch, as arrays that view the mapped file."""
 
     tokens: dict[str, NDArray[Any]]
-    """Token columns, shape (rows, max_len), in the order on disk."""
+    """Token columns, shape (rows, max_len) or (rows, max_len, values per token), in the order on disk."""
 
     segments: dict[str, NDArray[Any]]
     """Segment columns of numbers and booleans, shape (segments,), in the order on disk; kept ones are masked arrays."""
@@ -191,15 +191,16 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 
 def _views_of(batch: pa.RecordBatch) -> ColumnViews:
     """Return views of the token and segment columns of a record batch; columns of any other shape are left out."""
-    rows, offsets = batch.num_rows, batch["seq_lengths"].offsets
+    offsets = batch["seq_lengths"].offsets
     max_len = batch["input_ids"].type.list_size if "input_ids" in batch.schema.names else None  # None: an index
     tokens, segments, others = {}, {}, {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if column.null_count:
             continue
         if pa.types.is_fixed_size_list(column.type):
-            if column.type.list_size == max_len and is_numeric(column.type.value_type) and not column.values.null_count:
-                tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
+            nulls = column.values.null_count + column.flatten(recursive=True).null_count
+            if column.type.list_size == max_len and has_dtype(column.type.value_type) and not nulls:
+                tokens[name] = as_numpy(column)
         elif pa.types.is_list(column.type) and column.offsets.equals(offsets):
             if name in SEGMENT_COLUMNS:
                 segments[name] = as_numpy(column.values)

@@ -140,12 +140,12 @@ class RowTokens:
         )
 
     def column(self, name: str, dtype: npt.DTypeLike | None = None, *, padding: int = 0) -> NDArray[Any]:
-        """Return a token column, shape (tokens,), with `padding` after the last row."""
+        """Return a token column, shape (tokens,) or (tokens, values per token), with `padding` after the last row."""
         _check_column(name, self.rows)
         if dtype is None:
             found = self.rows[0][name].dtype
             dtype = np.int64 if found.kind in "iu" else found
-        values = np.empty(int(self.lengths.sum()), dtype)
+        values = np.empty((int(self.lengths.sum()), *np.shape(self.rows[0][name])[1:]), dtype)
         place = 0
         for row, count in zip(self.rows, self.counts, strict=True):
             values[place : place + count] = row[name][:count]

@@ -145,12 +145,7 @@ class MaterializedShards:
         """Return a record batch of the copied dataset, given that of the index and its columns."""
         row_format = self.tokens.row_format
         columns = self.tokens.columns(stored, batch.num_rows)
-        arrays = [
-            pa.FixedSizeListArray.from_arrays(as_arrow(columns[name].reshape(-1)), row_format.max_len)
-            if name in columns
-            else batch[name]
-            for name in row_format.schema.names
-        ]
+        arrays = [as_arrow(columns[name]) if name in columns else batch[name] for name in row_format.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
 
 

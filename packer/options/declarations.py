@@ -153,7 +153,7 @@ class PackFields(JsonRecord):
         (), "Column to keep, with one value per segment.", READING, metavar="COLUMN", commands=("pack", "tokenize")
     )
     keep_tokens: tuple[str, ...] = option(
-        (), "Column of lists to keep, with one value per token.", READING, metavar="COLUMN", commands=PACK
+        (), "Column of lists to keep, with one or k values per token.", READING, metavar="COLUMN", commands=PACK
     )
 
     tokenizer: str | None = option(

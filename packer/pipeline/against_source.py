@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import cut_bound, lower_bound
-from packer.arrow import as_arrow, as_numpy, format_value, is_numeric
+from packer.arrow import as_arrow, as_numpy, format_value, has_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import SourceError
 from packer.facts import Account
@@ -70,10 +70,10 @@ class TableDifferences:
             return
         ends, lists = np.cumsum(found.lengths), part.lists_of(found.documents - part.first_document)
         context = context_of(found.starts, expected.overlap)
-        begin = 0
+        begin, together = 0, _COMPARED_TOGETHER // max([1, *self._rows.widths.values()])
         while begin < len(ends):
             before = ends[begin] - found.lengths[begin]
-            end = max(begin + 1, int(np.searchsorted(ends, before + _COMPARED_TOGETHER, side="right")))
+            end = max(begin + 1, int(np.searchsorted(ends, before + together, side="right")))
             here = slice(begin, min(end, begin + _SEGMENTS_TOGETHER))
             pieces = _Pieces(
                 rows=self._rows,
@@ -84,7 +84,7 @@ class TableDifferences:
                 places=ends[here] - found.lengths[here] - before,
             )
             columns = [column for column in (part.input_ids, part.labels) if column is not None]
-            columns += [part.extra[name].addresses() for name in self._rows.kept_tokens]
+            columns += [part.extra[name].addresses for name in self._rows.kept_tokens]
             segments = pieces.segments
             with reading("the source"), held_spans(columns, pieces.lists, segments.starts, segments.lengths):
                 self._compare_kept(pieces)
@@ -186,7 +186,7 @@ class _Pieces:
         if name in self.rows.kept:
             expected = KeptValues.of({name: column}, self.lists).column(name, self.lists)
             return expected, self.rows.kept_at(name, self.in_rows.lists, self.segments.numbers)
-        origin = column.addresses()
+        origin = column.addresses
         return (
             tokens_at(origin, column.type.value_type, self.in_source, self.size),
             tokens_at(self.rows.token_columns[name], self.rows.kept_tokens[name], self.in_rows, self.size),
@@ -274,9 +274,9 @@ def _difference(expected: pa.Array, found: pa.Array) -> int | None:
             expected, found = cast(expected, kind), cast(found, kind)
             if expected.equals(found):
                 return None
-    if expected.type == found.type and is_numeric(found.type) and not expected.null_count + found.null_count:
-        one, other = as_numpy(expected), as_numpy(found)
-        differ = np.flatnonzero((one != other) & ((one == one) | (other == other)))
+    if expected.type == found.type and has_dtype(found.type) and not expected.null_count + found.null_count:
+        one, other = (as_numpy(each).reshape(len(found), -1) for each in (expected, found))
+        differ = np.flatnonzero(((one != other) & ((one == one) | (other == other))).any(axis=1))
         return int(differ[0]) if len(differ) else None
     pairs = enumerate(zip(expected, found, strict=True))
     return next((at for at, (one, other) in pairs if not _is_same(one, other)), None)

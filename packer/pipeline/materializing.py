@@ -26,7 +26,7 @@ from packer.plan.rows import PIECE, LocatedRows
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
-from packer.shards.row_format import RowFormat
+from packer.shards.row_format import RowFormat, refuse_other_types
 from packer.shards.structure import RowSegments
 from packer.sources.corpus import Corpus, Documents
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source, with_sources
@@ -99,15 +99,7 @@ def _write(
             first_document=part.first.document,
         )
         makers.append(maker)
-    first = makers[0].row_format.schema
-    for number, maker in enumerate(makers):
-        for field in maker.row_format.schema:
-            one, other = first.field(field.name).type.value_type, field.type.value_type
-            if one != other:
-                raise PackerError(
-                    f"'{field.name}' is {one} in the source of generation 0, and {other} in that of generation "
-                    f"{number}: give sources with columns of one type"
-                )
+    refuse_other_types([maker.row_format for maker in makers])
 
     # Write the shards that are missing, and the manifest, which completes the dataset.
     watched = Watch.joined(watch for _, _, watch in parts)

@@ -116,7 +116,7 @@ class ShardMaker:
         columns = {"input_ids": table.input_ids}
         if table.labels is not None and "labels" in self.row_format.token_columns:
             columns["labels"] = table.labels
-        return columns | {name: table.extra[name].addresses() for name in self.row_format.stored_kept_tokens}
+        return columns | {name: table.extra[name].addresses for name in self.row_format.stored_kept_tokens}
 
     @contextmanager
     def _read(self, shard: int, rows: LocatedRows) -> Iterator[Columns]:

@@ -22,8 +22,11 @@ from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 
-READ_VERSIONS = FORMAT_VERSION, TREES_VERSION, HOLDOUT_VERSION = 5, 6, 7
-"""Versions of the format on disk: plain, with trees, and with documents held out. 1 to 4 were never released."""
+READ_VERSIONS = FORMAT_VERSION, TREES_VERSION, HOLDOUT_VERSION, WIDE_VERSION = 5, 6, 7, 8
+"""Versions of the format on disk: plain, with trees, with documents held out, and with several values per token.
+
+1 to 4 were never released.
+"""
 
 MOST_IN_MANIFEST = 4096
 """Largest number of shards whose entries are in manifest.json itself; these take a quarter of a second to read."""
@@ -85,6 +88,8 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """Version of the format on disk."""
+        if self.source.widths and not self.options.index_only:
+            return WIDE_VERSION
         if self.options.holdout is not None:
             return HOLDOUT_VERSION
         return TREES_VERSION if self.options.share_prefixes else FORMAT_VERSION

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from packer.arrow import is_numeric
+from packer.arrow import has_dtype, numpy_dtype
 from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS
-from packer.errors import SourceError
+from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 
 PADDING = -1
@@ -42,7 +42,7 @@ class RowFormat:
     """Types of the columns kept from the source with a value per segment."""
 
     kept_tokens: Mapping[str, pa.DataType]
-    """Types of the values of columns kept from the source with a value per token."""
+    """Types of the values of columns kept from the source with a value per token: numbers, or fixed-size lists."""
 
     @classmethod
     def of(cls, options: PackOptions, extra: Mapping[str, pa.ChunkedArray] | None = None) -> RowFormat:
@@ -95,7 +95,7 @@ class RowFormat:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row with its tokens, without its few values per segment; an index has only the latter."""
-        widths = [4] * len(self.token_columns) + [value.bit_width // 8 for value in self.kept_tokens.values()]
+        widths = [4] * len(self.token_columns) + [numpy_dtype(value).itemsize for value in self.kept_tokens.values()]
         return self.max_len * sum(widths)
 
     def rows_in(self, size: int) -> int:
@@ -120,10 +120,27 @@ class RowFormat:
         return self.rows_in(_BATCH_BYTES)
 
 
+def refuse_other_types(generations: Sequence[RowFormat]) -> None:
+    """Raise a PackerError if a column does not have the same type in the sources of all generations of an index."""
+    first = generations[0].schema
+    for number, row_format in enumerate(generations):
+        for field in row_format.schema:
+            one, other = first.field(field.name).type.value_type, field.type.value_type
+            if one != other:
+                raise PackerError(
+                    f"'{field.name}' is {one} in the source of generation 0, and {other} in that of generation "
+                    f"{number}: give sources with columns of one type"
+                )
+
+
 def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:
     """Return the type of a kept column with a value per token, whose lists have values of this type."""
     if pa.types.is_null(value_type):  # every list is empty
         return pa.int8()
-    if not is_numeric(value_type):
-        raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
+    if not has_dtype(value_type):
+        raise SourceError(
+            f"column '{name}' holds lists of {value_type}: save equally many numbers per token, int8 for bool"
+        )
+    if pa.types.is_fixed_size_list(value_type):
+        return pa.list_(value_type.value_type, value_type.list_size)  # without names and flags of fields
     return value_type

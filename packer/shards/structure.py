@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy, is_numeric
+from packer.arrow import as_numpy, has_dtype
 from packer.column_names import ROLE, TREE
 from packer.errors import first_line
 from packer.options import PackOptions
@@ -175,7 +175,7 @@ def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
         if (
             not pa.types.is_fixed_size_list(list_type)
             or list_type.list_size != options.max_len
-            or not is_numeric(list_type.value_type)
+            or not has_dtype(list_type.value_type)
             or batch[name].null_count
         ):
             return f"{name} does not have a value for each token"

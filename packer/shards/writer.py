@@ -65,7 +65,7 @@ Columns: TypeAlias = Mapping[str, TokenColumn]
 """Lists of the source with a value per token: "input_ids"; "labels", unless tokens are labels; and kept columns."""
 
 Values: TypeAlias = Mapping[str, NDArray[Any]]
-"""Values of segments, one segment after the other, by column and in the types that rows have: shape (tokens,) each."""
+"""Values of segments, one segment after the other, by column: shape (tokens,) each, those of kept columns as bytes."""
 
 
 def empty_values(
@@ -79,7 +79,7 @@ def empty_values(
     types: dict[str, np.dtype[Any]] = {"input_ids": np.dtype(np.int32)}
     if labels and "labels" in row_format.token_columns:
         types["labels"] = np.dtype(np.int32)
-    types |= {name: numpy_dtype(kind) for name, kind in row_format.kept_tokens.items()}
+    types |= {name: np.dtype(f"V{numpy_dtype(kind).itemsize}") for name, kind in row_format.kept_tokens.items()}
     return {name: np.frombuffer(memory(tokens * kind.itemsize), kind, tokens) for name, kind in types.items()}
 
 
@@ -222,11 +222,11 @@ def _token_arrays(
 
 
 def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
-    """Copy values per token, of a numeric type of whole bytes, unchanged into an Arrow array; 0 outside the spans."""
-    width = value_type.bit_width // 8
-    out = np.zeros(size * width, np.uint8)
-    gather_bytes(column.addresses, spans, width, out)
-    return pa.Array.from_buffers(value_type, size, [None, pa.py_buffer(out)])
+    """Copy values per token, whose type has a dtype, unchanged into an Arrow array; 0 outside the spans."""
+    dtype = numpy_dtype(value_type)
+    out = np.zeros(size, dtype)
+    gather_bytes(column.addresses, spans, dtype.itemsize, out.reshape(-1).view(np.uint8))
+    return as_arrow(out)
 
 
 def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:

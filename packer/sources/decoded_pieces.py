@@ -293,12 +293,14 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
             "mtime_ns": stat.st_mtime_ns
             if stat is not None
             else source.fingerprint or uuid.uuid4().hex,  # never reused
-            "columns": [*source.columns[:2], *map(list, source.columns[2:])],
+            "columns": [*source.columns[:2], *map(list, source.columns[2:4])],
             "labels": bool(input_.has_labels),
             "size": size,
         }
         if source.text is not None:
             made_from["text"] = source.text.to_dict()
+        if source.columns.widths:
+            made_from["widths"] = source.columns.widths
         if source.tree_len is not None:
             made_from["tree_len"] = source.tree_len
         if source.skips:
@@ -357,7 +359,7 @@ def _spill_size(source: Source, folder: AnyPath) -> SpillSize:
 
 def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
     """Decode the first block of a few inputs; return its size and the bytes of the files that it takes."""
-    tokens = rows = read = 0
+    tokens = rows = kept = read = 0
     with closing(DecodePool(1)) as pool:
         for input_ in inputs[:: -(-len(inputs) // _SAMPLED)]:
             try:
@@ -370,5 +372,7 @@ def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
             if batch is not None:
                 rows += sum(map(len, lists))
                 tokens += found
+                kept += sum(chunk.nbytes for chunks in batch.extra.values() for chunk in chunks)
                 read += batch.done
-    return DecodedSize.of(tokens, rows, has_labels=any(input_.has_labels for input_ in inputs)), read
+    size = DecodedSize.of(tokens, rows, has_labels=any(input_.has_labels for input_ in inputs))
+    return size._replace(bytes=size.bytes + kept), read

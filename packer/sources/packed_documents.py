@@ -95,6 +95,12 @@ class PackedRows:
             kept_tokens={name: first.field(name).type.value_type for name in kept_tokens},
         )
 
+    @property
+    def widths(self) -> dict[str, int]:
+        """Values per token, of the kept columns that have several."""
+        kinds = self.kept_tokens.items()
+        return {name: kind.list_size for name, kind in kinds if pa.types.is_fixed_size_list(kind)}
+
     @cached_property
     def tokens(self) -> dict[str, TokenColumn]:
         """Addresses of the columns "input_ids" and "labels" of all rows; an index has neither."""
@@ -108,7 +114,7 @@ class PackedRows:
     @cached_property
     def token_columns(self) -> dict[str, TokenColumn]:
         """Addresses of the kept columns with a value per token."""
-        return {name: ValueColumn(name, kind, self.shards).addresses() for name, kind in self.kept_tokens.items()}
+        return {name: ValueColumn(name, kind, self.shards).addresses for name, kind in self.kept_tokens.items()}
 
     def kept_at(self, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> pa.Array:
         """Return the values of a kept column for segments in any order, given their rows and numbers in these."""
@@ -240,7 +246,8 @@ class PackedDocuments(Input):
         joined = join_segments(segments, documents, self.rows_of.manifest.options)
         first = 0
         while first < len(documents):
-            limit = joined.ends[first] - joined.lengths[first] + _VALUES
+            most = _VALUES // max([1, *self.rows_of.widths.values()])
+            limit = joined.ends[first] - joined.lengths[first] + most
             last = int(np.searchsorted(joined.ends, limit, side="right"))
             last = min(max(last, first + 1), first + _DOCUMENTS, len(documents))
             last += (last - first) % 2 if self.rows_of.manifest.options.in_pairs else 0

@@ -260,13 +260,13 @@ class Source:
 
         A SourceError is raised if a column has different types in different files.
         """
-        stores = [(input_.file.name, store) for input_ in self._mapped_inputs() for store in input_.stores]
-        stores = [(file, store) for file, store in stores if len(store.ends)]
+        inputs = [(input_, store) for input_ in self._mapped_inputs() for store in input_.stores if len(store.ends)]
+        types = [(input_.file.name, input_.types_in(store)) for input_, store in inputs]
         columns = {
             name: ValueColumn(
                 name,
-                one_type(self.name, name, [(file, store.schema.field(name).type) for file, store in stores]),
-                tuple(store for _, store in stores),
+                one_type(self.name, name, [(file, kinds[name]) for file, kinds in types]),
+                tuple(store for _, store in inputs),
             )
             for name in self.columns.extra
         }
@@ -295,6 +295,9 @@ class Source:
             batches = (batch for input_ in self._mapped_inputs() for batch in input_.batches())
             parts = [document_lengths(batch, self.columns) for batch in batches]
         all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
+        if self.columns.widths and len(unused := np.setdiff1d(np.flatnonzero(all_lengths < 0), indices)):
+            what = f"{self.name} row {unused[0]}: {self._fault_of_list(int(unused[0])).message}"
+            raise SourceError(f"{what}; or leave this row out by .flatten_indices(), and save the dataset again")
         table = self.table(all_lengths)
         for start in range(0, len(indices), _STEP):
             lists = indices[start : start + _STEP]

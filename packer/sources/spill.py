@@ -118,7 +118,7 @@ def spill_source(
     return replace(
         source,
         inputs=inputs,
-        columns=columns[0]._replace(extra=extra),
+        columns=columns[0]._replace(extra=extra, widths=source.columns.widths),
         indices=indices,
         counts=_sum_counts(pieces),
         rejections=_rejections_of(inputs, pieces, rows // 2 if pairs else None) if source.skips else Rejections(),

@@ -144,6 +144,7 @@ class IdentityCounter:
             labels=source.has_labels,
             lengths_xxh3_128=self._digest.hexdigest(),
             columns=source.columns.extra,
+            widths=source.columns.widths or None,
             text=source.text,
             indices_xxh3_128=order_digest,
         )
@@ -233,6 +234,7 @@ def _draw_mixture(corpus: Corpus, options: PackOptions, progress: Progress, *, w
         labels=any(part.has_labels for part in corpus.parts),
         lengths_xxh3_128=digest.hexdigest(),
         columns=surveys[0].identity.columns,  # the same in all sources
+        widths=surveys[0].identity.widths,
         mixture=tuple(facts),
     )
     return Documents(corpus=corpus, surveys=tuple(surveys), takes=tuple(takes), identity=identity)

@@ -17,9 +17,9 @@ from packer.gather import held_lists, list_lengths
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
 from packer.inputs.documents import ATTENTION, COLUMNS, MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
-from packer.inputs.format_reader import DecodedInput
+from packer.inputs.format_reader import DecodedInput, decoded_lists
 from packer.inputs.hugging_face import Found
-from packer.inputs.list_checks import apply_masks, mask_values
+from packer.inputs.list_checks import apply_masks, mask_values, usual_widths
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST
@@ -86,6 +86,7 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
     else:
         opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read, skips=skips), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
+    columns = columns._replace(widths=usual_widths(opened, columns.per_token))
     inputs = _checked(opened, columns, masks, skips=skips)
     by_labels = {input_.has_labels: input_.file.name for input_ in inputs}
     if not found.saved and True in by_labels and False in by_labels:
@@ -127,9 +128,11 @@ def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...], 
     def prepared(each: Input) -> Input:
         if isinstance(each, MappedLists):
             is_rejecting = any(each is one for one in rejecting)
-            each = replace(each, extra=read.extra)
+            each = replace(each, extra=read.extra, widths=read.widths)
             if masks or is_rejecting:
                 each = decoded_again(each, read, skips=skips)
+        elif read.widths and isinstance(each, DecodedInput):
+            each = decoded_lists(each.reader, read, has_labels=each.has_labels, skips=skips)
         if masks:
             assert isinstance(each, DecodedInput), each
             has_labels = each.has_labels if masks == (ATTENTION,) or each.has_labels is None else True
@@ -260,6 +263,7 @@ def _open_packed(folder: Path, columns: Columns, *, pairs: bool) -> Source:
     _warn_of_losses(folder, manifest)
     kept = [name for name in columns.extra if name not in columns.per_token]
     rows = PackedRows.of(folder, manifest, kept, columns.per_token)
+    columns = columns._replace(widths=rows.widths)
     inputs = (PackedDocuments(rows_of=rows, columns=columns, documents=range(manifest.totals.documents)),)
     return Source(
         name=str(folder),
