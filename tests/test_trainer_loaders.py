@@ -186,3 +186,46 @@ def test_verl_s_items_are_rows_without_padding_and_labels_must_be_tokens(example
     with pytest.raises(packer.PackerError, match="verl takes labels from the tokens, so a label must be its token"):
         PackedRows(str(tmp_path / "other"))[0]
     assert len(PackedRows(str(example.packed), max_samples=2)) == 2
+
+
+# ---- ms-swift ----
+
+
+def next_fit(lengths, packing_length):
+    """Return the packs of ms-swift 4.6.0 in its strategy `sequential`: a document that does not fit begins the next."""
+    packs, room = [], 0
+    for number, length in enumerate(lengths):
+        if length > room:
+            packs.append([])
+            room = packing_length
+        packs[-1].append(number)
+        room -= length
+    return packs
+
+
+def with_swift(lengths, packing_length):
+    """Return the same packs from ms-swift's own code, which reads 1,000 documents at a time."""
+    packing = pytest.importorskip("swift.dataset.packing")
+    told = []
+    queue = SimpleNamespace(put=told.append)
+    packing.PackingDataset.create_packed_idx(
+        0, 0, [[length] for length in lengths], queue, packing_length, "sequential"
+    )
+    return [[number for number, _ in pack] for _, packs, _ in told for pack in packs]
+
+
+@pytest.mark.parametrize("pack", [next_fit, with_swift])
+@pytest.mark.parametrize("seed", range(3))
+def test_ms_swift_makes_rows_of_documents_in_their_order(tmp_path, pack, seed):
+    """The page's order: full rows first."""
+    counts = np.random.default_rng(seed).lognormal(3, 1, 2500).astype(int).clip(1, 128).tolist()
+    source = datasets.Dataset.from_dict({"tokens": counts})
+    packer.pack(source, tmp_path / "rows", lengths_column="tokens", max_len=128, sync=False)
+    rows = sorted(packer.rows(tmp_path / "rows"), key=lambda row: -sum(segment.length for segment in row))
+    order = [segment.doc_id for row in rows for segment in row]
+    assert sorted(order) == list(range(len(counts)))
+    packs = [[order[number] for number in found] for found in pack([counts[document] for document in order], 128)]
+    full = sum(sum(segment.length for segment in row) == 128 for row in rows)
+    assert full > 0.9 * len(rows)
+    assert packs[:full] == [[segment.doc_id for segment in row] for row in rows[:full]]
+    assert len(packs) <= len(rows)
