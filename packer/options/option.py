@@ -178,8 +178,11 @@ def options_of(declaration: Callable[..., object]) -> dict[str, Option]:
 
 @cache
 def _read(declaration: Callable[..., object]) -> dict[str, Option]:
-    hints = get_type_hints(declaration, include_extras=True)
     of_dataclass = getattr(declaration, "__dataclass_fields__", {})
+    if of_dataclass:
+        hints = get_type_hints(declaration, include_extras=True)
+    else:  # subtle: for a default of None, Python 3.10's get_type_hints would hide `Annotated` in an Optional
+        hints = inspect.get_annotations(declaration, eval_str=True)
     found = {}
     for name, parameter in inspect.signature(declaration).parameters.items():
         hint, *extras = get_args(hints[name]) if get_origin(hints[name]) is Annotated else [hints[name]]
