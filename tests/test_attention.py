@@ -412,7 +412,7 @@ def test_chunks_are_refused_where_a_segment_is_longer():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["bloom", "falcon", "mpt", "gptj"])
+@pytest.mark.parametrize("family", ["bloom", "falcon", "mpt"])
 def test_a_model_with_attention_of_its_own_is_refused(family):
     with pytest.raises(PackerError, match="has its own attention, which cannot be replaced"):
         packer.attention.use(tiny_model(family))
