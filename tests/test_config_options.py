@@ -148,7 +148,7 @@ def test_the_doctor_names_versions_machine_and_cache(tmp_path):
     text = succeeded("doctor")
     assert all(len(line) <= 80 for line in text.splitlines() if "/" not in line)
     assert f"packer         {packer.__version__}" in text
-    assert "\nreads formats  5, 6, 7\n" in text
+    assert f"\nreads formats  {', '.join(map(str, facts['formats']))}\n" in text
 
 
 @pytest.mark.parametrize("name", ["NUMBA_CACHE_DIR", "PACKER_CACHE_DIR"])
