@@ -147,7 +147,7 @@ WRONG = [[3, 4, EOS], [5, EOS], [5, 6, 7, EOS]]
         (
             INSIDE,
             {},
-            r"document 0 has inside EOS \(2\): \S+ finds documents by EOS, so each must end in EOS and have no",
+            r"document 0 has EOS \(2\) inside: \S+ finds documents by EOS, so each must end in EOS and have no",
         ),
         (OTHER, {"eos_id": EOS}, r"document 1 ends in the token 9, not in EOS \(2\)"),
         (WRONG, {"eos_id": 7}, r"document \d ends in the token 2, not in EOS \(7\).*give another eos_id, pack with"),
@@ -190,6 +190,8 @@ def test_the_record_lists_all_files_and_the_same_command_checks_them(tmp_path, t
     assert {path.name: path.read_bytes() for path in alone.iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()
     }
+    with pytest.raises(PackerError, match="eos_id is -1: choose a token id from 0 to 2,147,483,647"):
+        export(packed, to, eos_id=-1)
     refused = run("export", packed, "--to", "torchtune", "--eos-id", EOS)
     assert "--eos-id 2 says nothing to --to torchtune: leave it out" in refused.stderr
 
@@ -222,7 +224,7 @@ def test_megatron_bridge_tells_padding_from_tokens_by_eos(tmp_path, align):
 
 def test_megatron_bridge_pads_chats_with_the_eos_that_is_given(tmp_path):
     packed = pack(tmp_path, [[3, EOS, 4, 99], [5, 99], [6, 6, 6, 6, 99]], align=4, pad_id=0)
-    with pytest.raises(PackerError, match=r"document \d ends in the token 99, not in EOS|has inside EOS"):
+    with pytest.raises(PackerError, match=r"document \d ends in the token 99, not in EOS|has EOS"):
         export(pack(tmp_path, INSIDE, align=4), "megatron")
     packed = pack(tmp_path, [[3, EOS, 4, 99], [5, 99], [6, 6, 6, 6, 99]], align=4, pad_id=0)
     rows = pq.read_table(export(packed, "megatron", eos_id=EOS)).to_pylist()

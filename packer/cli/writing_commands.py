@@ -35,6 +35,7 @@ from packer.facts import REJECTED
 from packer.figures.plain_text import duration_and_compiling
 from packer.options import Option, PackOptions, RunOptions, values_of
 from packer.options.choices import Compression
+from packer.options.declarations import INT32
 from packer.options.option import OUTPUT, READING
 from packer.stores import AnyPath, is_remote
 
@@ -291,6 +292,7 @@ EosId = Annotated[
         "Token that ends documents, for trainers that find documents or padding by it.",
         OUTPUT,
         default_words="last token of the first document",
+        most=INT32,
     ),
 ]
 PageCompression = Annotated[Compression, Option("Compression of the Parquet pages.", OUTPUT)]

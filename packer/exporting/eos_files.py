@@ -72,10 +72,12 @@ def with_eos(row: Row, eos: Eos) -> Row:
             found, last = found[found != last[-1:]], last[:-1]
         if not np.array_equal(found, last):
             place = int(np.setxor1d(found, last)[0])
-            wrong = "has inside" if tokens[place] == eos.id else f"ends in the token {tokens[place]}, not in"
+            wrong = f"has EOS ({eos.id}) inside"
+            if tokens[place] != eos.id:
+                wrong = f"ends in the token {tokens[place]}, not in EOS ({eos.id})"
             raise PackerError(
-                f"document {_document_at(row, place)} {wrong} EOS ({eos.id}): {eos.to} finds documents by EOS, so "
-                "each must end in EOS and have no other; give another --eos-id, pack with --long drop if documents are "
+                f"document {_document_at(row, place)} {wrong}: {eos.to} finds documents by EOS, so each "
+                "must end in EOS and have no other; give another --eos-id, pack with --long drop if documents are "
                 "split or truncated, or choose another --to"
             )
     padded = {**row, "input_ids": np.where(is_token, tokens, tokens.dtype.type(eos.id))}

@@ -27,6 +27,7 @@ from packer.facts.json_record import JsonRecord
 from packer.loader.dataset import PackedDataset, load
 from packer.loader.open_shards import rows_of
 from packer.options.choices import Compression
+from packer.options.declarations import INT32
 from packer.output.claim import claim
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Kind
@@ -177,6 +178,8 @@ def _eos(dataset: PackedDataset, to: str, eos_id: int | None) -> Eos | None:
     if eos_id is not None and ends is None:
         by_eos = ", ".join(name for name, target in TARGETS.items() if target.pads_with_eos)
         raise PackerError(f"--eos-id {eos_id} says nothing to --to {to}: leave it out; it is for {by_eos}")
+    if eos_id is not None and not 0 <= eos_id <= INT32:
+        raise PackerError(f"--eos-id is {eos_id}: choose a token id from 0 to {INT32:,}")
     if ends is None or (ends == "aligned" and "seq_tokens" not in dataset.column_names):
         return None
     return Eos(find_eos(dataset) if eos_id is None else eos_id, ends, to, is_given=eos_id is not None)
