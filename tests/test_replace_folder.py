@@ -77,6 +77,7 @@ def files_of_a_user(out: Path) -> dict[str, str]:
     record = next(path for name in ("manifest.json", "tokenized.json", "_export.json") if (path := out / name).exists())
     content = json.loads(record.read_bytes())
     own |= {entry["file"] for entry in content["files" if record.name == "_export.json" else "shards"]}
+    own |= set(content.get("small_files", ()))
     paths = (path for path in out.rglob("*") if path.relative_to(out).parts[0] not in own)
     return {
         str(path.relative_to(out)): str(path.readlink()) if path.is_symlink() else path.read_text()

@@ -50,7 +50,7 @@ REQUEST = "request.json"
 _SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 _WRITTEN_HERE = re.compile(
     r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards(-\d+)?\.arrows|state\.json|dataset_info\.json|"
-    r"rejected(-\d+)?\.jsonl|lock"
+    r"rejected(-\d+)?\.jsonl|lock|_packing_metadata|(token_ids|labels_mask)_part_\d+(\.\w+)+"
 )
 
 
