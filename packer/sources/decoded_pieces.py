@@ -341,11 +341,11 @@ def spill_size(corpus: Corpus, folder: AnyPath) -> SpillSize:
 
 def _spill_size(source: Source, folder: AnyPath) -> SpillSize:
     pieces = cut_source(source, folder)
-    unknown: defaultdict[str, list[Input]] = defaultdict(list)  # by the endings of their names
+    unknown: defaultdict[str, dict[str, Input]] = defaultdict(dict)  # the first of each file, by its ending and name
     for piece in pieces:
         if piece.input.decoded is None:
-            unknown[PurePath(piece.input.file.name).suffix].append(piece.input)
-    samples = {suffix: _sample(inputs) for suffix, inputs in unknown.items()}
+            unknown[PurePath(piece.input.file.name).suffix].setdefault(piece.input.file.name, piece.input)
+    samples = {suffix: _sample([*inputs.values()]) for suffix, inputs in unknown.items()}
     tokens = missing = 0
     for piece in pieces:
         size, file = piece.input.decoded, piece.input.file
