@@ -72,13 +72,16 @@ def with_eos(row: Row, eos: Eos) -> Row:
             found, last = found[found != last[-1:]], last[:-1]
         if not np.array_equal(found, last):
             place = int(np.setxor1d(found, last)[0])
+            other = (
+                "give another --eos-id" if eos.is_given else "name EOS with --eos-id, if it does not end the first one"
+            )
             wrong = f"has EOS ({eos.id}) inside"
             if tokens[place] != eos.id:
                 wrong = f"ends in the token {tokens[place]}, not in EOS ({eos.id})"
             raise PackerError(
-                f"document {_document_at(row, place)} {wrong}: {eos.to} finds documents by EOS, so each "
-                "must end in EOS and have no other; give another --eos-id, pack with --long drop if documents are "
-                "split or truncated, or choose another --to"
+                f"document {_document_at(row, place)} {wrong}: {eos.to} finds documents by EOS, so each must end in "
+                f"EOS and have no other; {other}, pack with --long drop if documents are split or truncated, or "
+                "choose another --to"
             )
     padded = {**row, "input_ids": np.where(is_token, tokens, tokens.dtype.type(eos.id))}
     if eos.ends == "aligned":

@@ -247,7 +247,7 @@ def _write_files(
                 for file in files if job.sync else ():
                     file.sync()
             except (pa.ArrowException, ValueError, NotImplementedError) as error:
-                reason = f"{packed / entry.file} cannot be written as Parquet ({first_line(error)})"
+                reason = f"{packed / entry.file} cannot be exported ({first_line(error)})"
                 raise PackerError(f"{reason}: choose another --to") from error
         return entry.file, [
             WrittenFile(file=name, rows=None if at else entry.rows, bytes=file.bytes, xxh3_128=file.hexdigest())
