@@ -7,7 +7,7 @@
     packer.BatchSampler(dataset, ...)            the same for several ranks and workers, resumable
     packer.collate, packer.flatten               for a DataLoader: packed rows, or raw examples, to a batch
     packer.rows("lengths-packed-4096")           documents of each row, for a trainer that makes its own examples
-    packer.verify("dataset-packed-4096", ...)    a sentence for every fault
+    packer.verify("dataset-packed-4096", ...)    a list of faults, which is true if there is none
     packer.materialize(index, source, output)    the rows of an index (index_only=True) with their tokens
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from packer.exporting.write_export import Export
     from packer.options.arguments import PackArguments
     from packer.options.choices import Compression, EngineName
+    from packer.pipeline.verifying import Verification
     from packer.shards.manifest import Manifest
 
 
@@ -135,8 +136,11 @@ def verify(
     engine: EngineName = "threads",
     ray_address: str | None = None,
     progress: Progress = silent,
-) -> Iterator[str]:
-    """Check a packed dataset and yield a sentence for every fault; nothing is yielded if it is verified.
+) -> Verification:
+    """Check a packed dataset; return a list of its faults, which is true if there is none.
+
+    `if packer.verify(packed): train()` trains only on a dataset without faults. Otherwise, the result is a list of
+    sentences, and false.
 
     Without `source`, this checks hashes, structure and the totals of the manifest. With it, every token that should be
     in the rows is also compared with the source, together with its label and its place.
@@ -156,7 +160,7 @@ def verify(
     """
     with python_names():
         job = Job(workers=workers, engine=engine, ray_address=ray_address, progress=progress)
-        yield from verifying.verify(packed, source, tokenizer=tokenizer, job=job)
+        return verifying.verify(packed, source, tokenizer=tokenizer, job=job)
 
 
 def export(

@@ -57,6 +57,29 @@ def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda conte
     (folder / MANIFEST).write_bytes(Manifest.from_dict(content).to_bytes())
 
 
+def test_the_result_is_true_only_for_a_dataset_without_faults(tmp_path: Path) -> None:
+    packed = make(tmp_path, LENGTHS)
+    found = packer.verify(packed)
+    assert found
+    assert found == []
+    assert repr(found) == f"{packed} is verified"
+    shard = next(packed.glob("*.arrow"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    trained = False
+    if packer.verify(packed):
+        trained = True
+    assert not trained
+    found = packer.verify(packed)
+    assert len(found) == 1
+    assert repr(found) == f"{packed} has 1 fault:\n  {found[0]}"
+
+
+def test_what_is_no_dataset_is_an_error_at_once(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing", write_source(tmp_path / "source.arrow", LENGTHS)):
+        with pytest.raises(PackerError, match=str(path)):
+            packer.verify(path)
+
+
 def segment(values: Columns, *, at: Callable[[Columns], NDArray[np.bool_]]) -> tuple[int, int]:
     """Return (number, place) of the first segment that fulfills a condition."""
     number = int(np.flatnonzero(at(values))[0])
@@ -174,7 +197,7 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
     table = table.drop_columns(name) if change is None else table.set_column(at, name, change(rows))
     write_stream(path, table)
     reseal(packed)
-    assert words in next(packer.verify(packed))
+    assert words in packer.verify(packed)[0]
 
 
 MANIFESTS = {
@@ -362,9 +385,8 @@ def test_a_source_whose_values_are_no_longer_token_ids_is_named(tmp_path):
 def test_unexpected_columns_are_named(tmp_path):
     packed = make(tmp_path, LENGTHS)
     reseal(packed, lambda content: content["options"].pop("add_column"))
-    assert "position_ids, seq_lengths, doc_ids, doc_starts, the options ask for input_ids, labels" in next(
-        packer.verify(packed)
-    )
+    (found,) = packer.verify(packed)
+    assert "position_ids, seq_lengths, doc_ids, doc_starts, the options ask for input_ids, labels" in found
 
 
 def replaced(name: str, kind: pa.DataType, change: Callable[[list[Any]], list[Any]] = lambda rows: rows):
@@ -412,7 +434,7 @@ def test_columns_of_the_wrong_type_or_shape_are_found_and_not_loaded(tmp_path, f
     table = change(pa.ipc.open_stream(path.read_bytes()).read_all())
     write_stream(path, table)
     reseal(packed)
-    assert words in next(packer.verify(packed))
+    assert words in packer.verify(packed)[0]
     with pytest.raises(PackerError) as caught:
         list(packer.load(packed))
     assert words in str(caught.value)

@@ -51,7 +51,7 @@ def verify(
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
         job = Job(progress=progress, **values_of(Job, values))
-        faults = list(verify_rows(packed, source, tokenizer=tokenizer, job=job))
+        faults = [*verify_rows(packed, source, tokenizer=tokenizer, job=job)]
         manifest = None if faults else read_manifest(packed)
     other, side = None, ""
     if manifest is not None and manifest.options.holdout is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -37,6 +37,30 @@ from packer.system_errors import system_errors
 
 _PATHS = (str, Path, PathList)
 _TOGETHER = 1 << 18  # segments of the source, approximately, that are compared with those of the rows
+_SHOWN = 20  # faults in the `repr` of a result
+
+
+class Verification(list[str]):
+    """A sentence for each fault of a packed dataset. It is true if there is none, so `if verify(packed)` reads right.
+
+    Args:
+        folder: the dataset.
+        faults: the sentences.
+    """
+
+    def __init__(self, folder: AnyPath, faults: Iterable[str]) -> None:
+        super().__init__(faults)
+        self._folder = folder
+
+    def __bool__(self) -> bool:
+        return not len(self)
+
+    def __repr__(self) -> str:
+        """Say that the dataset is verified, or list its faults: "dataset-packed-4096 has 1 fault: ..."."""
+        if self:
+            return f"{self._folder} is verified"
+        faults = f"{len(self):,} fault{'s' if len(self) > 1 else ''}"
+        return "\n  ".join([f"{self._folder} has {faults}:", *self[:_SHOWN], *(["..."] if len(self) > _SHOWN else [])])
 
 
 def verify(
@@ -45,8 +69,8 @@ def verify(
     *,
     tokenizer: str | None = None,
     job: Job = Job(),  # noqa: B008 (immutable)
-) -> Iterator[str]:
-    """Yield a sentence for each fault of a packed dataset; yield nothing if it is verified.
+) -> Verification:
+    """Return a sentence for each fault of a packed dataset.
 
     Without `source`, checks hashes, structure, the position of pairs, and groups if their column is kept. With
     `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once
@@ -60,6 +84,13 @@ def verify(
     Arguments are those of `packer.verify`. Progress is "verify" in bytes of the shards, and "compare" in tokens.
     """
     folder, source = any_path(expanded(packed)), expanded(source)
+    return Verification(folder, _faults(folder, source, tokenizer, job))
+
+
+def _faults(
+    folder: AnyPath, source: SourceLike | Sequence[SourceLike] | None, tokenizer: str | None, job: Job
+) -> Iterator[str]:
+    """Yield the faults that `verify` returns."""
     faults = 0
     with system_errors(folder, resumes=False), job.alone() as engine:
         for fault in verify_packed(folder, job.progress, engine):
