@@ -327,7 +327,7 @@ def test_kept_tokens_of_an_index_have_one_type(tmp_path):
 def test_lengths_alone_are_appended(tmp_path):
     np.save(tmp_path / "one.npy", np.array([5, 9, 3, 16]))
     np.save(tmp_path / "two.npy", np.array([7, 7, 2]))
-    packer.pack(tmp_path / "one.npy", tmp_path / "set", **OPTIONS)
+    packer.pack(tmp_path / "one.npy", tmp_path / "set", lengths_column="lengths", **OPTIONS)
     packer.append(tmp_path / "set", tmp_path / "two.npy", sync=False)
     segments = sorted(segment for row in packer.rows(tmp_path / "set") for segment in row)
     assert [(segment.doc_id, segment.length) for segment in segments] == list(enumerate([5, 9, 3, 16, 7, 7, 2]))

@@ -57,8 +57,7 @@ def of_tokens(tmp_path_factory):
 @pytest.mark.parametrize("name", ["l.npy", "l.parquet", "l.arrow", "l.csv", "l.jsonl", "l.jsonl.gz"])
 def test_rows_are_those_of_documents_with_tokens(tmp_path, of_tokens, name):
     path = write(tmp_path / name)
-    column = {} if path.suffix == ".npy" else {"lengths_column": "num_tokens"}
-    packer.pack(path, tmp_path / "packed", max_len=64, shard_size="4KB", **column)
+    packer.pack(path, tmp_path / "packed", max_len=64, shard_size="4KB", lengths_column="num_tokens")
     assert [hash for file, hash in sorted(hashes(tmp_path / "packed").items()) if file.endswith(".arrow")] == [
         hash for file, hash in sorted(hashes(of_tokens).items()) if file.endswith(".arrow")
     ]
@@ -142,6 +141,20 @@ def test_what_is_no_length_is_named(tmp_path, name, lengths, message):
     assert not (tmp_path / "packed").exists()
 
 
+def test_an_array_holds_lengths_only_where_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("tokens.npy", np.arange(1000, dtype=np.uint16))
+    for command in (["pack", "--max-len", "64"], ["stats", "--max-len", "64"]):
+        done = CliRunner().invoke(cli, [*command, "tokens.npy"])
+        assert done.exit_code == 1, done.output
+        assert "tokens.npy is a bare array" in done.stderr
+        assert "--lengths tokens.npy" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    with pytest.raises(PackerError, match=r"tokens\.npy is a bare array.*lengths_column='lengths'"):
+        packer.pack("tokens.npy", max_len=64)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens.npy"]
+
+
 def test_an_archive_of_arrays_is_refused(tmp_path):
     np.savez(tmp_path / "l.npz", LENGTHS)
     done = CliRunner().invoke(cli, ["pack", "--lengths", f"{tmp_path / 'l.npz'}:arr_0", "--max-len", "64"])
@@ -194,10 +207,10 @@ def test_arrays_of_any_whole_numbers_are_lengths(tmp_path):
     for number, dtype in enumerate(("u1", "<i2", ">i4", ">u8", "i1")):
         array = np.asfortranarray(np.array([3, 0, 100, 7], dtype))
         np.save(tmp_path / f"{number}.npy", array)
-        packer.pack(tmp_path / f"{number}.npy", tmp_path / str(number), max_len=64)
+        packer.pack(tmp_path / f"{number}.npy", tmp_path / str(number), max_len=64, lengths_column="lengths")
         assert documents_in(tmp_path / str(number)) == [(0, 0, 3), (2, 0, 64), (2, 64, 36), (3, 0, 7)]
     (tmp_path / "two.npy").write_bytes(npy(GOOD.replace("(10,)", "(2,)"), b"\5" + bytes(15), b"\x02\x00"))
-    packer.pack(tmp_path / "two.npy", tmp_path / "two", max_len=64)
+    packer.pack(tmp_path / "two.npy", tmp_path / "two", max_len=64, lengths_column="lengths")
     assert documents_in(tmp_path / "two") == [(0, 0, 5)]
 
 
@@ -229,7 +242,7 @@ def test_values_of_json_that_are_no_lengths_are_named_with_their_place(tmp_path,
 
 def test_there_are_no_tokens_to_load_or_write(tmp_path):
     path = write(tmp_path / "l.npy")
-    packer.pack(path, tmp_path / "packed", max_len=64)
+    packer.pack(path, tmp_path / "packed", max_len=64, lengths_column="n")
     with pytest.raises(PackerError, match="packed from lengths alone, so there are no tokens: leave source out"):
         packer.load(tmp_path / "packed", source=path)
     with pytest.raises(PackerError, match="packed from lengths alone"):
@@ -242,7 +255,7 @@ def test_there_are_no_tokens_to_load_or_write(tmp_path):
 
 
 def test_the_batch_sampler_gives_documents_in_the_order_of_rows_and_resumes(tmp_path):
-    packer.pack(write(tmp_path / "l.npy"), tmp_path / "packed", max_len=64, shard_size="4KB")
+    packer.pack(write(tmp_path / "l.npy"), tmp_path / "packed", max_len=64, lengths_column="n", shard_size="4KB")
     rows = packer.rows(tmp_path / "packed")
     assert rows[-1] == rows[len(rows) - 1] == rows[len(rows) - 1 :][0]
     options = {"global_batch": 8, "rows": 2, "seed": 5}
@@ -261,7 +274,7 @@ def test_the_batch_sampler_gives_documents_in_the_order_of_rows_and_resumes(tmp_
 
 def test_a_dataloader_asks_the_dataset_for_rows(tmp_path):
     torch = pytest.importorskip("torch")
-    packer.pack(write(tmp_path / "l.npy"), tmp_path / "packed", max_len=64)
+    packer.pack(write(tmp_path / "l.npy"), tmp_path / "packed", max_len=64, lengths_column="n")
     rows = packer.rows(tmp_path / "packed")
 
     class Examples(torch.utils.data.Dataset):

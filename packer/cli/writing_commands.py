@@ -143,6 +143,7 @@ def pack(
     """
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing
+    from packer.sources.number_columns import ARRAY_COLUMN
 
     if lengths is not None:
         if dataset or sources:
@@ -151,7 +152,7 @@ def pack(
         has_columns = not lengths.endswith(".npy")
         if has_columns and (not path or not column or "/" in column):
             raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
-        dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), None)
+        dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), ARRAY_COLUMN)
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, tokenizer=tokenizer, **values_of(PackOptions, values))
     files = ReportFiles(report=report, with_text=with_text, tokenizer=tokenizer)

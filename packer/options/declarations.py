@@ -141,7 +141,10 @@ class PackFields(JsonRecord):
     input_column: str = option("input_ids", "Column of token ids.", READING)
     labels_column: str = option("labels", "Column of labels; without one, labels are made from the tokens.", READING)
     lengths_column: str | None = option(
-        None, "Column with the number of tokens of each document, instead of tokens.", READING, commands=()
+        None,
+        "Column with the number of tokens of each document, instead of tokens; any name for a .npy file.",
+        READING,
+        commands=(),
     )
     on_error: choices.OnError = option(
         "error",

@@ -46,7 +46,6 @@ from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
 from packer.sources.content_hashes import held_out_below
 from packer.sources.corpus import Corpus, Documents
-from packer.sources.number_columns import ARRAY_COLUMN, is_array_file
 from packer.sources.open_sources import SourceLike, open_sources, refuse_decoding
 from packer.sources.source import Source
 from packer.sources.spill import spill_corpus
@@ -70,8 +69,6 @@ def pack(
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
-    if options.lengths_column is None and is_array_file(source):
-        options = replace(options, lengths_column=ARRAY_COLUMN)
     if options.lengths_column is not None:  # the result can only be an index
         options = replace(options, index_only=True)
     opened = open_sources(source, options)

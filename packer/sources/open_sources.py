@@ -20,7 +20,7 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, parts_of
 from packer.sources.corpus import Corpus, Documents, distinct_names
 from packer.sources.find_source import column_names, count_files, find_source
-from packer.sources.number_columns import is_array_file, open_array, open_lengths, with_numbers
+from packer.sources.number_columns import ARRAY_COLUMN, is_array_file, open_array, open_lengths, with_numbers
 from packer.sources.packed_documents import PackedDocuments
 from packer.sources.source import Source
 from packer.sources.survey import read_documents
@@ -85,7 +85,13 @@ def open_with(source: SourceLike, options: PackOptions, *, turns_of_chats: bool 
     (`mixed`), a source that has tokens is read as tokens even with a tokenizer, and options for text apply to the
     sources that they fit.
     """
-    if options.lengths_column is not None and is_array_file(source):
+    if is_array_file(source):
+        if options.lengths_column is None:
+            raise PackerError(
+                f"{source} is a bare array, in which no document begins or ends: of tokens, write Arrow or Parquet "
+                f"with a list for each document in the column '{options.input_column}'; if it holds the lengths of "
+                f"documents, give it as --lengths {source} (in Python: lengths_column='{ARRAY_COLUMN}')"
+            )
         opened = open_array(any_path(str(source)), options.value_columns)
     elif options.lengths_column is not None:
         opened = open_lengths(find_source(source, options.split), options.lengths_column, options.value_columns)
