@@ -102,6 +102,36 @@ def test_a_stateful_dataloader_saved_between_epochs_begins_the_next(dataset, wor
         assert [heads(batch) for batch in resumed] == expected_heads(dataset, global_batch=2, epoch=1)
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("kind", "ended"), [("torch", False), ("torchdata", False), ("torchdata", True)])
+def test_loaders_that_are_told_epochs_resume_at_the_end_of_one(dataset, workers, kind, ended):
+    """The last batches of an epoch are empty."""
+    options = {"global_batch": 7, "rows": 1}
+    assert 0 < len(dataset) % 7 < 7
+    expected = [expected_heads(dataset, epoch=epoch, **options) for epoch in range(3)]
+
+    def loader_of():
+        if kind == "torchdata":
+            return stateful(dataset, workers, **options)
+        sampler = packer.BatchSampler(dataset, **options)
+        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate, num_workers=workers)
+        return loader, sampler
+
+    loader, sampler = loader_of()
+    batches = iter(loader)
+    assert [heads(next(batches)) for _ in expected[0]] == expected[0]
+    if ended:
+        assert not list(batches)
+    state = loader.state_dict() if kind == "torchdata" else sampler.state_dict(batches=len(expected[0]))
+    resumed, sampler = loader_of()
+    (resumed if kind == "torchdata" else sampler).load_state_dict(state)
+    passes = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        passes.append([heads(batch) for batch in resumed])
+    assert passes == [[], *expected[1:]]
+
+
 # ---- accelerate ----
 
 

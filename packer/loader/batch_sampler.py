@@ -18,8 +18,7 @@ from packer.loader.dataset import EpochList, PackedDataset
 from packer.loader.row_order import LaneOrder, row_order
 from packer.shards.row_format import PADDING
 
-STATE_VERSIONS = (1, 2)
-"""Version 2 has lanes and their window; states without lanes have version 1."""
+STATE_VERSION = 1
 
 DEFAULT_LANES = 16
 
@@ -63,7 +62,8 @@ class BatchSampler:
     ranks that divides `lanes`. Datasets in object storage are always read in lanes.
 
     Each pass over the sampler is the next epoch, unless `set_epoch` was called. An interrupted pass starts over, unless
-    `load_state_dict` resumes it.
+    `load_state_dict` resumes it. A state from the end of an epoch begins the next one; if `set_epoch` is called with
+    the epoch that is over, the first pass has no batches.
 
     accelerate's `prepare` distributes batches itself, batch i to rank i modulo their number: with it, keep rank and
     world_size at 0 and 1, and choose a number of batches per step that is a multiple of the ranks. Epochs are counted
@@ -138,6 +138,8 @@ class BatchSampler:
         self._epoch_rows = len(dataset) - (len(dataset) % global_batch if drop_last else 0)
         self._yielded = 0  # batches of this epoch that were yielded on this rank
         self._resumed = False
+        self._told: int | None = None  # epoch of the last `set_epoch`, if no pass has begun since
+        self._empty_passes = 0  # passes without batches to come, because their epoch is over
 
     @property
     def steps(self) -> int:
@@ -159,6 +161,10 @@ class BatchSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         # Runs only when the first batch is requested: loaders call iter() more than once, and set_epoch after it.
+        if self._empty_passes:
+            self._empty_passes -= 1
+            return
+        self._told = None
         if self._yielded == len(self) and len(self):
             self.epoch += 1
             self._yielded = 0
@@ -177,10 +183,15 @@ class BatchSampler:
     def set_epoch(self, epoch: int) -> None:
         """Start the next pass at the first row of an epoch, or where `load_state_dict` resumed the same epoch.
 
+        If that state is from the end of the epoch, the next pass has no batches.
+
         Raises:
             PackerError: the loaded state is in the middle of another epoch, or accelerate's loader dispatches batches.
         """
-        if called_by_iter_of_accelerate() or (self._resumed and epoch == self.epoch):
+        if called_by_iter_of_accelerate():
+            return
+        if self._resumed and epoch == self.epoch:
+            self._empty_passes = int(self._yielded == len(self))
             return
         if self._resumed and not (epoch == self.epoch + 1 and self._yielded == len(self)):
             raise PackerError(
@@ -189,6 +200,7 @@ class BatchSampler:
             )
         row_order(0, seed=self.seed, epoch=epoch)  # checks the range of the epoch
         self.epoch, self._yielded, self._resumed = epoch, 0, False
+        self._told, self._empty_passes = epoch, 0
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position in this epoch, as plain values that are the same on every rank at the same batch.
@@ -206,7 +218,7 @@ class BatchSampler:
             raise PackerError(f"batches is {done}, and an epoch has {len(self)} on this rank: count in each epoch anew")
         step, turn = divmod(done, self.accumulation)
         return {
-            "version": STATE_VERSIONS[self.lanes is not None],
+            "version": STATE_VERSION,
             **self._identity(),
             "epoch": self.epoch,
             "step": step,
@@ -226,12 +238,12 @@ class BatchSampler:
             PackerError: the state has another version, dataset, seed, global batch, lanes or window, or ends where no
                 batch of this sampler does.
         """
-        if state.get("version") not in STATE_VERSIONS:
+        if state.get("version") != STATE_VERSION:
             raise PackerError(
-                f"the sampler's state has version {state.get('version')}, this package reads versions 1 and 2: "
+                f"the sampler's state has version {state.get('version')}, this package reads version {STATE_VERSION}: "
                 "resume with the version of packer that saved it"
             )
-        for name, value in {"lanes": None, "window": None, **self._identity()}.items():
+        for name, value in self._identity().items():
             if (found := state.get(name)) != value:
                 raise PackerError(
                     f"the sampler's state has {name} {found}, this sampler {value}: resume with the same {name}"
@@ -250,11 +262,19 @@ class BatchSampler:
                 )
             turn = turns.index(state["rows_done"])
         self.epoch, self._yielded, self._resumed = state["epoch"], step * self.accumulation + turn, True
+        # torchdata's StatefulDataLoader loads a state after `set_epoch`, and may begin two passes for one.
+        is_over = self._yielded == len(self) and self._told == self.epoch
+        self._empty_passes = 2 if is_over else 0
 
     def _identity(self) -> dict[str, Any]:
         """Settings that must be equal for a state to refer to the same rows."""
-        identity = {"dataset": self.dataset.fingerprint, "seed": self.seed, "global_batch": self.global_batch}
-        return identity if self.lanes is None else {**identity, "lanes": self.lanes, "window": self.window}
+        return {
+            "dataset": self.dataset.fingerprint,
+            "seed": self.seed,
+            "global_batch": self.global_batch,
+            "lanes": self.lanes,
+            "window": None if self.lanes is None else self.window,
+        }
 
     def _dealing(self) -> dict[str, Any]:
         """Settings that divide a global batch; a state from its middle requires equal ones, or turns that end alike."""
