@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.batch_sampler import attention_costs, deal_by_cost, slot_sizes
+from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes
 from packer.loader.row_order import row_order
 from tests import naive
 from tests.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
