@@ -24,6 +24,7 @@ from packer.errors import PackerError
 from packer.figures.plain_text import render_table
 from packer.options import Option, PackOptions, RunOptions, byte_size
 from packer.options.option import GENERAL
+from packer.paths import local_output
 
 CompileKernels = Annotated[
     bool, Option("Compile all kernels into the cache, as for a container image.", GENERAL, flags=("--compile",))
@@ -159,6 +160,9 @@ def _render(facts: dict[str, Any]) -> str:
     return render_table(list(rows.items()), align="<<")
 
 
+_MARK = ".packer-demo"
+"""File in the folder of the demonstration: the folder was made by it, so that it may replace the files in it."""
+
 _VOCAB_SIZE = 4096
 _TRAINING_FILES = 400  # more files barely change the tokenizer
 _EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -196,6 +200,7 @@ def write_corpus(folder: Path) -> Path:
     ids = [np.array([*encoded.ids, end], np.int32) for encoded in tokenizer.encode_batch(list(texts))]
     offsets = np.cumsum([0, *map(len, ids)], dtype=np.int32)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).write_text("packer demo made this folder, and replaces its files when it is run again\n")
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END_OF_TEXT}) + "\n")
     lists = pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(np.concatenate(ids)))
@@ -228,9 +233,12 @@ def demo(output: Path, max_len: int) -> None:
     from packer.loader.collating import batches
     from packer.loader.dataset import load
 
+    output = local_output(output, "packer demo")
     source, packed = str(output / "stdlib.arrow"), str(output / f"stdlib-packed-{max_len}")
-    click.echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
     try:
+        if output.is_dir() and any(output.iterdir()) and not (output / _MARK).is_file():
+            raise PackerError(f"{output} exists and was not made by packer demo: choose another --output")
+        click.echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
         write_corpus(output)
     except OSError as error:
         raise PackerError(f"{error.filename or output}: {error.strerror}: choose another --output") from error

@@ -159,11 +159,15 @@ config_option = _eager_option(
 # ---- reports and plots ----
 
 
+_GENERATOR = b'<meta name="generator" content="packer">'  # near the beginning of every report
+_READ_OF_PAGE = 1024  # bytes
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportFiles:
     """The report and the plot that a command is to write, which are checked before the work begins.
 
-    A file of another kind, such as a source whose name follows `--report` by mistake, is never replaced.
+    Only a report of packer is ever replaced: no source whose name follows `--report` by mistake, and no page of a user.
     """
 
     report: Path | None
@@ -185,6 +189,8 @@ class ReportFiles:
             if not os.access(path.parent, os.W_OK):
                 reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
                 raise PackerError(f"{option} {path}: the folder {path.parent} {reason}; choose another")
+        if self.report is not None:
+            _refuse_foreign(self.report)
         if self.with_text and self.report is None:
             raise OptionError("--with-text is for a report: add --report FILE.html")
         if self.with_text and self.tokenizer is None:
@@ -211,9 +217,23 @@ class ReportFiles:
             # Of absolute paths only the name is shown, which says nothing of the machine.
             command = shlex.join(["packer", *(re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in words)])
             made_by = f"{command}\npacker {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
+            _refuse_foreign(self.report)  # again, because packing may have taken days
             _write(self.report, render_page(figures, made_by=made_by))
             lines.append(f"Report written to {self.report}")
         return lines
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise a PackerError if a file exists that is not a report."""
+    if not os.path.lexists(path):
+        return
+    try:
+        with path.open("rb") as file:
+            is_report = _GENERATOR in file.read(_READ_OF_PAGE)
+    except OSError as error:
+        raise PackerError(f"--report {path} cannot be read: {error.strerror}; choose another file") from error
+    if not is_report:
+        raise PackerError(f"--report {path} exists and is not a report of packer: choose another file, or remove it")
 
 
 def _write(path: Path, text: str) -> None:

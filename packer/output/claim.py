@@ -104,6 +104,8 @@ def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
     if kind.is_complete(out):
         if not overwrite:
             raise PackerError(f"{out} exists: choose another --output, or replace it with --overwrite")
+        if kind.listed_in(out) is None:
+            raise PackerError(f"{out / kind.record} is damaged, or was not written by packer: choose another --output")
     elif out.is_dir() and any(out.iterdir()) and not (kind.in_place and (out / WORK).is_dir()):
         raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
 

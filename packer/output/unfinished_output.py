@@ -77,11 +77,17 @@ class Kind:
         """Whether a folder has the record."""
         return (folder / self.record).is_file()
 
+    def listed_in(self, folder: Path) -> set[str] | None:
+        """Return the names of the files that the record lists; None if packer did not write it, or it is damaged."""
+        try:
+            return set(self.listed(json.loads((folder / self.record).read_bytes())))
+        except (OSError, *UNREADABLE):
+            return None
+
     def own_files(self, folder: Path) -> set[str]:
         """Return the names of files written by packer: from the record, or by pattern if it cannot be read."""
-        try:
-            named = set(self.listed(json.loads((folder / self.record).read_bytes())))
-        except (OSError, *UNREADABLE):
+        named = self.listed_in(folder)
+        if named is None:
             named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
         return named | {self.record, WORK}
 
