@@ -42,9 +42,13 @@ def write_source(path: Path, lengths, *, labels=True) -> Path:
 
 
 def make(folder: Path, lengths=LENGTHS, **options) -> Path:
-    """Pack documents of these lengths in a folder, which is made; return the packed dataset."""
+    """Pack documents of these lengths in a folder, which is made; return the packed dataset.
+
+    Documents have labels unless the rows are to have none, or `source_labels` says so.
+    """
     folder.mkdir(exist_ok=True)
-    source = write_source(folder / "source.arrow", lengths, labels=options.pop("source_labels", True))
+    has_labels = options.pop("source_labels", options.get("labels", True))
+    source = write_source(folder / "source.arrow", lengths, labels=has_labels)
     out = folder / "packed"
     packer.pack(source, out, **{"max_len": MAX_LEN, "add_column": ["position_ids"], "sync": False, **options})
     return out

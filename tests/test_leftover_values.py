@@ -75,7 +75,7 @@ CASES = {
         [table(labels="labels", score="float64", kind="uint8", topk="vectors", name="int32")],
         {"keep_tokens": ("score", "kind", "topk"), "keep": ("name",), "shard_size": "64KB"},
     ),
-    "no labels": ([table(labels="labels")], {"labels": False}),
+    "no labels": ([table()], {"labels": False}),
     "split with overlap": ([table(longest=400, count=160)], {"overlap": 16, "algorithm": "mixed"}),
     "pairs": ([pairs()], {"pairs": True, "long": "drop", "algorithm": "mixed"}),
 }

@@ -54,9 +54,13 @@ def arrow(folder: Path, *, file=False, compression=None, made=None) -> Path:
     return path
 
 
-def parquet(folder: Path) -> Path:
-    pq.write_table(table(), folder / "rows.parquet", row_group_size=70)
+def parquet(folder: Path, made=None) -> Path:
+    pq.write_table(made or table(), folder / "rows.parquet", row_group_size=70)
     return folder / "rows.parquet"
+
+
+def unlabelled(folder: Path) -> Path:
+    return parquet(folder, table().drop_columns("labels"))
 
 
 def lines(folder: Path, *, name="rows.jsonl", records=None) -> Path:
@@ -176,7 +180,7 @@ PACKS = {
     "padding": (parquet, {"pad_id": 7}),
     "keep": (parquet, {"keep": ["topic", "images"], "keep_tokens": ["scores"]}),
     "added columns": (parquet, {"add_column": ["position_ids"]}),
-    "no labels": (parquet, {"labels": False, "add_column": ["position_ids"]}),
+    "no labels": (unlabelled, {"labels": False, "add_column": ["position_ids"]}),
     "limit": (parquet, {"limit": ["images:6"], "long": "drop"}),
     "grouped": (parquet, {"group_by": "topic"}),
     "grouped apart": (parquet, {"group_by": "topic", "group_mode": "apart"}),

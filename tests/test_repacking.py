@@ -281,7 +281,6 @@ def test_options_that_do_not_fit_are_refused_in_one_line(packed, tmp_path, optio
 
 
 def test_what_cannot_be_restored_is_refused(source, tmp_path, bucket):
-    pack(source, tmp_path / "unlabelled", max_len=64, labels=False)
     mixture = [(source, 1), (shutil.copy(source, tmp_path / "other.arrow"), 1)]
     packer.pack(mixture, tmp_path / "mixture", max_len=64, sync=False)
     made = made_columns()["input_ids"]
@@ -294,7 +293,6 @@ def test_what_cannot_be_restored_is_refused(source, tmp_path, bucket):
     messages = {
         tmp_path / "index": "is an index, which has no tokens: pack its source, or write them first with `packer mat",
         tmp_path / "lengths": "was packed from lengths alone",
-        tmp_path / "unlabelled": "was packed with no_labels from a source with labels",
         tmp_path / "mixture": "is a mixture of 2 sources (documents.arrow, other.arrow)",
         tmp_path / "pairs": "holds preference pairs: pack it again with pairs",
         bucket / "stored": "to pack its documents again copy it to a local disk",

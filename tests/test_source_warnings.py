@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
+from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.output_place import name_after
@@ -144,9 +145,59 @@ def test_a_source_of_which_nothing_is_trained_is_an_error_unless_allowed(tmp_pat
     assert not Path("rows-packed-64").exists()
     assert run("pack", "rows.arrow", "--max-len", 64, "--allow-nothing-trained").exit_code == 0
     assert packer.load("rows-packed-64").manifest.totals.tokens_trained == 0
-    packer.pack("rows.arrow", "without", max_len=64, labels=False)
     save_arrow(tmp_path / "one.arrow", documents, labels=[[-100] * len(d) for d in documents[:-1]] + [documents[-1]])
     packer.pack("one.arrow", max_len=64)
+
+
+CHAT = [{"role": "user", "content": "brown fox"}, {"role": "assistant", "content": "42 dogs"}]
+MASKED = {  # records of sources that leave tokens untrained, and whether they are text
+    "labels": ({"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, False),
+    "labels of which all are trained": ({"input_ids": [1, 2, 3], "labels": [1, 2, 3]}, False),
+    "loss mask": ({"input_ids": [1, 2, 3], "loss_mask": [0, 0, 1]}, False),
+    "mask of answers": ({"input_ids": [1, 2, 3], "assistant_masks": [0, 0, 1]}, False),
+    "chat": ({"messages": CHAT}, True),
+    "prompt and completion": ({"prompt": "brown", "completion": " fox"}, True),
+    "instruction and output": ({"instruction": "brown", "output": "fox"}, True),
+}
+
+
+@pytest.mark.parametrize("written", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", MASKED)
+def test_labels_are_not_left_out_where_the_source_leaves_tokens_untrained(tmp_path, name, written):
+    record, is_text = MASKED[name]
+    source = tmp_path / f"rows.{written}"
+    if written == "jsonl":
+        source.write_text(json.dumps(record) + "\n")
+    else:
+        pq.write_table(pa.Table.from_pylist([record]), source)
+    options = {"tokenizer": save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])} if is_text else {}
+    with pytest.raises(
+        PackerError, match=r"which no_labels would drop: leave it out, or (set train_on all|remove them)"
+    ):
+        packer.pack(source, tmp_path / "out", max_len=64, labels=False, sync=False, **options)
+    assert not (tmp_path / "out").exists()
+    if is_text:
+        packer.pack(source, tmp_path / "out", max_len=64, labels=False, sync=False, train_on="all", **options)
+        assert "labels" not in packer.load(tmp_path / "out").column_names
+
+
+def test_masks_in_any_file_of_a_source_keep_labels_from_being_left_out(tmp_path):
+    plain = {"input_ids": pa.array([[1, 2, 3]], pa.list_(pa.int32())), "loss_mask": pa.array([[1, 1, 1]])}
+    datasets.Dataset.from_dict({"input_ids": [[1, 2, 3]], "loss_mask": [[1, 1, 1]]}).save_to_disk(tmp_path / "saved")
+    packer.pack(tmp_path / "saved", tmp_path / "all", max_len=8, labels=False, sync=False)  # it masks nothing
+    (tmp_path / "files").mkdir()
+    pq.write_table(pa.table(plain), tmp_path / "files" / "a.parquet")
+    pq.write_table(pa.table(plain | {"loss_mask": pa.array([[0, 1, 1]])}), tmp_path / "files" / "b.parquet")
+    with pytest.raises(PackerError, match="has labels or masks, which no_labels would drop"):
+        packer.pack(tmp_path / "files", tmp_path / "out", max_len=8, labels=False, sync=False)
+
+
+@pytest.mark.parametrize("mask", ["chosen_loss_mask", "rejected_attention_mask"])
+def test_masks_of_one_side_of_preference_pairs_are_not_left_out_in_silence(tmp_path, mask):
+    pairs = {f"{side}_{kind}": [[1, 2, 3]] for side in ("chosen", "rejected") for kind in ("input_ids", "labels")}
+    source = datasets.Dataset.from_dict(pairs | {mask: [[0, 1, 1]]})
+    with pytest.raises(PackerError, match=f"'{mask}' is not read: set what it masks to -100 in the labels"):
+        packer.pack(source, tmp_path / "out", max_len=8, pairs=True, long="drop", sync=False)
 
 
 def test_tokens_without_labels_may_be_too_short_to_be_trained(tmp_path):

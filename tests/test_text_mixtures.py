@@ -54,7 +54,7 @@ def tokenized(source, tokenizer, **options):
     [
         {"mix_tokens": 9000, "seed": 4},
         {"mix_unit": "epochs", "untrained": "drop", "max_len": 16},
-        {"algorithm": "wrapped", "labels": False},
+        {"algorithm": "wrapped"},
         {"long": "truncate", "align": 4},
     ],
     ids=str,

@@ -329,7 +329,7 @@ class PackFields(JsonRecord):
         True,
         "Write the labels column.",
         OUTPUT,
-        off="Do not write labels; only packer.load can then train safely.",
+        off="Do not write labels. Only for sources of which every token is trained, and for packer.load.",
         commands=PACK,
     )
     holdout: float | None = option(

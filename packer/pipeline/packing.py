@@ -74,6 +74,7 @@ def pack(
     opened = open_sources(source, options)
     if options.index_only:
         refuse_decoding(opened)
+    _refuse_dropped_masks(opened, options)
     watch = Watch.of(opened)
 
     # Name the output, and pack into it.
@@ -250,8 +251,20 @@ def _with_hashes(
     return options, replace(mapped, mix=options if options.weights else None)
 
 
+def _refuse_dropped_masks(corpus: Corpus, options: PackOptions) -> None:
+    """Raise a SourceError if no labels are to be written, and labels of a source say what is not to be trained."""
+    masked = next((source for source in corpus.sources.values() if source.has_labels), None)
+    if options.labels or masked is None:
+        return
+    what, remedy = "labels or masks", "remove them from the source"
+    if masked.text is not None:
+        what, remedy = f"text of which a part is trained ({masked.text.train_on})", "set --train-on all"
+    raise SourceError(f"{masked.name} has {what}, which --no-labels would drop: leave it out, or {remedy}")
+
+
 def _checked_documents(mapped: Corpus, options: PackOptions, progress: Progress) -> Documents:
     """Check every document of a mapped source, and warn of what would silently ruin a training run."""
+    _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
     is_in_order = not options.makes_own_rows
     documents = read_documents(mapped, progress, hold_lengths=options.is_planned_whole, interleaved=is_in_order)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)

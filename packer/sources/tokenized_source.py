@@ -79,6 +79,12 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
         raise PackerError(
             f"{found.name} holds packed rows, not documents: give the folder of the packed dataset, with its {MANIFEST}"
         )
+    if columns.input_ids in COLUMNS_OF_PAIRS:
+        for name in (f"{side}_{mask}" for side in ROLES for mask in MASKS):
+            if name in names:
+                raise PackerError(
+                    f"{found.name}: '{name}' is not read: set what it masks to -100 in the labels, and remove it"
+                )
     masks = tuple(name for name in MASKS if name in names)
     read = _with(columns, masks)
     if found.table is not None:
