@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -109,14 +109,20 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
     for file, other in others:
-        if replace(other, template_columns=()) != replace(records, template_columns=()):
+        if _comparable(other) != _comparable(records):
             raise SourceError(
                 f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
                 "that all of them have with --text-column"
             )
     _refuse_json(next(reader for reader in readers if reader.file.name == first), records)
+    media = tuple(dict.fromkeys(chain.from_iterable(one.media_columns for one in known.values())))
     # some files may lack tools, and so may the first line of a file
-    return replace(records, template_columns=OF_CHATS) if records.conversational else records
+    return replace(records, template_columns=OF_CHATS if records.conversational else (), media_columns=media)
+
+
+def _comparable(records: Records) -> Records:
+    """Leave out the columns that only some files need to have."""
+    return replace(records, template_columns=(), media_columns=())
 
 
 def _refuse_json(reader: Reader, records: Records) -> None:

@@ -41,6 +41,7 @@ class ChatTemplate:
         """
         if not chat.messages:
             return MarkedText("", None if train_on == "all" else [], [] if turns else None)
+        chat = self.templates.with_joined_parts(chat)
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         if turns or train_on == "assistant" or chat.masked:
             one = render_with_ends(self.templates, chat, ends=turns or bool(chat.masked) or not is_tagged)

@@ -34,6 +34,8 @@ _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "t
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _LONGEST_ROLE = 20  # characters; what is longer may be text
 _ROLES |= {"observation": "tool", "function_call": "assistant"}
+IMAGES_PAGE = "pack images, sound and video by the lengths of documents, see docs/how-to/images.md"
+"""Remedy for documents that are not text alone."""
 _NO_TEXT = {"role", "name", "weight", "train"}
 """Fields of a message that are not part of its content."""
 
@@ -218,9 +220,12 @@ def _message(message: Any, where: str) -> Message:
     if role == "function_call" and isinstance(message.get("content"), str):
         message["tool_calls"] = _calls_of(message.pop("content"), where)
     content = message.get("content", "")
-    if isinstance(content, str):
+    if isinstance(content, list):
+        for number, part in enumerate(content):
+            _check_part(part, f"part {number} of {where}")
+    elif isinstance(content, str):
         text_of(content, f"the content of {where}")
-    elif not isinstance(content, list):
+    else:
         raise record_error(
             f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type"
         )
@@ -229,6 +234,17 @@ def _message(message: Any, where: str) -> Message:
     # the names under which templates read the reasoning of an answer, as transformers gives them from 5 on
     reasoning = next((message[name] for name in _REASONING if name in message), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _check_part(part: Any, where: str) -> None:
+    """Raise a DocumentError unless a part of a message's content is text: {"type": "text", "text": "..."}."""
+    kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
+    if kind != "text" or not isinstance(part, dict):
+        raise record_error(
+            f"{where} has the type {str(kind)[:_LONGEST_ROLE]!r}, and only text can be packed; {IMAGES_PAGE}",
+            "invalid_chat",
+        )
+    text_of(part.get("text"), f"the text of {where}")
 
 
 def _is_plain(message: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +24,7 @@ _SHORT_CHAT = [
     {"role": "assistant", "content": "4"},
 ]
 """A chat that every template renders in its own way."""
+_PARTS = ("\U000f0af7", "\U000f0af8")  # private-use characters, which no template changes
 
 # arguments of transformers' apply_chat_template
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
@@ -53,6 +55,7 @@ class Templates:
             self.ends = tuple(sorted({*self.ends, *template.ends}))
         self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
+        self._takes_parts: dict[tuple[str, str], bool] = {}
 
     @cached_property
     def choice(self) -> str:
@@ -80,6 +83,49 @@ class Templates:
                 "template_error",
             )
         return self.sources[wanted]
+
+    def with_joined_parts(self, chat: Chat) -> Chat:
+        """Join the parts of contents where the template takes text only: ["What is", " 2?"] is "What is 2?".
+
+        A template that writes the parts of a role's messages itself gets them as they are.
+        """
+        if not any(isinstance(message.get("content"), list) for message in chat.messages):
+            return chat
+        source = self.source_of(chat)
+        messages = []
+        for message in chat.messages:
+            content, key = message.get("content"), (source, message["role"])
+            if isinstance(content, list):
+                if key not in self._takes_parts:
+                    self._takes_parts[key] = self._writes_parts(*key)
+                if not self._takes_parts[key]:
+                    message = {**message, "content": "".join(part["text"] for part in content)}
+            messages.append(message)
+        return replace(chat, messages=messages)
+
+    def _writes_parts(self, source: str, role: str) -> bool:
+        """Whether a template writes the parts of a role's messages, or at least does not write their joined text."""
+        try:
+            template = compiled(source)
+        except TemplateError:  # which rendering reports
+            return True
+        first, second = _PARTS
+        before = [] if role in ("system", "user") else [{"role": "user", "content": "?"}]
+        after = [{"role": "user", "content": "?"}] if role == "system" else []
+        if role == "tool":
+            function = {"name": "find", "arguments": {}}
+            call = {"id": "call00001", "type": "function", "function": function}
+            before.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        found = []
+        for content in ([{"type": "text", "text": part} for part in _PARTS], first + second):
+            message = {"role": role, "content": content, "tool_call_id": "call00001", "name": "find"}
+            chat = Chat([*before, message, *after])
+            found.append(self.attempt(chat, chat.messages, template=template))
+        parts, joined = found
+        if isinstance(parts, Exception):
+            return False
+        between = parts.partition(first)[2].partition(second)
+        return (bool(between[1]) and "text" not in between[0]) or isinstance(joined, Exception) or first not in joined
 
     def render(self, chat: Chat, count: int | None = None, *, prompt: bool = False, marked: bool = False) -> str:
         """Render the first `count` messages of a chat, by default all, or raise a DocumentError.

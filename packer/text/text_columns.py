@@ -27,6 +27,9 @@ SYSTEM, TOOLS, TEMPLATE_KWARGS = "system", "tools", "chat_template_kwargs"
 OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
 """Columns that are read in addition to messages."""
 
+PLACEHOLDERS = {f"{column}{plural}": f"<{column}>" for column in ("image", "video", "audio") for plural in ("", "s")}
+"""What stands in a text for the values of a column that are not text, as in LLaVA and LLaMA-Factory."""
+
 JSON = ":json"
 """Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""
 
@@ -53,6 +56,8 @@ class Records:
     """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
     template_columns: tuple[str, ...] = ()
     """Those of `system`, `tools` and `chat_template_kwargs` that exist; they go to the chat template."""
+    media_columns: tuple[str, ...] = ()
+    """Those of `PLACEHOLDERS` that exist; they are not read."""
     json: tuple[str, ...] = ()
     """Columns of strings that hold lists of messages as JSON."""
     conversational: bool = False
@@ -101,6 +106,7 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         columns=columns,
         json=json,
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
+        media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
         input_column=ALPACA_INPUT if columns == ALPACA else None,
     )
@@ -136,6 +142,7 @@ def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_colum
         columns=(chosen, rejected),
         json=json,
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
+        media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
         prompt_column=prompt,
         has_prompts=of_prompt in held,

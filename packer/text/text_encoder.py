@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,10 @@ from packer.inputs.documents import TURN_STARTS, Batch, DocumentError, joined_ba
 from packer.inputs.list_checks import as_lists
 from packer.options import PackOptions
 from packer.options.choices import TrainOn
-from packer.text.conversations import chat_of, from_json, text_of
+from packer.text.conversations import IMAGES_PAGE, chat_of, from_json, record_error, text_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
-from packer.text.text_columns import TRAIN_ON, Records, column_values
+from packer.text.text_columns import PLACEHOLDERS, TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import MarkedText, Places, TextTokens
 
@@ -204,10 +204,15 @@ class Encoder:
         columns = {column: column_values(batch, column) for column in self.records.needed}
         for row, values in enumerate(zip(*columns.values(), strict=True)):
             record = dict(zip(columns, values, strict=True))
+            media: Iterable[str] = self.records.media_columns
+            if not isinstance(batch, pa.RecordBatch | pa.Table):
+                media = [column for column in PLACEHOLDERS if batch[row].get(column)]
             try:
                 for column in self.records.json:
                     record[column] = from_json(record[column], f"'{column}'")
                 for text in self._rendered(record) if self._template is not None else self._written(record):
+                    for column in media:
+                        _refuse_placeholder(text.text, column)
                     yield text._replace(row=row)
             except DocumentError as error:
                 error.row = row
@@ -277,6 +282,13 @@ class Encoder:
         chosen = np.repeat(added.ravel(), np.tile([len(prefix), len(ending)], len(ends)))
         bounds = bounds + np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
         return np.insert(ids, places, whole[chosen]), bounds, counts[:, 0]
+
+
+def _refuse_placeholder(text: str, column: str) -> None:
+    """Raise a DocumentError if a text has the placeholder of a value that is not text, which would be left out."""
+    if PLACEHOLDERS[column] in text:
+        message = f"{PLACEHOLDERS[column]} stands for a value of '{column}', and only text can be packed; {IMAGES_PAGE}"
+        raise record_error(message, "invalid_text")
 
 
 def _hold(

@@ -21,7 +21,6 @@ import pickle
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
@@ -53,12 +52,16 @@ class GenerationPrompts:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._found: dict[tuple[str, bytes, bool], GenerationPrompt] = {}
+        self._found: dict[tuple[str, bytes, bool, bool], GenerationPrompt] = {}
 
     def of(self, chat: Chat) -> GenerationPrompt:
         """Return the generation prompt that a chat's template writes with the chat's tools and arguments."""
         arguments = pickle.dumps((chat.tools, chat.kwargs)) if chat.tools or chat.kwargs else b""
-        key = (self._templates.source_of(chat), arguments, _holds_lists(chat))
+        key = (
+            self._templates.source_of(chat),
+            arguments,
+            *(_holds_lists(chat, role) for role in ("user", "assistant")),
+        )
         if key not in self._found:
             if len(self._found) >= _MOST:  # every chat may have tools of its own
                 self._found.clear()
@@ -66,7 +69,7 @@ class GenerationPrompts:
         return self._found[key]
 
     def _find(self, chat: Chat) -> GenerationPrompt:
-        question, answer = question_for(chat, _QUESTION), {**question_for(chat, _ANSWER), "role": "assistant"}
+        question, answer = question_for(chat, _QUESTION), _message_like(chat, "assistant", _ANSWER)
         asked = self._render(chat, [question])
         prompted = self._render(chat, [question], prompt=True)
         answered = self._render(chat, [question, answer])
@@ -148,12 +151,19 @@ class StopTokens:
 
 def question_for(chat: Chat, content: str = "?") -> Message:
     """Make a user's message whose content is text or a list of parts, as in the chat."""
-    listed: Any = [{"type": "text", "text": content}]
-    return {"role": "user", "content": listed if _holds_lists(chat) else content}
+    return _message_like(chat, "user", content)
 
 
-def _holds_lists(chat: Chat) -> bool:
-    return any(isinstance(message.get("content"), list) for message in chat.messages)
+def _message_like(chat: Chat, role: str, content: str) -> Message:
+    listed = [{"type": "text", "text": content}]
+    return {"role": role, "content": listed if _holds_lists(chat, role) else content}
+
+
+def _holds_lists(chat: Chat, role: str) -> bool:
+    """Whether the contents of a role are lists of parts; of all roles, if it has no messages."""
+    contents = [message.get("content") for message in chat.messages if message["role"] == role]
+    contents = contents or [message.get("content") for message in chat.messages]
+    return any(isinstance(content, list) for content in contents)
 
 
 def _shares_tail(answered: RenderedChat, prompted: RenderedChat) -> bool:
