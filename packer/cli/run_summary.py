@@ -133,12 +133,13 @@ def tokenize_summary(written: Written[TokenizeReport], took: str) -> Iterator[st
 
 
 def _text_identity(text: TextIdentity) -> str:
-    from packer.text.text_columns import OF_CHATS
+    from packer.text.text_columns import HISTORY, OF_CHATS
 
     first, *others = text.columns
     # at most two columns are in every source: others, such as a prompt's, are read where they exist
-    columns = "+".join([first, *(column for column in others if column not in OF_CHATS)][:2])
-    return f"training on {text.train_on} of {columns} (tokenizer {text.tokenizer[:8]})"
+    columns = "+".join([first, *(column for column in others if column not in (*OF_CHATS, HISTORY))][:2])
+    as_chats = ", rendered as chats" if text.as_chats else ""
+    return f"training on {text.train_on} of {columns}{as_chats} (tokenizer {text.tokenizer[:8]})"
 
 
 def _table(facts: Iterable[Fact], *, verbose: bool = False) -> list[str]:

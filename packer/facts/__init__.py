@@ -77,6 +77,9 @@ class TextIdentity(JsonRecord):
     eos: bool
     """Whether texts and completions end with the end-of-sequence token."""
 
+    as_chats: bool
+    """Whether prompts and completions in strings were rendered as chats of two messages."""
+
     tokenizer: str
     """xxh3-128 of the tokenizer's content, hexadecimal."""
 

@@ -185,7 +185,8 @@ class PackFields(JsonRecord):
     )
     chat_template: str | None = option(
         None,
-        "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
+        "Chat template to use instead of the tokenizer's own, and for prompts with completions in strings: a Jinja "
+        "file, or one that comes with packer.",
         TEXT_AND_CHATS,
         choices=choices.BUILT_IN_TEMPLATES,
         metavar="NAME_OR_FILE",

@@ -26,7 +26,16 @@ from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
 from packer.text.conversations import holds_messages
-from packer.text.text_columns import JSON, OF_CHATS, Records, column_values, recognize, recognize_pairs
+from packer.text.text_columns import (
+    JSON,
+    OF_CHATS,
+    OF_PROMPTS,
+    Records,
+    as_chats,
+    column_values,
+    recognize,
+    recognize_pairs,
+)
 from packer.text.text_encoder import Encoder
 
 Fields: TypeAlias = pa.Schema | Mapping[str, object]
@@ -58,6 +67,8 @@ def open_text(
     refuse_packed(found)
     readers = readers_of(found)
     records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
+    if options.chat_template is not None and not records.conversational and not (mixed and records.kind == "text"):
+        records = as_chats(records, found.name)
     at_turns = options.split_at == "turns"
     turns = (at_turns or turns_of_chats) and records.conversational and not pairs
     if at_turns and not turns:
@@ -117,7 +128,8 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None, *
     _refuse_json(next(reader for reader in readers if reader.file.name == first), records)
     media = tuple(dict.fromkeys(chain.from_iterable(one.media_columns for one in known.values())))
     # some files may lack tools, and so may the first line of a file
-    return replace(records, template_columns=OF_CHATS if records.conversational else (), media_columns=media)
+    beside = OF_CHATS if records.conversational else () if records.kind == "text" else OF_PROMPTS
+    return replace(records, template_columns=beside, media_columns=media)
 
 
 def _comparable(records: Records) -> Records:

@@ -16,7 +16,7 @@ from typing import Any
 from packer.facts import Reason
 from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
-from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS
+from packer.text.text_columns import HISTORY, OF_PROMPTS, SYSTEM, TEMPLATE_KWARGS, TOOLS, Records
 
 Message = dict[str, Any]
 
@@ -97,6 +97,57 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
         frozenset(len(system) + turn for turn in masked),
     )
+
+
+def with_messages(record: Mapping[str, Any], records: Records) -> dict[str, Any]:
+    """Return a record of a prompt and a completion, or answers, in which these strings are lists of messages.
+
+    Questions and answers in the column `history` come before the prompt.
+    """
+    prompt = records.columns[0] if records.kind == "prompt+completion" else str(records.prompt_column)
+    earlier = [
+        {"role": role, "content": content}
+        for turn in history_of(record.get(HISTORY))
+        for role, content in zip(("user", "assistant"), turn, strict=True)
+    ]
+    question = {"role": "user", "content": "\n\n".join(prompt_texts(record, prompt, records.input_column))}
+    answers = {
+        column: [{"role": "assistant", "content": text_of(record[column], f"'{column}'")}]
+        for column in records.columns
+        if column != prompt
+    }
+    return {**record, **answers, prompt: [*earlier, question]}
+
+
+def prompt_texts(record: Mapping[str, Any], prompt: str, input_column: str | None) -> list[str]:
+    """Return the parts of a prompt that are not empty: in the Alpaca format, the instruction and its input."""
+    texts = [text_of(record[prompt], f"'{prompt}'")]
+    if input_column is not None and record[input_column] is not None:
+        texts.append(text_of(record[input_column], f"'{input_column}'"))
+    return [text for text in texts if text]
+
+
+def history_of(value: Any) -> list[list[str]]:
+    """Return the earlier turns of a record, each a question and its answer; null means that there are none."""
+    for turn in value if isinstance(value, list) else [value] if value else []:
+        if not isinstance(turn, list) or len(turn) != 2:
+            raise record_error(
+                f"'{HISTORY}' is no list of questions with answers: [[question, answer], ...]", "wrong_type"
+            )
+        for text in turn:
+            text_of(text, f"a text in '{HISTORY}'")
+    return value or []
+
+
+def refuse_without_template(record: Mapping[str, Any]) -> None:
+    """Raise a DocumentError if a record has a system prompt or earlier turns, which text has no place for."""
+    for column in OF_PROMPTS:
+        if record.get(column):
+            raise record_error(
+                f"'{column}' belongs to the prompt, and only a chat template can write it: choose one by "
+                "--chat-template, or remove the column",
+                "invalid_chat",
+            )
 
 
 def _system_message(parts: Sequence[Sequence[Message]], system: Any) -> list[Message]:

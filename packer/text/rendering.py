@@ -110,7 +110,7 @@ class Templates:
         except TemplateError:  # which rendering reports
             return True
         first, second = _PARTS
-        before = [] if role in ("system", "user") else [{"role": "user", "content": "?"}]
+        before: list[Message] = [] if role in ("system", "user") else [{"role": "user", "content": "?"}]
         after = [{"role": "user", "content": "?"}] if role == "system" else []
         if role == "tool":
             function = {"name": "find", "arguments": {}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -23,9 +23,11 @@ TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
 }
 """Values of `train_on` for each kind of document; the first is the default."""
 
-SYSTEM, TOOLS, TEMPLATE_KWARGS = "system", "tools", "chat_template_kwargs"
+SYSTEM, TOOLS, TEMPLATE_KWARGS, HISTORY = "system", "tools", "chat_template_kwargs", "history"
 OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
 """Columns that are read in addition to messages."""
+OF_PROMPTS = (SYSTEM, HISTORY)
+"""Columns of a prompt that only a chat template can write: a system prompt, and earlier questions with answers."""
 
 PLACEHOLDERS = {f"{column}{plural}": f"<{column}>" for column in ("image", "video", "audio") for plural in ("", "s")}
 """What stands in a text for the values of a column that are not text, as in LLaVA and LLaMA-Factory."""
@@ -55,13 +57,15 @@ class Records:
     columns: tuple[str, ...]
     """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
     template_columns: tuple[str, ...] = ()
-    """Those of `system`, `tools` and `chat_template_kwargs` that exist; they go to the chat template."""
+    """Columns that exist beside these and go to the chat template, such as `tools`."""
     media_columns: tuple[str, ...] = ()
     """Those of `PLACEHOLDERS` that exist; they are not read."""
     json: tuple[str, ...] = ()
     """Columns of strings that hold lists of messages as JSON."""
     conversational: bool = False
-    """Whether the columns hold lists of messages rather than strings."""
+    """Whether the columns hold lists of messages rather than strings, or strings that become messages."""
+    as_chats: bool = False
+    """Whether strings become messages: the prompt the user's, the completion or answer the assistant's."""
     input_column: str | None = None
     """Column of the Alpaca format that follows the instruction in the prompt; its values may be null or missing."""
     prompt_column: str | None = None
@@ -110,6 +114,20 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         conversational=conversational,
         input_column=ALPACA_INPUT if columns == ALPACA else None,
     )
+
+
+def as_chats(records: Records, name: str) -> Records:
+    """Return records of strings as records of chats, which a chat template renders.
+
+    A PackerError is raised if the strings are not prompts with completions or answers.
+    """
+    if records.kind == "text" or (records.kind == "pair" and not records.has_prompts):
+        columns = " and ".join(f"'{column}'" for column in records.columns)
+        raise PackerError(
+            f"--chat-template is set, and {name} holds whole texts in {columns}, not chats: leave it out, or name the "
+            "columns of prompt and completion by --text-column"
+        )
+    return replace(records, conversational=True, as_chats=True, template_columns=(*OF_CHATS, HISTORY))
 
 
 def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:

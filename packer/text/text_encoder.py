@@ -22,7 +22,16 @@ from packer.inputs.documents import TURN_STARTS, Batch, DocumentError, joined_ba
 from packer.inputs.list_checks import as_lists
 from packer.options import PackOptions
 from packer.options.choices import TrainOn
-from packer.text.conversations import IMAGES_PAGE, chat_of, from_json, record_error, text_of
+from packer.text.conversations import (
+    IMAGES_PAGE,
+    chat_of,
+    from_json,
+    prompt_texts,
+    record_error,
+    refuse_without_template,
+    text_of,
+    with_messages,
+)
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import PLACEHOLDERS, TRAIN_ON, Records, column_values
@@ -139,6 +148,7 @@ class Encoder:
             columns=tuple(self.records.needed),
             train_on=self.train_on,
             eos=eos,
+            as_chats=self.records.as_chats,
             tokenizer=_hash([*content, [tokens.prefix, tokens.suffix], dict(tokenizer.special_tokens)]),
             tokenizers=tokenizers.__version__,
             transformers=version("transformers") if tokenizer.pretrained is not None else None,
@@ -221,6 +231,8 @@ class Encoder:
     def _rendered(self, record: Mapping[str, Any]) -> Iterator[MarkedText]:
         """Render the conversations of a record by the chat template; one without messages is empty."""
         assert self._template is not None
+        if self.records.as_chats:
+            record = with_messages(record, self.records)
         if self.records.kind == "pair":
             chats = chats_of_pair(record, self.records, train_on=self.train_on, has_labels=self.has_labels)
         else:
@@ -234,13 +246,14 @@ class Encoder:
 
     def _written(self, record: Mapping[str, Any]) -> list[MarkedText]:
         """Return the texts of a record as they are, or prompts joined with completions; Alpaca joins by empty lines."""
+        if self.records.kind != "text":
+            refuse_without_template(record)
         if self.records.kind == "pair":
             return texts_of_pair(record, self.records, has_labels=self.has_labels, may_be_empty=bool(self._ending))
         parts = [text_of(record[column], f"'{column}'") for column in self.records.columns]
-        name = self.records.input_column
-        if name is not None:
-            given = "" if record[name] is None else text_of(record[name], f"'{name}'")
-            parts[0] = "".join(part + "\n\n" for part in (parts[0], given) if part)
+        given = self.records.input_column
+        if given is not None:
+            parts[0] = "".join(part + "\n\n" for part in prompt_texts(record, self.records.columns[0], given))
         text = "".join(parts)
         return [MarkedText(text, [(len(parts[0]), len(text))] if self.has_labels else None)]
 
