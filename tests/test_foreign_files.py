@@ -1,5 +1,6 @@
 """Files that packer did not write are never replaced and never deleted."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,13 @@ def test_overwrite_replaces_no_folder_whose_manifest_packer_did_not_write(source
     (out / "manifest.json").write_text(manifest)
     (out / "data-00000-of-00001.arrow").write_bytes(b"mine")
     before = hashes(out)
+    work = out / ".packer"
+    work.mkdir()
+    (work / "notes.txt").write_text("mine")
+    for more in ((), ("--overwrite",)):
+        refused("pack", source, "--max-len", 64, "-o", out, *more, words=(str(out), "another folder"))
+        assert (work / "notes.txt").read_text() == "mine"
+    shutil.rmtree(work)
     refused("pack", source, "--max-len", 64, "-o", out, "--overwrite", words=(str(out), "another folder"))
     assert hashes(out) == before
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import datasets
 import pytest
 
 import packer
@@ -313,7 +314,7 @@ def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_no
     first, second = dataset.manifest.shards[:2]
     space = CacheSpace(folder=tmp_path / "cache", limit=max(first.bytes, second.bytes))
     cache = ShardCache(
-        replace(dataset.manifest, shards=dataset.manifest.shards[:2]), [("key", DownloadedShards(remote))], space
+        replace(dataset.manifest, shards=dataset.manifest.shards[:2]), [("0" * 32, DownloadedShards(remote))], space
     )
     soon = cache.announce(0)
     assert cache.fetch(0)
@@ -434,6 +435,30 @@ def test_verify_reads_every_shard_of_the_store_first(remote, store_server):
         packer.load(str(remote), verify=True)
 
 
+def test_a_folder_of_a_user_is_no_cache(small, remote, tmp_path):
+    folder = tmp_path / "sets"
+    datasets.Dataset.from_dict({"a": list(range(1000))}).save_to_disk(folder / "mine")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(PackerError, match=f"cache_dir is {folder}, which holds other files .* {folder / 'packer'}"):
+        packer.load(str(remote), cache_dir=folder, cache_bytes=max(sizes(small)))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_files_that_a_user_puts_into_a_cache_are_neither_counted_nor_evicted(small, remote, tmp_path):
+    folder, limit = tmp_path / "cache", max(sizes(small))
+    packer.load(str(remote))[0]
+    (key,) = (path.name for path in folder.iterdir() if path.is_dir())
+    mine = [folder / "mine" / "data-00000-of-00001.arrow", folder / key / "mine.arrow", folder / key / "x.9.part"]
+    mine.append(folder / key.upper() / "data-00000-of-00001.arrow")
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"m" * limit)
+        os.utime(path, (0, 0))
+    dataset = packer.load(str(remote), cache_bytes=limit)
+    assert [as_lists(row) for row in dataset] == rows_on_disk(small)
+    assert all(path.stat().st_size == limit for path in mine)
+
+
 def test_a_cache_that_was_removed_is_filled_again(small, remote, tmp_path):
     dataset = packer.load(str(remote))
     first = as_lists(dataset[0])
@@ -443,6 +468,9 @@ def test_a_cache_that_was_removed_is_filled_again(small, remote, tmp_path):
     shutil.rmtree(tmp_path / "cache")
     assert len(list(packer.BatchSampler(dataset, global_batch=4))) == -(-len(dataset) // 4)
     assert as_lists(pickle.loads(pickle.dumps(dataset))[1]) == rows_on_disk(small)[1]
+    shutil.rmtree(tmp_path / "cache")
+    assert as_lists(dataset[0]) == first
+    assert as_lists(packer.load(str(remote))[0]) == first  # it is a cache again
 
 
 def test_what_a_killed_reader_left_is_not_a_shard_and_takes_no_room(small, remote, store_server, tmp_path):

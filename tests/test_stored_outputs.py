@@ -2,8 +2,12 @@
 
 import errno
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from functools import partial
+from pathlib import Path
 
 import pytest
 from test_pack import hashes, made_documents, save_arrow
@@ -340,11 +344,21 @@ def test_a_store_that_fails_is_no_fault_of_the_dataset(source, bucket, store_ser
 
 def test_processes_that_were_killed_leave_no_temporary_files_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left = tmp_path / "packer-left"
-    left.mkdir()
-    (left / "lock").touch()
+    killed = "from packer.stores.local_files import temporary_folder as f; print(f(), flush=True); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", killed],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    left = Path(process.stdout.readline().strip())
+    process.kill()
+    process.communicate()
     (left / "data").touch()
-    (tmp_path / "packer-other").mkdir()  # not made by packer: it has no lock
+    for name in ("packer-work", left.name[:-1]):  # of somebody else
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
     folder = temporary_folder()
     assert folder.parent == tmp_path
-    assert {path.name for path in tmp_path.iterdir()} == {folder.name, "packer-other"}
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name, "packer-work", left.name[:-1]}

@@ -1,12 +1,15 @@
 """Space in the cache of a node: how much of it shards may take, and which ones are evicted for others.
 
-Files of a cache folder, of which each dataset has a folder of its own:
+Files of a cache folder, in which each dataset has a folder KEY, a hash:
 
+    .packer-cache                          the folder is a cache, made by `CacheSpace`; others are refused
     mutex                                  locked while room is made, and while a shard gets its name
     KEY/data-00000-of-00012.arrow          a shard; those who read it have a shared lock
     KEY/data-00000-of-00012.arrow.soon     those who will read it soon have a shared lock
     KEY/data-00000-of-00012.arrow.lock     who fetches it has a lock
     KEY/data-00000-of-00012.arrow.SIZE.RANDOM.part     a shard that is being fetched, and counts as SIZE bytes
+
+No other file is counted or removed.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from packer.options import byte_size, parse_size
 from packer.paths import expanded
 from packer.stores import local_files
 
-_PART = re.compile(r"(.*)\.(\d+)\.[0-9a-f]{16}\.part")
+_MARK = ".packer-cache"
+_KEY = re.compile(r"[0-9a-f]{32}")
+_SHARD = re.compile(r"(data-\d{5,}-of-\d{5,}\.arrow)(?:\.(\d+)\.[0-9a-f]{16}\.part)?")
 _PATIENCE = 60  # seconds to wait for the mutex, which is held for milliseconds
 
 
@@ -62,9 +67,19 @@ class CacheSpace:
         return cls(folder=Path(expanded(Path(cache_dir))).absolute(), limit=limit)
 
     def make_folder(self) -> None:
-        """Make the folder; a PackerError says that it cannot be used, or that the disk has less room than the limit."""
+        """Make the folder.
+
+        Raises a PackerError if it cannot be used, holds other files, or its disk has less room than the limit.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            is_foreign = any(self.folder.iterdir())
+            if is_foreign and not (self.folder / _MARK).exists():  # in this order: another process may be making it
+                raise PackerError(
+                    f"cache_dir is {self.folder}, which holds other files than a cache of packer: name a new folder, "
+                    f"such as {self.folder / 'packer'}"
+                )
+            (self.folder / _MARK).touch()
             with self.mutex():
                 used = sum(cached.size for cached in self._cached())
         except OSError as error:
@@ -130,18 +145,21 @@ class CacheSpace:
         """Return all shards and parts of shards. Parts that a killed process left are removed."""
         found = []
         for folder in os.scandir(self.folder):
-            if not folder.is_dir(follow_symlinks=False):
+            if not _KEY.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
                 continue
             for file in os.scandir(folder):
-                part = _PART.fullmatch(file.name)
+                shard = _SHARD.fullmatch(file.name)
+                if shard is None:
+                    continue
+                name, part_size = shard.groups()
                 # A lock that is free: nobody fetches the shard, so that a part of it is what a killed process left.
-                if part is not None and (lock := try_sidecar(Path(folder, part[1]), "lock")) is not None:
+                if part_size is not None and (lock := try_sidecar(Path(folder, name), "lock")) is not None:
                     lock.release()
                     Path(file).unlink(missing_ok=True)
-                elif part is not None or file.name.endswith(".arrow"):
+                else:
                     with contextlib.suppress(FileNotFoundError):
                         state = file.stat(follow_symlinks=False)
-                        size = int(part[2]) if part else state.st_size
+                        size = state.st_size if part_size is None else int(part_size)
                         found.append(_Cached(Path(file), size, state.st_mtime_ns))
         return found
 
@@ -163,7 +181,9 @@ def sidecar_path(path: Path, ending: str) -> Path:
 
 def try_sidecar(path: Path, ending: str, *, shared: bool = False) -> local_files.FileLock | None:
     """Lock a file that belongs to a shard; its folder is made if a user removed the cache."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent.parent / _MARK).touch()
     return try_lock(sidecar_path(path, ending), shared=shared, create=True)
 
 

@@ -283,7 +283,7 @@ def _finish_removal(out: RemotePath) -> None:
     """Remove what a process that was killed after it completed a dataset has left, or one that came late."""
     work = out / WORK
     try:
-        if PACKED.is_complete(out) and work.is_dir() and not is_appended_to(out):
+        if work.is_dir() and PACKED.listed_in(out) is not None and not is_appended_to(out):
             work.remove_all()
     except OSError as error:  # leftovers do no harm
         log.warning(f"{work} is of no use any more, and cannot be removed: {error.strerror or error}")

@@ -76,7 +76,7 @@ def restore(out: Path, kind: Kind) -> None:
         if kind.is_complete(building) and not (building / WORK).is_dir():
             building.rename(old)  # interrupted right after the swap
             _retire(old, out, kind)
-        if (out / WORK).is_dir() and not is_appended_to(out):
+        if (out / WORK).is_dir() and not is_appended_to(out) and kind.listed_in(out) is not None:
             shutil.rmtree(out / WORK, ignore_errors=True)
 
 

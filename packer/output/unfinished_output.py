@@ -77,7 +77,7 @@ class Kind:
         """Whether a folder has the record."""
         return (folder / self.record).is_file()
 
-    def listed_in(self, folder: Path) -> set[str] | None:
+    def listed_in(self, folder: AnyPath) -> set[str] | None:
         """Return the names of the files that the record lists; None if packer did not write it, or it is damaged."""
         try:
             return set(self.listed(json.loads((folder / self.record).read_bytes())))

@@ -22,8 +22,8 @@ from pathlib import Path
 from packer.errors import PackerError
 from packer.stores.remote_path import AnyPath
 
-_PREFIX = "packer-"  # of temporary folders
-_LOCK = "lock"  # file in a temporary folder, held while its process lives
+_PREFIX = "packer-tmp-"  # of temporary folders
+_LOCK = ".packer-lock"  # file in a temporary folder, held while its process lives; no folder without it is removed
 
 
 class NoLocksError(OSError):
