@@ -224,7 +224,10 @@ def test_masks_become_labels_and_padding_is_removed(tmp_path_factory, columns, k
         with pytest.raises(PackerError, match="nothing to pack"):
             packer.pack(source, folder / "out", max_len=16, allow_nothing_trained=True)
         return
-    packer.pack(source, folder / "out", max_len=16, keep_tokens=["kind"], sync=False, allow_nothing_trained=True)
+    options = {"max_len": 16, "keep_tokens": ["kind"], "sync": False, "allow_nothing_trained": True}
+    totals = packer.pack(source, folder / "out", **options).totals
+    ids = sum(map(len, columns["input_ids"]))
+    assert (totals.tokens_stripped or 0) + totals.tokens == ids, "padding that a mask removes is counted"
     found = {d: (tokens, labels, kinds) for d, _, tokens, labels, _, (kinds,) in
              segments_with(packer.load(folder / "out"), per_token=["kind"])}  # fmt: skip
     assert set(found) == {d for d, (tokens, _) in enumerate(expected) if tokens}

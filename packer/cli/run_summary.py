@@ -170,6 +170,7 @@ def _facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> Ite
     for reason, count in totals.tokens_dropped.items():
         yield f"  dropped, {reason.replace('_', ' ')}", count, ""
     yield "  repeated", totals.tokens_repeated, ""
+    yield "  padding", totals.tokens_stripped, "removed before, by attention_mask; not among the tokens"
     yield "  shared", totals.tokens_shared, "left out: beginnings of documents are stored once"
     if options.labels and options.lengths_column is None:
         untrained = count_of(totals.segments_untrained, "segment")

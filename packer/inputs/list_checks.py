@@ -312,13 +312,17 @@ def attended_places(
     return np.searchsorted(places, ends - lengths), np.searchsorted(places, ends), places
 
 
+STRIPPED = "stripped"
+"""Count of `Batch.counts`: token ids that are padding by `attention_mask`."""
+
+
 def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_labels: bool) -> Batch:
-    """Strip padding, and set labels to -100 where a mask is 0, in a batch of one chunk without faults.
+    """Strip padding, count it, and set labels to -100 where a mask is 0, in a batch of one chunk without faults.
 
     The masks are removed. With `has_labels`, labels are made of the tokens if there are none.
     """
     tokens = batch.input_ids[0]
-    values, lengths, labels = values_of(tokens), list_lengths(tokens), None
+    values, lengths, labels, counts = values_of(tokens), list_lengths(tokens), None, batch.counts
     if has_labels:
         labels = values_of(batch.labels[0]) if batch.labels is not None else values
         if not pa.types.is_signed_integer(labels.type) or labels.type.bit_width < 32:
@@ -330,6 +334,7 @@ def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_lab
     if ATTENTION in masks and not (attended := mask_values(batch.extra[ATTENTION][0])).all():
         first, last, _ = attended_places(attended, lengths)
         lengths, keep = last - first, as_arrow(attended)
+        counts = {**counts, STRIPPED: int(np.count_nonzero(~attended))}
         values = values.filter(keep)
         labels = labels.filter(keep) if labels is not None else None
         for name in columns.per_token:
@@ -339,6 +344,7 @@ def apply_masks(batch: Batch, *, columns: Columns, masks: Sequence[str], has_lab
         input_ids=[_large_lists(values, lengths)],
         labels=None if labels is None else [_large_lists(labels, lengths)],
         extra={name: [column] for name, column in extra.items()},
+        counts=counts,
     )
 
 

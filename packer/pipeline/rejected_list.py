@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 from packer.errors import SourceError
 from packer.facts import REASONS, RejectedRecord, Totals
+from packer.inputs.list_checks import STRIPPED
 from packer.output.unfinished_output import Output
 from packer.plan.mixture_shares import Take
 from packer.shards.file_names import rejected_name
@@ -47,8 +48,9 @@ def with_rejected(totals: Totals, sources: Mapping[str, Source], takes: Sequence
 
 
 def with_counts(totals: Totals, opened: Corpus) -> Totals:
-    """Add the counts made while documents were decoded: of text, and of trees."""
+    """Add the counts made while documents were decoded: of padding, of text, and of trees."""
     counts = sum((source.counts for source in opened.parts), Counter[str]())
+    totals = replace(totals, tokens_stripped=counts[STRIPPED] or None)
     if any(source.tree_len is not None for source in opened.parts):
         totals = replace(totals, tokens_shared=counts[SAVED])
     if all(source.text is None for source in opened.parts):

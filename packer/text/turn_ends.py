@@ -60,7 +60,8 @@ class GenerationPrompts:
         key = (
             self._templates.source_of(chat),
             arguments,
-            *(_holds_lists(chat, role) for role in ("user", "assistant")),
+            _holds_lists(chat, "user"),
+            _holds_lists(chat, "assistant"),
         )
         if key not in self._found:
             if len(self._found) >= _MOST:  # every chat may have tools of its own
