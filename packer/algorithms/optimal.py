@@ -23,9 +23,6 @@ from packer.algorithms.worst_fit import deepest, spread
 
 _packs = attrgetter("packs")
 
-WORTH = 0.0002
-"""Gap, as a share of the lower bound, that is not worth closing: two packs in ten thousand."""
-
 ROUNDS, COLUMNS, WORK = 60, 6_000, 40_000_000
 """Limits of `auto`: a second or two. They are counts, so that every machine gives the same patterns."""
 
@@ -107,20 +104,14 @@ def solve(
 
 
 def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Return the better of best fit and exact fill, or the packing of `solve` if their gap is worth closing."""
+    """Pack by best fit or exact fill, or as `solve` with narrower limits if these need more packs than the bound."""
     bound = lower_bound(histogram, max_segments)
     best = best_fit_decreasing(histogram, max_segments)
     if best.packs > bound:
         best = min(best, exact_fill(histogram, max_segments), key=_packs)
-    # a single pack is not worth an import
-    if best.packs - bound <= max(1, WORTH * bound):
+    if best.packs == bound:
         return best
-    return prove(histogram, max_segments, gap=WORTH)
-
-
-def prove(histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0) -> Patterns:
-    """Pack a histogram as `solve` does, within the limits of `auto`, down to a gap above the lower bound."""
-    return Search(histogram, max_segments, Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=gap)).run()
+    return Search(histogram, max_segments, Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK)).run()
 
 
 class Search:

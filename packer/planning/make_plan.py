@@ -39,7 +39,7 @@ from packer.shards.sharing import Chunks, group_codes, group_values
 from packer.sources.corpus import Documents
 from packer.sources.number_columns import number_fault, wrong_numbers
 
-PLAN_VERSION = 2
+PLAN_VERSION = 1
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
 shards would have other documents."""
 

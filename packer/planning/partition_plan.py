@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.mixed import draw_rows
-from packer.algorithms.optimal import prove
 from packer.algorithms.patterns import Patterns, Rows
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes
@@ -40,18 +39,18 @@ from packer.planning.packable_segments import SegmentReader
 from packer.planning.pattern_shares import Shares, even_share
 from packer.random_purposes import DRAWING, POOL_ROWS
 
-OWN_RESERVE = 1 / 256
-"""Share of its tokens that a partition does not draw, so that its leftovers have about the lengths of the corpus."""
+OWN_RESERVE, OWN_FEW_ROWS = 1 / 256, 256
+"""Share of its tokens that a partition does not draw, so that its leftovers have about the lengths of the corpus; more,
+up to a tenth, if all partitions together would leave less than this number of rows."""
 
 LAST_RESERVE = 0.02
 """Share of the tokens that drawing leaves to the solver, which then makes up for rows with padding."""
 
 FEW_ROWS = 64
-"""Drawing leaves LAST_RESERVE of the tokens of a region, but at least this many rows, or half of the tokens."""
+"""Drawing leaves LAST_RESERVE of the tokens, but at least this many rows, or half of the tokens."""
 
-Method: TypeAlias = "Literal['draw', 'solve', 'prove'] | Shares"
-"""How rows are made: drawn, by the algorithm, by `prove`, which also tries to save a single row, or from shares of the
-algorithm's patterns."""
+Method: TypeAlias = "Literal['draw', 'solve'] | Shares"
+"""How rows of leftovers are made: drawn, by the algorithm, or from shares of the algorithm's patterns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +120,7 @@ class PartitionJob:
             rows = self.patterns.rows() if shares is None else self._shared(shares, partition)
             return rows, self.histogram(extents) - self.histogram(rows.values)
         is_only = len(self.partitions) == 1
-        reserve, most_rows = (LAST_RESERVE, None) if is_only else (OWN_RESERVE, self.most_rows)
+        reserve, most_rows = (self._last_reserve(extents), None) if is_only else (self._own_reserve, self.most_rows)
         rows, left = self._drawn(extents, reserve, partition, most_rows)
         if is_only and left.any():
             rows, left = Rows.joined([rows, self._solved(left)]), np.zeros_like(left)
@@ -132,9 +131,8 @@ class PartitionJob:
         if isinstance(method, Shares):
             return self._shared(method, region)
         if method == "draw":
-            few = FEW_ROWS * self.options.max_len / max(1, int(extents.sum(dtype=np.int64)))
-            return self._drawn(extents, max(LAST_RESERVE, min(0.5, few)), stream)[0]
-        return self._solved(self.histogram(extents), proves=method == "prove")
+            return self._drawn(extents, self._last_reserve(extents), stream)[0]
+        return self._solved(self.histogram(extents))
 
     def histogram(self, extents: NDArray[np.int32]) -> NDArray[np.int64]:
         """Count items by extent: shape (max_len + 1,)."""
@@ -157,11 +155,20 @@ class PartitionJob:
         reserved = max(int(total * reserve), least)
         return draw_rows(order, max_len, self.options.max_items, reserve=reserved, far=self.far)
 
-    def _solved(self, histogram: NDArray[np.int64], *, proves: bool = False) -> Rows:
+    @property
+    def _own_reserve(self) -> float:
+        """Share of its tokens that a partition leaves to regions."""
+        return max(OWN_RESERVE, min(0.1, OWN_FEW_ROWS / (self.most_rows * len(self.partitions))))
+
+    def _last_reserve(self, extents: NDArray[np.int32]) -> float:
+        """Return the share of the tokens that drawing leaves to the solver."""
+        few = FEW_ROWS * self.options.max_len / max(1, int(extents.sum(dtype=np.int64)))
+        return max(LAST_RESERVE, min(0.5, few))
+
+    def _solved(self, histogram: NDArray[np.int64]) -> Rows:
         if not histogram.any():
             return Rows(values=np.zeros(0, np.int32), row_starts=np.zeros(1, np.int64))
-        solved = prove(histogram, self.options.max_items) if proves else solve_histogram(self.options, histogram)
-        return solved.rows()
+        return solve_histogram(self.options, histogram).rows()
 
     def _shared(self, shares: Shares, number: int) -> Rows:
         assert self.patterns is not None

@@ -42,16 +42,13 @@ from packer.progress import silent
 REGION = 256
 """Partitions per region, and regions per region of the level above: a task reads at most this many notes."""
 
-MOST_ADDED = 1e-5
-"""Largest share of the solver's rows that drawing may add; one row is always allowed."""
-
 MOST_SEGMENTS = 1 << 20
 """Approximate limit on the segments of a partition, of which a worker holds about 20 bytes each. With very short
 documents, it makes shards smaller than `shard_size`."""
 
-MOST_ADDED_FIRST = 0.005
-"""Largest share of rows that drawing may add in the first partition; if it adds more, drawing stops there. It is
-MOST_ADDED where rows could still be closed by segments from anywhere."""
+MOST_ADDED = 0.005
+"""Largest share of rows that drawing may add in the first partition: if it adds more, drawing stops there. None where
+rows could still be closed by segments from anywhere."""
 
 
 def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
@@ -69,10 +66,9 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     rows_per_shard = max(1, min(planning.rows_per_shard, packs * MOST_SEGMENTS // held))
     planner = _Planner(planning=planning, surveyed=surveyed, rows_per_shard=rows_per_shard, lower_bound=bound)
     if algorithm.draws:
-        allowed = max(packs + 1, int(packs * (1 + MOST_ADDED)))
-        drawn = planner.drawn(packs, allowed, far=False)
+        drawn = planner.drawn(packs, packs, far=False)
         if drawn is None and (patterns is None or surveyed.segments > NEAR):
-            drawn = planner.drawn(packs, None if patterns is None else allowed, far=True)
+            drawn = planner.drawn(packs, None if patterns is None else packs, far=True)
         if drawn is not None:
             return drawn
     assert patterns is not None
@@ -143,8 +139,6 @@ class _Planner:
             while stages[-1].regions > 1 or len(stages) == 1:
                 stages.append(self.pack_rest(f"{name}-level{len(stages)}", job, "draw", stages))
             plan = self.plan(job, None, [*stages, self.pack_rest(f"{name}-rest", job, "solve", stages)])
-            if far and allowed is not None and plan.totals.rows > allowed:
-                plan = self.plan(job, None, [*stages, self.pack_rest(f"{name}-proved", job, "prove", stages)])
         return None if allowed is not None and plan.totals.rows > allowed else plan
 
     def pack_rest(self, name: str, job: PartitionJob, method: Method, stages: Sequence[Stage]) -> Stage:
@@ -159,7 +153,7 @@ class _Planner:
         rows = int(note.facts["rows"])
         if len(left):
             rows += solve_histogram(self.options, job.histogram(left)).packs
-        factor = 1 + (MOST_ADDED_FIRST if job.far else MOST_ADDED)
+        factor = 1 + MOST_ADDED * job.far
         least = lower_bound(histogram, self.options.max_items)
         return rows > least * factor + 1 and rows > solve_histogram(self.options, histogram).packs * factor + 1
 
