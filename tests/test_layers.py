@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "packer"
 
 FLOORS = {
     "arrow": 0,
+    "arrow_messages": 0,
     "column_names": 0,
     "options": 0,
     "errors": 0,

@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import packer
@@ -130,6 +131,19 @@ def test_a_record_above_the_limit_is_refused(tmp_path, tokenizer, monkeypatch, n
         assert path.name in str(raised.value)
         assert ("line 2" if name == "rows.jsonl" else "document 1") in str(raised.value)
     assert not (tmp_path / "packed" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_text_file_above_the_limit_is_refused(tmp_path, tokenizer, monkeypatch, ending):
+    shrink(monkeypatch, record=5 << 20)
+    path = tmp_path / f"long.txt{ending}"
+    with pa.output_stream(str(path), compression={"": None, ".gz": "gzip", ".zst": "zstd"}[ending]) as file:
+        for _ in range(11):
+            file.write(b"a" * (1 << 20))
+    for options in ({}, {"on_error": "skip"}):
+        with pytest.raises(PackerError, match=LIMIT.format(5 << 20, "bytes")) as raised:
+            packed(path, tokenizer, **options)
+        assert path.name in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])

@@ -5,13 +5,15 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import packer
 from packer.shards.file_names import MANIFEST
 from tests.chat_templates import save_tokenizer
 from tests.commands import refused, run, succeeded
-from tests.packed_rows import LENGTHS, MAX_LEN, edit_manifest, make, write_source
+from tests.packed_rows import LENGTHS, MAX_LEN, edit_manifest, fit_manifest, make, tokens_of, write_source
+from tests.writing import write_ipc
 
 
 @pytest.fixture
@@ -141,6 +143,46 @@ def test_a_dataset_with_one_shard_is_checked_too(tmp_path):
     shard.rename(tmp_path / "shard.arrow")
     shard.symlink_to(tmp_path / "shard.arrow")
     assert all("is a symbolic link" in line for line in refusals(folder))
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+@pytest.mark.parametrize("part", ["batches", "dictionary"])
+def test_compressed_shards_are_refused_before_anything_is_decompressed(tmp_path, codec, part):
+    source = tmp_path / "source.arrow"
+    lengths = LENGTHS * 4
+    table = pa.table(
+        {
+            "input_ids": pa.array([tokens_of(*each) for each in enumerate(lengths)], pa.list_(pa.int32())),
+            "kind": ["long" * 100, "short" * 100] * (len(lengths) // 2),
+        }
+    )
+    write_ipc(source, table)
+    folder = tmp_path / "packed"
+    packer.pack(source, folder, max_len=MAX_LEN, keep=["kind"])
+    path = folder / packer.load(folder).manifest.shards[-1].file
+    rows = pa.ipc.open_stream(path.read_bytes()).read_all()
+    if part == "dictionary":
+        place = rows.column_names.index("kind")
+        kind = rows["kind"].combine_chunks()
+        encoded = pa.ListArray.from_arrays(kind.offsets, kind.values.dictionary_encode())
+        rows = rows.combine_chunks().set_column(place, "kind", encoded)
+    plain, compressed = (
+        {
+            message.type: message
+            for message in pa.ipc.MessageReader.open_stream(write_ipc(path, rows, compression=each).read_bytes())
+        }
+        for each in (None, codec)
+    )
+    chosen = plain | ({"dictionary": compressed["dictionary"]} if part == "dictionary" else compressed)
+    path.write_bytes(b"".join(bytes(message.serialize()) for message in chosen.values()) + b"\xff\xff\xff\xff\0\0\0\0")
+    fit_manifest(folder)
+    for command in commands(folder)[:-2]:
+        done = run(*command)
+        assert done.exit_code in (1, 3), done.output
+        (line,) = (line for line in done.stderr.splitlines() if "is compressed" in line)
+        assert f"{path} is compressed, and packed datasets are not" in line
+    with pytest.raises(packer.PackerError, match="is compressed"):
+        packer.load(folder)[-1]
 
 
 # ---- work folders, in which commands remove what they take for leftovers ----

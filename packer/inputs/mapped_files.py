@@ -6,8 +6,7 @@ and the addresses of its token columns, about 70 bytes per batch. It is pickled 
 Of an object in storage, the headers of the messages are fetched first, without their bodies.
 
 pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
-of compressed record batches immediately, so these must be known first. For that, a few fields of the headers are parsed
-here, as Arrow's `Message.fbs`, `File.fbs` and the layout of FlatBuffers define them.
+of compressed record batches immediately, so these must be known first (`packer/arrow_messages.py`).
 
 The footer of a file says where its headers are, so they are fetched together. The headers of a stream are fetched one
 after the other.
@@ -25,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow_messages import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader, field_place
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import Addresses
@@ -36,9 +36,6 @@ MAGIC = b"ARROW1"
 """First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
 
 _TAIL = 1 << 12  # bytes at the end of an Arrow file, where its footer is
-_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
-_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)  # fields of a Message
-_LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)  # fields of a RecordBatch
 _DICTIONARIES, _RECORD_BATCHES = 2, 3  # fields of a Footer
 _BLOCK = np.dtype([("start", "<i8"), ("header", "<i4"), ("unused", "<i4"), ("body", "<i8")])  # of a message
 
@@ -232,13 +229,13 @@ def fetch_headers(buffer: pa.Buffer) -> tuple[int, bool]:
             break
         fetch([base + start], [length])
         try:
-            message = _Message(view[start : start + length])
+            message = MessageHeader(view[start : start + length])
         except (struct.error, IndexError):
             break
-        if message.kind == _RECORD_BATCH:
+        if message.kind == RECORD_BATCH:
             rows, is_compressed = rows + message.rows, is_compressed or message.is_compressed
         at = start + length + message.body
-        if message.kind == _DICTIONARY_BATCH:
+        if message.kind == DICTIONARY_BATCH:
             fetch([base + start], [min(at, size) - start])
     return rows, is_compressed
 
@@ -250,7 +247,7 @@ def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
     """
     (table,) = struct.unpack_from("<I", footer)
     for field in (_DICTIONARIES, _RECORD_BATCHES):
-        place = _place(footer, table, field)
+        place = field_place(footer, table, field)
         vector = place + int(struct.unpack_from("<I", footer, place)[0]) if place else 0
         count = int(struct.unpack_from("<I", footer, vector)[0]) if place else 0
         if not count:
@@ -262,36 +259,3 @@ def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
             lengths += np.clip(blocks["body"], 0, size)
         inside = (starts >= 0) & (starts < size) & (lengths > 0) & (lengths <= size - starts)
         fetch(base + starts[inside], lengths[inside])
-
-
-class _Message:
-    """The fields of a message that are needed, from its FlatBuffer; a `struct.error` is raised if it is damaged."""
-
-    def __init__(self, content: memoryview) -> None:
-        (table,) = struct.unpack_from("<I", content)
-        self.kind = _number(content, table, _HEADER_TYPE, "<B")
-        self.body = max(_number(content, table, _BODY_LENGTH, "<q"), 0)
-        self.rows, self.is_compressed = 0, False
-        header = _place(content, table, _HEADER)
-        if self.kind == _RECORD_BATCH and header:
-            header += int(struct.unpack_from("<I", content, header)[0])
-            self.rows = max(_number(content, header, _LENGTH, "<q"), 0)
-            self.is_compressed = bool(_place(content, header, _COMPRESSION))
-
-
-def _place(content: memoryview, table: int, field: int) -> int:
-    """Return the offset of a field of a table; 0 if it is left out."""
-    (back,) = struct.unpack_from("<i", content, table)
-    slots = table - back
-    if slots < 0:
-        raise struct.error("a table without fields")
-    (size,) = struct.unpack_from("<H", content, slots)
-    if 4 + 2 * field >= size:
-        return 0
-    (offset,) = struct.unpack_from("<H", content, slots + 4 + 2 * field)
-    return table + offset if offset else 0
-
-
-def _number(content: memoryview, table: int, field: int, form: str) -> int:
-    place = _place(content, table, field)
-    return int(struct.unpack_from(form, content, place)[0]) if place else 0

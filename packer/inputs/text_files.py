@@ -18,6 +18,8 @@ from packer.stores import AnyPath
 COLUMN = "text"
 """Column of a plain text file."""
 
+_READ = 1 << 20  # bytes of a plain file read at once
+
 _Record: TypeAlias = dict[str, str] | DocumentError
 """A record, or the error for one with another number of fields than the header."""
 
@@ -104,9 +106,16 @@ class PlainText(Reader):
             return cls(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
-        """Yield the content of the file."""
+        """Yield the content of the file; raise a DocumentError if it has more than `MOST_RECORD` bytes."""
+        parts: list[bytes] = []
+        held = 0
         with reading(self.file.name), opened(self.path) as (_, stream):
-            yield stream.read(), self.file.bytes
+            while part := stream.read(_READ):
+                parts.append(part)
+                held += len(part)
+                if held > documents.MOST_RECORD:
+                    raise DocumentError(0, too_long("bytes"))
+            yield b"".join(parts), self.file.bytes
 
     def records(self, block: bytes, columns: Sequence[str]) -> tuple[list[dict[str, str]], Faults]:
         """Decode the content, without a byte order mark."""

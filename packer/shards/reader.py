@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from packer.arrow_messages import is_compressed
 from packer.errors import PackerError, first_line
 from packer.facts import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
@@ -174,7 +175,10 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
     """
     path = check_size(folder, entry) if copy is None else folder / entry.file
     with _arrow_errors(path):
-        table = pa.ipc.open_stream(map_whole(copy or path)).read_all()
+        content = map_whole(copy or path)
+        if is_compressed(content):  # a few bytes could take all memory
+            raise PackerError(f"{path} is compressed, and packed datasets are not: {_REMEDY}")
+        table = pa.ipc.open_stream(content).read_all()
         names = table.column_names
         table.validate()
     if table.num_rows != entry.rows:
