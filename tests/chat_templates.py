@@ -142,6 +142,15 @@ def trained_at(labels: list[int]) -> list[int]:
     return np.flatnonzero(np.array(labels, np.int64) != -100).tolist()
 
 
+CLOSING = (
+    LOOP
+    + "{% if not loop.first %}</s>\n{% endif %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    + END
+    + "</s>\n"
+    + PROMPT
+)
+"""A turn is closed at the beginning of the next one, and after the loop."""
+
 GLM = (
     "[gMASK]{% for message in messages %}<|{{ 'observation' if message.role == 'tool' else message.role }}|>\n"
     "{{ message.content }}{% if message.tool_calls %}<call>{{ message.tool_calls[0].function.name }}{% endif %}"
@@ -176,3 +185,52 @@ TOOLS = (
     + "{%- endfor %}\n"
     + PROMPT
 )
+
+MISTRAL = """{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+{%- set ns = namespace(index=0) %}
+{%- for message in loop_messages %}
+    {%- if not (message.role == "tool" or (message.tool_calls is defined and message.tool_calls is not none)) %}
+        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("conversation roles must alternate user/assistant/user/assistant/...") }}
+        {%- endif %}
+        {%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS]" + tools | tojson + "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {%- if loop.last and system_message is defined %}
+            {{- "[INST] " + system_message + "\n\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function | tojson %}
+            {%- if not tool_call.id is defined or tool_call.id | length != 9 %}
+                {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+            {%- endif %}
+            {{- out[:-1] + ', "id": "' + tool_call.id + '"}' + (", " if not loop.last else "]" + eos_token) }}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}
+        {{- " " + message["content"] | trim + eos_token }}
+    {%- elif message["role"] == "tool" %}
+        {%- if not message.tool_call_id is defined or message.tool_call_id | length != 9 %}
+            {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+        {%- endif %}
+        {{- '[TOOL_RESULTS] {"content": ' + message.content | string + ', "call_id": "' + message.tool_call_id }}
+        {{- '"}[/TOOL_RESULTS]' }}
+    {%- endif %}
+{%- endfor %}
+"""
+"""As Mistral 7B v0.3: tools stand before the last question, and roles must alternate."""

@@ -10,8 +10,6 @@ of these renderings, the chat is refused.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, record_error
@@ -19,7 +17,7 @@ from packer.text.message_marks import RenderedChat, has_generation_tags, misplac
 from packer.text.rendering import Templates
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import MarkedText, Span
-from packer.text.turn_ends import GenerationPrompts, StopTokens, question_for
+from packer.text.turn_ends import GenerationPrompts, StopTokens, next_messages
 
 
 class ChatTemplate:
@@ -163,27 +161,32 @@ class ChatTemplate:
     def _check_end(self, one: RenderedChat, before: str) -> None:
         """Check that the whole does not end in a generation prompt that was not requested.
 
-        If the template appends a prompt on request only, the prompt is known from `before`, the model's input.
-        Otherwise, another message must leave the text unchanged, because it would replace a prompt.
+        A stop token at its end is none. If the template appends a prompt on request only, the prompt is known from
+        `before`, the model's input. Otherwise, another message must leave the text unchanged, because it would replace
+        a prompt.
         """
         chat, text = one.chat, one.text
+        if text.rstrip().endswith(self.templates.ends):
+            return
         self._refuse_prompts(chat)
         prompt, asked = self._prompts.of(chat), self._prompts.of(chat).requested
         if prompt.always is False and asked and before.endswith(asked) and not text.endswith(asked):
             return
-        longer = replace(chat, messages=[*chat.messages, question_for(chat)])
-        if not self.templates.render(longer, len(longer.messages)).startswith(text):
+        following = (self.templates.attempt(chat, [*chat.messages, message]) for message in next_messages(chat))
+        if not any(isinstance(longer, str) and longer.startswith(text) for longer in following):
             raise self._unlocated(
-                "the chat template renders the last turn differently when another follows, and always or never "
-                "appends a generation prompt, so the turn's end is not known"
+                "the chat template renders the last turn differently, or not at all, when another follows, and always "
+                "or never appends a generation prompt, so the turn's end is not known"
             )
 
     def _refuse_prompts(self, chat: Chat) -> None:
-        """Refuse a template that appends a generation prompt, or a part of one, without a request."""
+        """Refuse a template that appends a generation prompt, or what may be a part of one, without a request."""
         if self._prompts.of(chat).always:
             raise self._unlocated(
-                "the chat template appends a generation prompt, or a part of one, even if none is requested, so "
-                "the end of a turn is not known"
+                "the chat template appends a generation prompt, or what may be a part of one, even if none is "
+                "requested, so the end of a turn is not known",
+                "if the token at the end of its text is one at which the model stops, name it in "
+                "generation_config.json, ",
             )
 
     def _end_of(self, part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:

@@ -78,7 +78,7 @@ class GenerationPrompts:
         two, three = answered.text, followed.text
         return GenerationPrompt(
             requested=prompted.text[shared_length(asked.text, prompted.text) :] if asked.text else None,
-            always=_shares_tail(answered, prompted) or _shares_words(two, three, prompted.text),
+            always=self._shares_tail(answered, prompted) or _shares_words(two, three, prompted.text),
             next_question=three.removeprefix(two) if three.startswith(two) and two else "",
         )
 
@@ -88,6 +88,16 @@ class GenerationPrompts:
             return render_with_ends(self._templates, replace(chat, messages=messages), prompt=prompt)
         except DocumentError:
             return RenderedChat(chat, "")
+
+    def _shares_tail(self, answered: RenderedChat, prompted: RenderedChat) -> bool:
+        """Whether what comes after the loop over messages, if that is known, is a part of the prompt.
+
+        Where it ends with a stop token, it ends the last turn, as the beginning of the next message ends the others.
+        """
+        tail, prompt = answered.behind, prompted.behind
+        if not tail or not tail.strip() or prompt is None or tail.rstrip().endswith(self._templates.ends):
+            return False
+        return tail.strip() in prompt or bool(_words(tail) & _words(prompt))
 
 
 class StopTokens:
@@ -140,7 +150,7 @@ class StopTokens:
         if self._next is None:
             return ""
         if chat.messages[-1].get("tool_calls"):
-            messages = [*chat.messages, {"role": "tool", "content": "?"}]
+            messages = [*chat.messages, next_messages(chat)[-1]]
             texts = [self._templates.attempt(chat, some) for some in (chat.messages, messages)]
             before, after = (text if isinstance(text, str) else "" for text in texts)
             following = after.removeprefix(before) if after.startswith(before) else ""
@@ -148,6 +158,15 @@ class StopTokens:
             following = self._prompts.of(chat).next_question
         found = self._next.match(following)
         return "" if found is None else found[0]
+
+
+def next_messages(chat: Chat) -> list[Message]:
+    """Return what may follow a chat: a question and, if its last message calls tools, the result of the first call."""
+    question, calls = question_for(chat), chat.messages[-1].get("tool_calls")
+    if not calls:
+        return [question]
+    first = calls[0] if isinstance(calls, list) and isinstance(calls[0], dict) else {}
+    return [question, {"role": "tool", "content": "?", "name": "?", "tool_call_id": first.get("id", "?")}]
 
 
 def question_for(chat: Chat, content: str = "?") -> Message:
@@ -165,14 +184,6 @@ def _holds_lists(chat: Chat, role: str) -> bool:
     contents = [message.get("content") for message in chat.messages if message["role"] == role]
     contents = contents or [message.get("content") for message in chat.messages]
     return any(isinstance(content, list) for content in contents)
-
-
-def _shares_tail(answered: RenderedChat, prompted: RenderedChat) -> bool:
-    """Whether what comes after the loop over messages, if that is known, is a part of the prompt."""
-    tail, prompt = answered.behind, prompted.behind
-    if not tail or not tail.strip() or prompt is None:
-        return False
-    return tail.strip() in prompt or bool(_words(tail) & _words(prompt))
 
 
 def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
