@@ -111,16 +111,16 @@ class Outcome:
 def stage_of(path: Path, root: Path) -> str:
     """The stage of a pack in which a path is written, renamed or removed.
 
-    out/.packer/spill/00001.arrow -> spill; out/.packer/notes/committed/0 -> commit
+    out/.packer/ID/spill/00001.arrow -> spill; out/.packer/ID/notes/committed/0 -> commit
     """
     parts = path.relative_to(root).parts
     name = path.name
     if "spill" in parts:
         return "spill"
-    is_entry = "committed" in parts or name.startswith("notes-committed-")
+    is_entry = "committed" in parts or "-notes-committed-" in name
     if is_entry or (name.startswith("data-") and ".packer" not in parts):
         return "commit"
-    if "notes" in parts or name.startswith("notes-"):
+    if "notes" in parts or "-notes-" in name:
         return "plan"
     if name.startswith("data-"):
         return "write"

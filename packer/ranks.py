@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 
 from packer.engine import Done, Engine, without
 from packer.errors import OptionError, PackerError, SourceError
-from packer.stores.store import Store
+from packer.stores.store import ClaimLostError, Store
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Heartbeats:
             self._ended.set()
             thread.join()
             self._write(word)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ClaimLostError):
                 if is_complete():
                     self.store.delete(_name(rank))
 
@@ -201,8 +201,8 @@ class Heartbeats:
             self._write(str(count))
 
     def _write(self, word: str) -> None:
-        """Replace the heartbeat of this rank; without a folder, the output is complete and nobody reads it."""
-        with contextlib.suppress(OSError):
+        """Replace the heartbeat of this rank; if the output is complete or lost, nobody reads it."""
+        with contextlib.suppress(OSError, ClaimLostError):
             self.store.put(_name(self._rank), f"{self._who} {word}".encode(), lasting=False)
 
 

@@ -349,7 +349,7 @@ def test_an_interrupted_pack_lists_the_same(source, packed, tmp_path, small, mon
         kill(striking, name, after=True)
         with pytest.raises(Killed):
             pack(source, out, workers=1)
-    streams = {path: path.stat().st_mtime_ns for path in (out / ".packer" / "spill").glob("*.rejected")}
+    streams = {path: path.stat().st_mtime_ns for path in (out / ".packer").glob("*/spill/*.rejected")}
     assert streams
     if "spill" not in name:  # a list that is damaged is made again
         next(path for path in streams if path.stat().st_size).write_text("[0, 0, 'unreadable', 'x']\n")

@@ -37,6 +37,7 @@ from packer.pipeline.job import Job, Written
 from packer.shards.files import HashingFile
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
+from packer.stores.store import Store
 from packer.system_errors import system_errors
 
 EXPORT_VERSION = 2
@@ -126,7 +127,7 @@ def export(
         with claim(out, EXPORT, None, job) as folder:
             rows = open_shard(dataset.path, dataset.manifest.shards[0], dataset.manifest).schema  # with kept columns
             schema = schema_of(target, rows)
-            files = _write_files(dataset, target, eos, schema, compression, folder.building, job)
+            files = _write_files(dataset, target, eos, schema, compression, folder.store, job)
             small = target.small_files(dataset, [file.file for file in files])
             record = Export(
                 to=to,
@@ -219,7 +220,7 @@ def _write_files(
     eos: Eos | None,
     schema: pa.Schema,
     compression: str,
-    folder: Path,
+    store: Store,
     job: Job,
 ) -> tuple[WrittenFile, ...]:
     """Write the files of each shard, which depend on the shard, the target and the options only.
@@ -235,7 +236,8 @@ def _write_files(
         shard = entry.file.removesuffix(".arrow")
         names = [name.format(shard=shard, number=numbers[entry.file]) for name in target.files]
         with ExitStack() as stack:
-            files = [stack.enter_context(HashingFile(folder / name)) for name in names]
+            paths = [stack.enter_context(store.temporary(name)) for name in names]
+            files = [stack.enter_context(HashingFile(path)) for path in paths]
             try:
                 with _writer(target, files, schema, compression, open_shard(packed, entry, manifest)) as writer:
                     for batch in checked_batches(packed, entry, manifest):
@@ -244,11 +246,12 @@ def _write_files(
                         with counting:
                             done += batch.num_rows * manifest.max_len
                             job.progress("export", done, manifest.rows * manifest.max_len)
-                for file in files if job.sync else ():
-                    file.sync()
             except (pa.ArrowException, ValueError, NotImplementedError) as error:
                 reason = f"{packed / entry.file} cannot be exported ({first_line(error)})"
                 raise PackerError(f"{reason}: choose another --to") from error
+            for name, path, file in zip(names, paths, files, strict=True):
+                file.close()
+                store.put_file(name, path)
         return entry.file, [
             WrittenFile(file=name, rows=None if at else entry.rows, bytes=file.bytes, xxh3_128=file.hexdigest())
             for at, (name, file) in enumerate(zip(names, files, strict=True))

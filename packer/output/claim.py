@@ -16,6 +16,7 @@ import logging
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,7 @@ from packer.ranks import Heartbeats
 from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_path, try_lock
-from packer.stores.store import Folder, store_at
+from packer.stores.store import Claim, ClaimLostError, Folder, store_at
 
 _NESTED = re.compile(r"\d{5}")  # folders among decoded copies, one per source of a mixture
 _PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder needs to prepare it
@@ -73,7 +74,8 @@ def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOption
         if in_use(building) or in_use(out):
             raise PackerError(busy)
         replace_folder.prepare_beside(building, out, kind)
-    with _locked(output, request, busy, overwrite=run.overwrite or not in_place) as lock:
+    lock, output = _locked(output, request, busy, overwrite=run.overwrite or not in_place)
+    with lock:
         if not in_place and in_use(out):  # another process has just moved its output there
             output.leave()
             raise PackerError(busy)
@@ -81,12 +83,16 @@ def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOption
             yield output
             if not in_place:
                 _refuse_foreign(out, kind, overwrite=run.overwrite)  # another process may have written there meanwhile
+                output.check_claim()
         except BaseException as error:
+            is_ours, is_of_source = lock.is_at(output.work / LOCK), isinstance(error, SourceError)
             if shared and kind.is_complete(out):  # by another process, whose removal may have met new files of this one
                 output.leave()
-            elif (request is None or isinstance(error, SourceError)) and lock.change(shared=False):
+            elif is_ours and (request is None or is_of_source) and lock.change(shared=False):
                 output.clear()
                 output.leave()
+            if not is_ours and isinstance(error, (OSError, PackerError)) and not is_of_source:
+                output.check_claim()  # which says why a file is missing
             raise
         if not in_place and output.is_complete():
             replace_folder.swap(out, building, kind, sync=run.sync)
@@ -110,33 +116,56 @@ def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
         raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
 
 
-def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> FileLock:
-    """Lock the folder that is being built and prepare it for a request; closing the lock releases it."""
+def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> tuple[FileLock, Output]:
+    """Lock the folder that is being built, and prepare it for a request; closing the lock releases it.
+
+    Returns the lock, and the output that is claimed by it.
+    """
+    if request is not None:
+        output = replace(output, request=json.dumps(request.to_dict()).encode())
     if (output.work / LOCK).is_dir():  # which is damaged, and locked by nobody
         delete(output.work / LOCK)
 
-    def prepare() -> None:
-        _refuse_finished(output)
-        if request is None:
-            output.clear()
-            return
-        if not resumes(output.begun(), request, output, overwrite=overwrite):
-            output.clear()  # also without a request, which means an interrupted removal
-        for left in output.work.iterdir():
-            if left.name not in (LOCK, REQUEST) and not left.is_dir():
-                left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
-        for folder in (output.work / "spill", output.work / "notes"):
-            folder.mkdir(exist_ok=True)
-        _remove_leftovers(output.work / "spill")
-        output.store.put(f"{WORK}/{REQUEST}", json.dumps(request.to_dict()).encode())
-
+    prepare = partial(_prepare, output=output, request=request, overwrite=overwrite)
     lock = _lock_work(output.work, prepare, shared=output.is_shared)
     _refuse_finished(output)
     if lock is None:
         raise PackerError(busy)
     if output.is_shared and request is not None and not resumes(output.begun(), request, output, overwrite=False):
         raise PackerError(busy)
-    return lock
+    return lock, _claimed_by(lock, output)
+
+
+def _claimed_by(lock: FileLock, output: Output) -> Output:
+    """Return an output of which files are put in place only while its folder has this lock."""
+    assert isinstance(output.store, Folder)
+    assert isinstance(output.out, Path)
+    claim = Claim(out=output.out, lock=output.work / LOCK, content=lock.read())
+    return replace(output, store=replace(output.store, claim=claim))
+
+
+def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwrite: bool) -> None:
+    """Remove what an unfinished output may not keep for a request, and write the request."""
+    _refuse_finished(output)
+    is_resumed = request is not None and resumes(output.begun(), request, output, overwrite=overwrite)
+    if not (is_resumed and lock.read()):  # processes with the same request share a claim: they write the same bytes
+        lock.write(uuid.uuid4().hex.encode())
+    output = _claimed_by(lock, output)
+    if not is_resumed:
+        output.clear()  # also without a request, which means an interrupted removal
+    if request is None:
+        return
+    for left in output.work.iterdir():
+        if left.name not in (LOCK, REQUEST) and not left.is_dir():
+            left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
+    assert isinstance(output.spill, Path)
+    for folder in (output.spill.parent, output.spill, output.spill.with_name("notes")):
+        if not folder.is_dir():
+            delete(folder)  # damaged
+            folder.mkdir()
+    _remove_leftovers(output.spill)
+    assert output.request is not None
+    output.store.put(f"{WORK}/{REQUEST}", output.request)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -156,11 +185,11 @@ def _refuse_finished(output: Output) -> None:
         raise PackerError(f"{output.out} was finished by another packer just now: repeat the command to compare")
 
 
-def _lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> FileLock | None:
+def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool) -> FileLock | None:
     """Lock a work folder for this process, or with others that share it; return None if another process has it.
 
-    `prepare` is called while no other process has the folder, so only by the first one of those that share it.
-    These are waited for while one prepares the folder.
+    `prepare` is called with the lock while no other process has the folder, so only by the first one of those that
+    share it. These are waited for while one prepares the folder.
     """
     deadline = time.monotonic() + _PREPARED_WITHIN
     while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared and time.monotonic() < deadline:
@@ -168,7 +197,7 @@ def _lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> File
     return lock
 
 
-def _try_lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> FileLock | None:
+def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool) -> FileLock | None:
     path = work / LOCK
     with contextlib.ExitStack() as stack:
         try:
@@ -184,7 +213,12 @@ def _try_lock_work(work: Path, prepare: Callable[[], None], *, shared: bool) -> 
         if not lock.is_at(path):
             return None
         if alone is not None:
-            prepare()
+            try:
+                prepare(alone)
+            except (OSError, ClaimLostError):
+                if not lock.is_at(path):  # removed, and perhaps begun again by another process
+                    return None
+                raise
         if shared and not lock.change(shared=True):
             return None
         stack.pop_all()
@@ -209,7 +243,7 @@ def claim_append(out: AnyPath, *, sync: bool, shared: bool = False) -> Iterator[
     busy = f"{out} is in use by another packer: wait for it, and repeat the command"
     if in_use(replace_folder.sibling(out, PACKED.building)):
         raise PackerError(busy)
-    lock = _lock_work(out / WORK, prepare, shared=shared)
+    lock = _lock_work(out / WORK, lambda _: prepare(), shared=shared)
     if lock is None:
         raise PackerError(busy)
     with lock:

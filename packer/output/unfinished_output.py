@@ -5,15 +5,18 @@ OUT                       a packed dataset is built here, unless a complete outp
 .OUT.packer-tokenizing    a tokenized dataset is built here, and an export in .OUT.packer-export; never in OUT
     .packer/lock            lock held by the working process; moves along with the swap; not in object storage
     .packer/request.json    options and source files of the output; only an equal request resumes it
-    .packer/spill/          decoded copies of sources that cannot be mapped, or shards of a tokenized dataset
-    .packer/notes/          results of finished tasks, for later tasks; in committed/, the entries of shards in place
+    .packer/ID/spill/       decoded copies of sources that cannot be mapped, or shards of a tokenized dataset
+    .packer/ID/notes/       results of finished tasks, for later tasks; in committed/, the entries of shards in place
     .packer/ranks/          heartbeats
     .packer/*               temporary files
 
-The record is written last: without it, an output is unfinished. Claims by several processes are held by locks, in
-object storage by the request (`claim.py`). There, decoded copies and notes are in .packer/ID, where ID is a hash of the
-request, so that what a process of another request may still write is never read. Everything that is needed
-to resume is in the store. A note, decoded source or shard that does not match its hash is made again.
+The record is written last: without it, an output is unfinished. Everything that is needed to resume is in the store. A
+note, decoded source or shard that does not match its hash is made again.
+
+Claims by several processes are held by locks, in object storage by the request (`claim.py`). A process that was slow,
+and whose output was removed and begun again meanwhile, puts nothing in place: the lock has another content then
+(`stores.store.Claim`). ID is a hash of the request, so what a process of another request may still write into a
+folder of its own is never read.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_ot
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
-from packer.stores.store import Store
+from packer.stores.store import Folder, Store
 
 LOCK = "lock"
 """File in WORK that is locked by the working process."""
@@ -171,7 +174,7 @@ class Output:
     """Whether other processes write to it, too, so files that look left over must not be removed."""
 
     request: bytes | None = None
-    """Content of the request, which must stay the same in object storage; None in a folder, which is locked."""
+    """Content of the request; None for an output that cannot be resumed."""
 
     @property
     def building(self) -> Path:
@@ -218,9 +221,17 @@ class Output:
             return bytes(self.store.get(f"{WORK}/{REQUEST}"))
         return None
 
+    def check_claim(self) -> None:
+        """Raise a PackerError if a local folder was removed, or begun again by another process."""
+        if isinstance(self.store, Folder):
+            self.store.check_claim()
+
     def check_request(self) -> None:
-        """Raise a PackerError if another command has started an output in object storage again, or has finished it."""
-        if self.request is not None and self.begun() != self.request:
+        """Raise a PackerError if another command has started an output in object storage again, or has finished it.
+
+        A folder is checked whenever a file is put in place there.
+        """
+        if self.store.is_remote and self.begun() != self.request:
             raise PackerError(
                 f"{self.out} was finished, removed or started again by another packer: "
                 f"repeat the command{or_other_output(self.out)}"
@@ -250,7 +261,7 @@ class Output:
         """
         self.check_request()
         for name, content in files.items():
-            if self.request is not None and self.store.put_if_absent(name, content):
+            if self.store.is_remote and self.store.put_if_absent(name, content):
                 continue
             self.check_request()  # again, because a file that is there may be that of another command
             self.store.put(name, content)
@@ -281,7 +292,7 @@ class Output:
         removed last, so that the command that removes can be repeated, and no other one begins.
         """
         request = f"{WORK}/{REQUEST}"
-        if self.request is None:
+        if not self.store.is_remote:
             self.store.delete(request)
         if self.store.root == self.out:
             self.remove_shards()

@@ -32,7 +32,6 @@ from packer.sources.open_sources import open_with
 from packer.sources.spill import spill_corpus
 from packer.sources.survey import survey_source
 from packer.sources.watch_source import Watch
-from packer.stores.local_files import sync_path
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def tokenize(
     watch = Watch.of(opened)
     refuse_inside(source, out)
     skips = {"on_error": options.on_error} if options.on_error != "error" else {}
-    request = request_of(opened, {"keep": list(options.keep), **skips}).without_times
+    request = request_of(opened, {"keep": list(options.keep), **skips})
     with system_errors(out, resumes=True):
         restore(out, TOKENIZED)
         if TOKENIZED.is_complete(out):
@@ -120,7 +119,7 @@ def tokenize(
             except (OSError, *UNREADABLE) as error:
                 raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output") from error
             if not job.overwrite:
-                checked = _check_complete(out, found, request, opened)
+                checked = _check_complete(out, found, request.without_times, opened)
                 return Written(record=found, output=out, found_complete=True, checked=checked)
         with claim(out, TOKENIZED, request, job) as folder, job.alone() as engine:
             report = _write(folder, opened, watch, request, options.tokenizer, engine, job.progress)
@@ -177,7 +176,7 @@ def _write(
         pad_id=opened.pad_id or 0,
         options=request.options,
         text=request.texts[""],
-        files=request.files,
+        files=request.without_times.files,
         source=identity,
         documents_straddling=spilled.counts["straddling"],
         documents_untrained=spilled.counts["untrained"],
@@ -191,19 +190,19 @@ def _write(
     )
     for piece, name in zip(pieces, names, strict=True):
         assert isinstance(piece.path, Path)
-        if folder.store.sync:
-            sync_path(piece.path)
-        piece.path.rename(folder.building / name)
+        folder.store.put_file(name, piece.path)
     folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
     return report
 
 
 def _take_back(folder: Output, pieces: list[Piece], names: list[str]) -> None:
     """Undo the last step of a killed run: move streams back, and delete files of another source."""
+    folder.check_claim()
     for piece, name in zip(pieces, names, strict=True):
         if piece.note_path.exists() and (folder.building / name).is_file():
             (folder.building / name).replace(str(piece.path))
     ours = {path for piece in pieces for path in (piece.path, piece.note_path, piece.rejected_path)}
+    assert isinstance(folder.spill, Path)
     files = {path for path in folder.building.iterdir() if path.is_file()}
-    for left in files | (set((folder.work / "spill").iterdir()) - ours):
+    for left in files | (set(folder.spill.iterdir()) - ours):
         left.unlink()

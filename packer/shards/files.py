@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,11 +31,6 @@ class HashingFile(io.BufferedWriter):
         size = super().write(data)
         self.bytes += size
         return size
-
-    def sync(self) -> None:
-        """Flush the file to the disk (fsync)."""
-        self.flush()
-        os.fsync(self.fileno())
 
     def hexdigest(self) -> str:
         """Return the xxh3-128 of all bytes written, hexadecimal."""

@@ -270,7 +270,7 @@ def atomic_write(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to; at the end, the file is put in place, synced if `sync`."""
     store = store_at(path.parent, sync=sync)
     if isinstance(path, Path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # but not that of an output that was removed meanwhile
     with store.temporary(f".{path.name}") as temporary:  # hidden, so that it is removed if this process dies
         yield temporary
         store.put_file(path.name, temporary)

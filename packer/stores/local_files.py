@@ -44,9 +44,18 @@ class FileLock:
     def is_at(self, path: Path) -> bool:
         """Whether the locked file has this path still; if not, another process may lock a newer one."""
         try:
-            return path.stat().st_ino == os.fstat(self._descriptor).st_ino
-        except FileNotFoundError:
+            return os.path.samestat(path.stat(), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
             return False
+
+    def write(self, content: bytes) -> None:
+        """Replace the content of the locked file."""
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, content, 0)
+
+    def read(self) -> bytes:
+        """Return the content of the locked file."""
+        return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def release(self) -> None:
         """Release the lock. A forked process, which inherits the open file, only closes it."""

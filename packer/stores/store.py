@@ -29,6 +29,40 @@ _MOST_COPIED = 5 << 30  # bytes that S3 copies in one request
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 
+class ClaimLostError(PackerError):
+    """An output does not belong to this process any more; another one may be building its own there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Right of a process, or of several ranks together, to write in a folder. Can be pickled.
+
+    The lock of a folder holds another content for each claim, so whoever compares it finds out whether the folder was
+    removed and begun again while this process was slow.
+    """
+
+    out: Path
+    """Output that is claimed, for messages."""
+
+    lock: Path
+    """Lock file, inside the folder that is written to."""
+
+    content: bytes
+    """Content that it has as long as the claim lasts."""
+
+    def check(self) -> None:
+        """Raise a `ClaimLostError` unless the folder is still the one that was claimed."""
+        try:
+            is_held = self.lock.read_bytes() == self.content
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            is_held = False
+        if not is_held:
+            raise ClaimLostError(
+                f"{self.out} was finished, removed or started again by another packer: repeat the command, or choose "
+                "another --output"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """A store on a disk. Names are relative to the folder, such as "manifest.json" or "notes/solved"."""
@@ -39,6 +73,9 @@ class Folder:
 
     temporaries: str = ""
     """Name of the folder of temporary files; it must exist."""
+
+    claim: Claim | None = None
+    """Claim under which files are put in place and removed; None if no other process can be in the way."""
 
     is_remote: ClassVar[bool] = False
     """Whether it is in object storage: no locks, no renames, content that is checked, and a request per look."""
@@ -84,6 +121,7 @@ class Folder:
         """
         path = self.root / name
         with self._written(name, content, lasting=True) as temporary:
+            self.check_claim()
             try:
                 path.hardlink_to(temporary)
                 is_written = True
@@ -132,12 +170,23 @@ class Folder:
                 (self.root / name).rename(self.root / to)
         self._sync(self.root)
 
+    def check_claim(self) -> None:
+        """Raise a `ClaimLostError` if this process may not write here any more.
+
+        Subtle: it is called when the temporary file exists, right before that is renamed. If the folder is removed in
+        between, the temporary file is removed with it, and renaming it fails.
+        """
+        if self.claim is not None:
+            self.claim.check()
+
     def delete(self, name: str) -> None:
         """Remove a file, or a local folder, if it exists."""
+        self.check_claim()
         delete(self.root / name)
 
     def delete_all(self, folder: str, keep: Collection[str] = ()) -> None:
         """Remove a folder with everything in it, except for files directly inside with names to keep."""
+        self.check_claim()
         for path in (self.root / folder).iterdir() if keep else [self.root / folder]:
             if path.name not in keep:
                 delete(path)
@@ -157,6 +206,7 @@ class Folder:
 
     def _rename(self, temporary: Path, path: Path) -> None:
         """Rename a file; make its folder if it is missing, and remove what is damaged and in the way."""
+        self.check_claim()
         try:
             temporary.rename(path)
         except FileNotFoundError:
