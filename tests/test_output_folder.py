@@ -123,6 +123,29 @@ def test_a_partly_discarded_pack_is_not_mistaken_for_the_new_one(source, undistu
     assert hashes(out) == undisturbed
 
 
+@pytest.mark.parametrize("work", ["empty", "with a file", "with an empty lock", "with notes"])
+@pytest.mark.parametrize("name", ["rejected.jsonl", "data-00000-of-00001.arrow", "manifest-shards.arrows", "notes.md"])
+def test_a_folder_of_a_user_is_no_unfinished_pack_though_it_has_a_work_folder(source, out, name, work):
+    inside = {"empty": [], "with a file": ["x"], "with an empty lock": ["lock"], "with notes": ["notes/0", "ranks/0"]}
+    for each in (name, *(f".packer/{path}" for path in inside[work])):
+        if isinstance(out, Path):
+            (out / each).parent.mkdir(parents=True, exist_ok=True)
+        (out / each).write_bytes(b"" if each.endswith("lock") else b"of a user")
+    if work == "empty" and isinstance(out, Path):
+        (out / ".packer").mkdir()
+    for overwrite in (False, True):
+        with pytest.raises(packer.PackerError, match="out exists and is not a packed dataset"):
+            pack(source, out, overwrite=overwrite)
+    assert (out / name).read_bytes() == b"of a user"
+    assert shards_in(out) <= {name}
+
+
+def test_a_folder_with_nothing_but_a_work_folder_is_packed_into(source, undisturbed, tmp_path):
+    (tmp_path / "out" / ".packer").mkdir(parents=True)  # as a kill before the lock was made leaves it
+    pack(source, tmp_path / "out")
+    assert hashes(tmp_path / "out") == undisturbed
+
+
 def test_an_unfinished_pack_with_shards_of_another_plan_is_not_resumed(source, undisturbed, tmp_path):
     """An earlier version placed documents by other rules, so its shards and the new ones would not fit together."""
     out = tmp_path / "out"

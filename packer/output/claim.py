@@ -112,8 +112,23 @@ def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
             raise PackerError(f"{out} exists: choose another --output, or replace it with --overwrite")
         if kind.listed_in(out) is None:
             raise PackerError(f"{out / kind.record} is damaged, or was not written by packer: choose another --output")
-    elif out.is_dir() and any(out.iterdir()) and not (kind.in_place and (out / WORK).is_dir()):
+    elif out.is_dir() and any(out.iterdir()) and not (kind.in_place and _is_begun(out)):
         raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
+
+
+def _is_begun(out: AnyPath) -> bool:
+    """Whether a folder holds nothing but an unfinished output: files of users are never resumed or removed.
+
+    It has a request, or none yet, or none any more because its removal was interrupted; its lock has content then.
+    """
+    work = out / WORK
+    if all(path.name == WORK for path in out.iterdir()):
+        return work.is_dir()
+    return (work / REQUEST).is_file() or (isinstance(work, Path) and _has_content(work / LOCK))
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> tuple[FileLock, Output]:
@@ -266,8 +281,7 @@ def _claim_stored(out: RemotePath, kind: Kind, request: Request, run: RunOptions
     """
     content = json.dumps(request.to_dict()).encode()
     output = Output(out=out, store=store_at(out), kind=kind, is_shared=True, request=content)
-    holds_anything = out.exists()  # subtle: checked first, because another process may be about to begin it
-    if holds_anything and not (out / WORK).is_dir():
+    if out.exists() and not _is_begun(out):
         _refuse_finished(output)
         raise PackerError(f"{out} exists and is not {kind.name}: choose another --output")
     output = _begun(output, request, overwrite=run.overwrite)
