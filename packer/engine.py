@@ -4,10 +4,12 @@ A stage is a number of tasks, each of which leaves a file when it is done: a not
 process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
 through a stage, and any later process can do what an interrupted one has left.
 
-A signal handler may raise an exception anywhere in the Python code of the main thread. `Future.result`,
-`concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`, where such an exception can release
-a lock that a worker holds; the worker then fails with a traceback. The functions of this module wait in
-`queue.SimpleQueue`, in C, where no exception can be raised in between.
+A signal that is to end the command is looked for before each task, and by every task that runs in a thread of this
+process (`packer.progress.raise_if_interrupted`). Where packer is called as a library, Ctrl-C raises KeyboardInterrupt
+anywhere in the Python code of the main thread. `Future.result`, `concurrent.futures.as_completed` and `Executor.map`
+wait in `threading.Condition`, where such an exception can release a lock that a worker holds; the worker then fails
+with a traceback. The functions of this module wait in `queue.SimpleQueue`, in C, where no exception can be raised in
+between.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
 from typing import ClassVar, TypeAlias, TypeVar
+
+from packer.progress import raise_if_interrupted
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -71,6 +75,7 @@ class Engine:
         `done` returns which of some tasks have left their file. It is called repeatedly if processes share the
         work.
         """
+        raise_if_interrupted()
         missing = without(tasks, done(tasks))
         if missing:
             yield missing
@@ -117,6 +122,7 @@ def run_tasks(
     stopping = threading.Event()
 
     def raise_if_cancelled() -> None:
+        raise_if_interrupted()
         if stopping.is_set():
             raise Stopped
 

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Protocol
 
 STATUS = logging.getLogger("packer.status")
 """Logger for work whose progress cannot be measured, such as compiling; the command shows it on terminals."""
 
-INTERRUPTED = threading.Event()
-"""Set when a signal ends the command, for slow Python code in threads for which the main thread waits."""
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in any thread by `raise_if_interrupted`; `number` is that of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Interruption:
+    """The signal that is to end the command, if one has arrived."""
+
+    number: int | None = None
+
+
+INTERRUPTION = Interruption()
+
+
+def raise_if_interrupted() -> None:
+    """Raise `Interrupted` if a signal is to end the command.
+
+    It is called between tasks, where progress is reported, and in loops that wait, because an exception that a signal
+    handler raises may strike inside a compiled kernel, or an import.
+    """
+    if INTERRUPTION.number is not None:
+        raise Interrupted(INTERRUPTION.number)
 
 
 class Progress(Protocol):

@@ -25,6 +25,7 @@ from typing import ClassVar, NamedTuple
 
 from packer.engine import Done, Engine, without
 from packer.errors import OptionError, PackerError, SourceError
+from packer.progress import raise_if_interrupted
 from packer.stores.store import ClaimLostError, Store
 
 log = logging.getLogger(__name__)
@@ -173,6 +174,7 @@ class Heartbeats:
             if time.monotonic() - self._begun > self.patience:
                 return False
             first |= now
+            raise_if_interrupted()
             time.sleep(min(self.interval, self.patience) / 2)
         return False
 
@@ -237,6 +239,7 @@ class Ranks(Engine):
             yield own
         wait = FIRST_WAIT
         while True:
+            raise_if_interrupted()
             begun = time.monotonic()
             pending = without(pending, done(pending))
             if not pending:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from packer.engine import Engine, Result, Watched
 from packer.errors import PackerError
+from packer.progress import raise_if_interrupted
 
 RETRIES = 3
 """Times that Ray repeats a task whose worker or node died. Errors of the task itself are never repeated."""
@@ -22,6 +23,9 @@ _ANSWERS_WITHIN = 10.0
 
 _AHEAD = 2
 """Tasks per core of the cluster that are submitted before their results are taken."""
+
+_LOOK = 0.5
+"""Seconds between looks for a signal that is to end the command."""
 
 
 @contextlib.contextmanager
@@ -81,7 +85,11 @@ class RayEngine(Engine):
                         break
                 if not running:
                     return
-                (done,), _ = ray.wait(list(running), num_returns=1)
+                ended: list[Any] = []
+                while not ended:
+                    raise_if_interrupted()
+                    ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK)
+                (done,) = ended
                 number = running.pop(done)
                 try:
                     result = ray.get(done)

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from packer.progress import INTERRUPTED
+from packer.progress import INTERRUPTION
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_AGAIN = 0.01  # seconds
-
-
-class Signalled(KeyboardInterrupt):
-    """Raised in the main thread by the signal `number`."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def end_at_once(number: int, _: FrameType | None) -> None:
@@ -37,45 +27,30 @@ def handle_from_the_start() -> None:
 
 
 @contextmanager
-def raising() -> Iterator[None]:
-    """Raise `Signalled` in the main thread for SIGINT and SIGTERM, unless they are ignored or handled elsewhere.
+def noted() -> Iterator[None]:
+    """Note SIGINT and SIGTERM for `raise_if_interrupted`, unless they are ignored or handled elsewhere.
 
-    A second signal ends the process at once, without waiting for a shard to be synced. Python swallows an exception
-    that is raised in a callback from C code (LLVM has some) or in a destructor; such an exception is raised again until
-    it gets through.
+    Nothing is raised where the signal strikes. A second signal ends the process at once, by that signal.
     """
     ours = _unhandled()
-    usual = {number: signal.getsignal(number) for number in (*ours, signal.SIGALRM)}
-    usual_hook = sys.unraisablehook
+    usual = {number: signal.getsignal(number) for number in ours}
 
-    def stop(number: int, _: FrameType | None) -> None:
+    def note(number: int, _: FrameType | None) -> None:
         for each in ours:
             signal.signal(each, signal.SIG_DFL)
-        INTERRUPTED.set()
-        raise Signalled(number)
-
-    def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-        swallowed = unraisable.exc_value
-        if not isinstance(swallowed, Signalled):
-            usual_hook(unraisable)
-            return
-        number = swallowed.number
-        signal.signal(signal.SIGALRM, lambda *_: stop(number, None))
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        INTERRUPTION.number = number
+        if os.isatty(2):
+            os.write(2, f"packer: {WORDS[signal.Signals(number)]}: ending; again ends at once\n".encode())
 
     for number in ours:
-        signal.signal(number, stop)
-    if ours:
-        sys.unraisablehook = raise_again
+        signal.signal(number, note)
     try:
         yield
     finally:
-        INTERRUPTED.clear()
+        for number, handler in usual.items():
+            signal.signal(number, handler)
         if ours:
-            sys.unraisablehook = usual_hook
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in usual.items():
-                signal.signal(number, handler)
+            INTERRUPTION.number = None
 
 
 def _unhandled() -> list[signal.Signals]:

@@ -1,6 +1,5 @@
 """A signal to end is a line and an exit code, whenever it comes."""
 
-import ctypes
 import json
 import os
 import signal
@@ -10,11 +9,17 @@ import threading
 import time
 from pathlib import Path
 
+import numba
+import numpy as np
 import pytest
+from numba.core import event as events
 
 import packer
 from packer import signals
 from packer.cli.one_line_errors import one_line_errors
+from packer.cli.progress_bars import progress_bars
+from packer.engine import run_tasks
+from packer.progress import Interrupted
 from tests.chat_templates import EXACT, save_tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -42,90 +47,109 @@ main()
 
 def test_an_ignored_signal_stays_ignored():
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    code += "from packer.signals import handle_from_the_start, raising; handle_from_the_start()\n"
-    code += "with raising(): signal.raise_signal(signal.SIGINT)"
+    code += "from packer.signals import handle_from_the_start, noted; handle_from_the_start()\n"
+    code += "with noted(): signal.raise_signal(signal.SIGINT)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def inside_a_callback(number: int) -> None:
-    @ctypes.CFUNCTYPE(None)
-    def callback():
-        os.kill(os.getpid(), number)
-        for _ in range(1000):
-            pass
+def while_it_compiles(number: int) -> None:
+    """Strike inside a dispatcher of Numba, as often as it looks up the types of arguments."""
 
-    callback()
+    @numba.njit
+    def twice(values):
+        return values * 2
+
+    with events.install_listener("numba:compile", Striking(number)):
+        assert twice(np.arange(3)).tolist() == [0, 2, 4]
 
 
-def inside_a_destructor(number: int) -> None:
+class Striking(events.Listener):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def on_start(self, event):
+        signal.raise_signal(self.number)
+        signal.signal(self.number, signal.SIG_IGN)
+
+    def on_end(self, event):
+        pass
+
+
+def while_a_module_is_imported(number: int) -> None:
+    class Strike:
+        def find_spec(self, name, path=None, target=None):
+            if name == "wave":
+                signal.raise_signal(number)
+
+    sys.modules.pop("wave", None)
+    sys.meta_path.insert(0, Strike())
+    try:
+        import wave
+    finally:
+        del sys.meta_path[0]
+    assert wave.open
+
+
+def in_a_destructor(number: int) -> None:
     class Dying:
         def __del__(self):
-            os.kill(os.getpid(), number)
-            for _ in range(1000):
-                pass
+            signal.raise_signal(number)
 
     Dying()
 
 
-def strike_and_work(place, number: int) -> None:
-    place(number)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("number", ENDS)
-@pytest.mark.parametrize("place", [inside_a_callback, inside_a_destructor])
-def test_a_signal_where_no_exception_can_pass_gets_through(capfd, number, place):
-    handlers = [signal.getsignal(each) for each in (*ENDS, signal.SIGALRM)]
+@pytest.mark.parametrize("place", [while_it_compiles, while_a_module_is_imported, in_a_destructor])
+def test_nothing_is_raised_where_a_signal_strikes_but_between_tasks(capfd, number, place):
+    handlers, done, tasks = [signal.getsignal(each) for each in ENDS], [], range(8)
+
+    def work(task, raise_if_cancelled):
+        if task == 3:
+            struck.set()
+            noted.wait()
+        done.append(task)
+
+    def strike_at_the_fourth_task():
+        for _ in run_tasks(work, tasks, 1):
+            if struck.wait() and not noted.is_set():
+                place(number)
+                noted.set()
+
+    struck, noted = threading.Event(), threading.Event()
     with pytest.raises(SystemExit) as ended, one_line_errors(debug=False, resumes=True):
-        strike_and_work(place, number)
+        strike_at_the_fourth_task()
+    assert done == [0, 1, 2, 3]
     code, word = ENDS[number]
     assert ended.value.code == code
     assert capfd.readouterr().err == f"packer: {word}; the same command resumes where it stopped\n"
-    assert [signal.getsignal(each) for each in (*ENDS, signal.SIGALRM)] == handlers
+    assert [signal.getsignal(each) for each in ENDS] == handlers
 
 
-def test_it_is_raised_again_until_it_gets_through():
-    """Callback after callback, as LLVM calls them while it compiles."""
-    called = 0
-
-    @ctypes.CFUNCTYPE(None)
-    def callback():
-        nonlocal called
-        called += 1
-        for _ in range(100_000):
-            pass
-
-    def compile_and_work(number: int) -> None:
-        inside_a_callback(number)
-        for _ in range(20):
-            callback()
-        time.sleep(10)
-
-    with pytest.raises(signals.Signalled), signals.raising():
-        compile_and_work(signal.SIGTERM)
-    assert called
+@pytest.mark.parametrize("number", ENDS)
+def test_a_second_signal_ends_the_process_at_once_by_that_signal(number):
+    code = "import os, sys, time\nfrom packer.signals import noted\nwith noted():\n"
+    code += f"    os.kill(os.getpid(), {int(number)}); print('goes on', flush=True)\n"
+    code += f"    os.kill(os.getpid(), {int(number)}); time.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "goes on\n", "")
 
 
-def test_other_exceptions_that_cannot_pass_are_shown_as_ever(monkeypatch):
-    seen = []
-    monkeypatch.setattr(sys, "unraisablehook", seen.append)
-
-    @ctypes.CFUNCTYPE(None)
-    def callback():
-        raise RuntimeError("of somebody else")
-
-    with signals.raising():
-        callback()
-    assert [str(each.exc_value) for each in seen] == ["of somebody else"]
+@pytest.mark.parametrize("number", ENDS)
+def test_a_signal_ends_a_command_where_it_reports_progress(number):
+    with signals.noted(), progress_bars() as progress:
+        progress("lengths", 1, 3)
+        signal.raise_signal(number)
+        with pytest.raises(Interrupted):
+            progress("lengths", 2, 3)
+    with signals.noted(), progress_bars() as progress:
+        progress("lengths", 3, 3)  # the next command in this process is not interrupted
 
 
 def test_outside_the_main_thread_signals_are_left_alone():
     before = [signal.getsignal(number) for number in ENDS]
 
     def work():
-        with signals.raising():
+        with signals.noted():
             assert [signal.getsignal(number) for number in ENDS] == before
 
     thread = threading.Thread(target=work)
@@ -145,7 +169,7 @@ def test_a_slow_chat_template_is_interrupted(tmp_path):
     strike = threading.Timer(5, os.kill, (os.getpid(), signal.SIGINT))
     strike.start()
     started = time.monotonic()
-    with signals.raising(), pytest.raises(signals.Signalled):
+    with signals.noted(), pytest.raises(Interrupted):
         packer.pack(tmp_path / "chats.jsonl", tmp_path / "out", **options)
     assert time.monotonic() - started < 60  # all of it takes an hour
     strike.join()

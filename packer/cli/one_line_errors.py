@@ -24,6 +24,7 @@ import click
 
 from packer import signals
 from packer.errors import OptionError, PackerError
+from packer.progress import Interrupted
 from packer.stores.buckets import StoreError
 from packer.system_errors import shortage_behind
 
@@ -44,7 +45,7 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
     """
     again = "; the same command resumes where it stopped" if resumes else ""
     try:
-        with explained_bus_errors(), signals.raising():
+        with explained_bus_errors(), signals.noted():
             yield
     except BaseException as error:  # panics of Rust extensions are not an Exception
         code, message = _code_and_message(error, again)
@@ -66,7 +67,7 @@ def _code_and_message(error: BaseException, again: str) -> tuple[int, str | None
         what = f"{error.filename}: {error.strerror}" if error.filename else error
         return 1, f"{what}: repeat the same command when that is fixed"
     if isinstance(error, KeyboardInterrupt):
-        number = error.number if isinstance(error, signals.Signalled) else signal.SIGINT
+        number = error.number if isinstance(error, Interrupted) else signal.SIGINT
         return 128 + number, signals.WORDS[signal.Signals(number)] + again  # the exit code that a shell reports
     short = shortage_behind(error)
     return 1, None if short is None else short + again

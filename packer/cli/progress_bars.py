@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.progress import STATUS, silent
+from packer.progress import STATUS, raise_if_interrupted
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -52,7 +52,7 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     log.addHandler(handler)
     try:
         if silently:
-            yield silent
+            yield lambda *_: raise_if_interrupted()
         else:
             with _drawn() as progress:
                 yield progress
@@ -71,6 +71,7 @@ def _drawn() -> Iterator[Progress]:
 
     def draw(stage: str, done: int, total: int) -> None:
         nonlocal kind, begun, last, bar
+        raise_if_interrupted()
         now = time.monotonic()
         if stage.split()[0] != kind:  # a stage may come back: sources of a mixture are decoded and tokenized in turn
             if bar is not None:

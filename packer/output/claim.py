@@ -28,6 +28,7 @@ from packer.output import replace_folder
 from packer.output.join_generation import finish_joining
 from packer.output.replace_folder import in_use
 from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output, Request, resumes
+from packer.progress import raise_if_interrupted
 from packer.ranks import Heartbeats
 from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
@@ -208,6 +209,7 @@ def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: boo
     """
     deadline = time.monotonic() + _PREPARED_WITHIN
     while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared and time.monotonic() < deadline:
+        raise_if_interrupted()
         time.sleep(0.05)
     return lock
 

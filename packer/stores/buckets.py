@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from packer.errors import PackerError, first_line
+from packer.progress import raise_if_interrupted
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ListResult, ObjectMeta
@@ -97,6 +98,7 @@ def requested(name: str, request: Callable[[], Result]) -> Result:
             if is_last or any(words in str(error) for words in _FINAL):
                 tried = f", tried {number} times" if number > 1 else ""
                 raise StoreError(f"{name}: the store cannot be used ({reason_of(error)}{tried})") from error
+            raise_if_interrupted()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
     raise AssertionError

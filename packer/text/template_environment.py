@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from packer.progress import INTERRUPTED
+from packer.progress import raise_if_interrupted
 
 BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
 """Private-use characters that are written around what {% generation %} encloses, on request."""
@@ -155,8 +155,7 @@ def _count_rounds(context: _Rendering, rounds: int) -> None:
     if context.rounds < context.next_check:
         return
     context.next_check += _ROUNDS_BETWEEN
-    if INTERRUPTED.is_set():
-        raise KeyboardInterrupt
+    raise_if_interrupted()
     messages = context.get("messages", ())
     count = len(messages._messages if isinstance(messages, WatchedMessages) else messages)
     most = _MOST_ROUNDS + _ROUNDS_PER_MESSAGE * count
