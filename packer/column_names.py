@@ -1,9 +1,14 @@
-"""Names of the columns of a packed dataset, and the label without loss. Imports nothing."""
+"""Names of the columns of a packed dataset, and the label without loss. Imports nothing of packer."""
 
 from __future__ import annotations
 
-TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
-"""Columns of max_len int32 values per row, in the order on disk."""
+from collections.abc import Container
+
+TREE_INPUT_IDS = "tree_input_ids"
+"""Column of the tokens of rows with trees. Trainers that do not know trees find no `input_ids`, and so fail."""
+
+TOKEN_COLUMNS = ("input_ids", TREE_INPUT_IDS, "labels", "position_ids")
+"""Columns of max_len int32 values per row, in the order on disk; a row has one of the first two."""
 
 SEGMENT_COLUMNS = {
     "seq_lengths": "int32",
@@ -29,3 +34,8 @@ TREE = "tree"
 
 NO_LOSS = -100
 """The label of a token without loss, as every trainer reads it (the `ignore_index` of cross-entropy)."""
+
+
+def input_ids_in(columns: Container[str]) -> str:
+    """Return the name of the column with the tokens of rows, given their columns."""
+    return TREE_INPUT_IDS if TREE_INPUT_IDS in columns else "input_ids"

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
+from packer.column_names import input_ids_in
 from tests.chat_templates import EXACT, REWRITING, save_tokenizer
 from tests.commands import succeeded
 from tests.packed_rows import rows_on_disk
@@ -83,7 +84,7 @@ def documents_in(out):
                 assert document not in found
                 here = slice(place, place + length)
                 kept = {name: row[name][at] for name in options.kept}
-                found[document] = row["input_ids"][here], row["labels"][here], kept
+                found[document] = row[input_ids_in(row)][here], row["labels"][here], kept
             place += length
     return found
 

@@ -464,6 +464,39 @@ def test_trees_are_refused_where_their_branches_would_see_each_other(made, tmp_p
         packer.pack(out, tmp_path / "again", max_len=16)
 
 
+def collators():
+    """What trainers make batches with that know no trees."""
+    transformers = pytest.importorskip("transformers")
+    trl = pytest.importorskip("trl.trainer.sft_trainer")
+    yield transformers.DataCollatorWithFlattening()
+    yield trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    for name in ("hf", "torchtitan"):
+        yield lambda rows, name=name: packer.collate(rows, format=name)
+
+
+@pytest.mark.parametrize("without", [(), ("tree",)])
+def test_trainers_that_do_not_know_trees_fail_on_them(made, without):
+    """Also if they drop the column that has the branches, as TRL does: they miss the tokens."""
+    _, out = made
+    datasets = pytest.importorskip("datasets")
+    opened = datasets.load_from_disk(str(out))
+    assert "input_ids" not in opened.column_names
+    for rows in (opened, packer.load(out)):
+        row = {name: values for name, values in rows[0].items() if name not in without}
+        for collate in collators():
+            with pytest.raises((KeyError, ValueError, packer.PackerError), match=r"input_ids|see each other"):
+                collate([row])
+    assert packer.collate([packer.load(out)[0]], format="tree")["input_ids"].shape[0] == 1
+
+
+def test_packing_trees_says_how_to_train_on_them(tmp_path):
+    source = write_lines(tmp_path / "samples.jsonl", [{"input_ids": [[1, 2, 3], [1, 2, 4]], "labels": [[1, 2, 3]] * 2}])
+    for options, says in ((["--share-prefixes"], True), ([], False)):
+        name = source if says else write_lines(tmp_path / "plain.jsonl", [{"input_ids": [1, 2, 3]}])
+        found = succeeded("pack", name, "--max-len", 8, "-o", tmp_path / f"out{says}", *options)
+        assert ('train only with format="tree"' in found) == says
+
+
 def test_trees_are_mixed_grouped_and_packed_by_ranks_like_documents(tmp_path):
     sources = [
         write_lines(tmp_path / f"{name}.jsonl", [samples(seed + number) for number in range(40)])

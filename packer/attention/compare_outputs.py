@@ -129,7 +129,7 @@ def make_tree_batch(model: PreTrainedModel) -> tuple[dict[str, Any], list[dict[s
     labels, trees = tokens.copy(), np.empty(2, object)
     labels[[0, 14, 24, 32]], trees[:] = NO_LOSS, [list(NODES), []]
     row = {
-        "input_ids": tokens,
+        "tree_input_ids": tokens,
         "labels": labels,
         "seq_lengths": np.array([32, 6]),
         "doc_ids": np.arange(2),

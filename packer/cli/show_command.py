@@ -16,7 +16,7 @@ import click
 
 from packer.cli.command import UserPath, command
 from packer.cli.shared_options import AsJson, PackedSources
-from packer.column_names import TREE
+from packer.column_names import TREE, input_ids_in
 from packer.errors import PackerError
 from packer.figures.plain_text import count_of, render_table
 from packer.options import Option, PackOptions
@@ -83,7 +83,7 @@ def show(
             f"{packed} was packed from lengths alone, so there are no tokens to show: packer.rows('{packed}') has "
             "the documents of each row"
         )
-    if "input_ids" not in dataset.column_names:
+    if input_ids_in(dataset.column_names) not in dataset.column_names:
         raise PackerError(
             f"{packed} is an index, whose rows have no tokens: name the dataset that was packed by --source"
         )
@@ -141,7 +141,8 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
     for index, (length, document) in enumerate(zip(lengths, row["doc_ids"], strict=True)):
         tokens = slice(place, place + (length if document >= 0 else 0))
         segment: Segment = {"segment": index} | {name: int(row[column][index]) for name, column in numbers.items()}
-        segment |= {name: row[name][tokens] for name in ("input_ids", "labels") if name in row}
+        columns = {"input_ids": input_ids_in(row), "labels": "labels"}
+        segment |= {name: row[column][tokens] for name, column in columns.items() if column in row}
         segment["kept"] = {name: _json_value(row[name][index]) for name in options.kept if name != TREE}
         if TREE in options.kept and document >= 0:
             segment["nodes"] = [node._asdict() for node in nodes_of(row[TREE][index])]

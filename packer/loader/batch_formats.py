@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS, TREE
+from packer.column_names import NO_LOSS, TREE_INPUT_IDS, input_ids_in
 from packer.errors import PackerError
 from packer.loader.row_order import check_range
 from packer.loader.row_segments import (
@@ -65,7 +65,7 @@ def make_batch(rows: Rows, *, format: str, epoch: int = 0, **options: Any) -> An
         raise PackerError(
             "the rows are aligned, and an encoder would attend to the padding inside segments: pack without --align"
         )
-    if TREE in rows[0] and format != "tree":
+    if TREE_INPUT_IDS in rows[0] and format != "tree":
         raise PackerError(
             f"the rows hold trees (--share-prefixes), whose branches would see each other in format {format}: choose "
             "format tree"
@@ -327,7 +327,8 @@ def tree_batch(
     latter is -1 for padding. With `static`, the batch is padded to T tokens.
     """
     tokens = RowTokens.real(rows).padded(static)
-    input_ids = tokens.column("input_ids", np.int64, padding=0 if static is None else static.pad_id)
+    name = input_ids_in(rows[0])
+    input_ids = tokens.column(name, np.int64, padding=0 if static is None else static.pad_id)
     labels, nodes = tokens.labels(input_ids), Nodes.of(tokens)
     positions = nodes.positions()
     batch: dict[str, Any] = {

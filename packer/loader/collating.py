@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, input_ids_in
 from packer.errors import PackerError
 from packer.loader.batch_formats import make_batch
 from packer.loader.batch_sampler import BatchSampler
@@ -200,26 +200,27 @@ def _as_tensors(tensors: Tensors, batch: object) -> Any:
     return convert(batch)
 
 
-REQUIRED = ("input_ids", "seq_lengths", "doc_ids")
-"""Columns that every row must have; like labels, they hold integers in one dimension."""
+REQUIRED = ("seq_lengths", "doc_ids")
+"""Columns that every row must have, beside its tokens; like labels, they hold integers in one dimension."""
 
 
 def _rows_as_arrays(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """Return the rows of a batch with arrays as columns; rows of a PackedDataset are returned as they are."""
     found = []
     for where, row in _items(rows, "row", "pass rows of packer.load"):
-        if "input_ids" not in row and "doc_starts" in row:
+        required = (input_ids_in(row), *REQUIRED)
+        if required[0] not in row and "doc_starts" in row:
             raise PackerError(
                 f"{where} has no tokens, because the dataset is an index: name the dataset that was packed, as in "
                 "packer.load(path, source=...)"
             )
-        for name in REQUIRED:
+        for name in required:
             if name not in row:
                 raise PackerError(
                     f"{where} has no column {name}, only {', '.join(row)}: pass rows of packer.load; in the "
                     "Hugging Face Trainer, set remove_unused_columns=False"
                 )
-        names = [name for name in (*REQUIRED, "labels") if name in row]
+        names = [name for name in (*required, "labels") if name in row]
         if not all(isinstance(values, np.ndarray) for values in row.values()):
             row = {name: _array(values, f"{where} has {name}") for name, values in row.items()}
             row |= {name: _objects(row[name]) for name in row if row[name].ndim > 1 and name not in names}

@@ -67,7 +67,8 @@ class PackedDataset:
 
     A row is a dict of read-only arrays that view the mapped file:
 
-        input_ids, labels, position_ids   int32, shape (max_len,); the latter two if they were written
+        input_ids, labels, position_ids   int32, shape (max_len,); the latter two if they were written. Tokens of rows
+                                          with trees are `tree_input_ids`
         seq_lengths                       int32, shape (segments,): segment lengths in order, a padding tail last
         seq_tokens                        int32, shape (segments,): real tokens per segment, only with `--align`
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
@@ -246,7 +247,7 @@ class PackedDataset:
     def _padding_row(self) -> Row:
         """Return a row of padding with the columns of the dataset."""
         views = self._any_views()
-        token_fill = {"input_ids": self.pad_id, "labels": NO_LOSS}
+        token_fill = {self.manifest.row_format.input_ids: self.pad_id, "labels": NO_LOSS}
         segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
         row: Row = {}
         for name, dtype in self._token_dtypes(views).items():

@@ -103,7 +103,7 @@ class IndexTokens:
         segments = _Segments.of(stored, self.first_document)
         shape = rows, self.row_format.max_len
         copied = {name: self._copied(name, spans, segments, shape) for name, spans in self._located(segments)}
-        columns = {"input_ids": copied["input_ids"]}
+        columns = {self.row_format.input_ids: copied["input_ids"]}
         if "labels" in self.row_format.token_columns:
             if "labels" not in copied:
                 copied["labels"] = copied["input_ids"].copy()

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, has_dtype, is_numeric
-from packer.column_names import SEGMENT_COLUMNS
+from packer.column_names import SEGMENT_COLUMNS, input_ids_in
 from packer.errors import PackerError, first_line
 from packer.facts import ShardEntry
 from packer.shards.manifest import Manifest
@@ -192,7 +192,8 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 def _views_of(batch: pa.RecordBatch) -> ColumnViews:
     """Return views of the token and segment columns of a record batch; columns of any other shape are left out."""
     offsets = batch["seq_lengths"].offsets
-    max_len = batch["input_ids"].type.list_size if "input_ids" in batch.schema.names else None  # None: an index
+    tokens_name = input_ids_in(batch.schema.names)
+    max_len = batch[tokens_name].type.list_size if tokens_name in batch.schema.names else None  # None: an index
     tokens, segments, others = {}, {}, {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if column.null_count:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS
+from packer.column_names import NO_LOSS, input_ids_in
 from packer.errors import PackerError
 from packer.shards.row_format import PADDING
 
@@ -101,7 +101,7 @@ class RowTokens:
         """Return whole rows, padding tails included."""
         return cls(
             rows=rows,
-            counts=[len(row["input_ids"]) for row in rows],
+            counts=[len(row[input_ids_in(row)]) for row in rows],
             lengths=np.concatenate([row["seq_lengths"] for row in rows], dtype=np.int64),
             doc_ids=np.concatenate([document_keys(row) for row in rows], dtype=np.int64),
         )

@@ -313,7 +313,8 @@ class PackFields(JsonRecord):
     share_prefixes: bool = option(
         False,
         "Store each beginning that several documents of a record share once: of the answers of a chat with "
-        "--train-on each-answer, of both answers with --pairs, or of lists of token lists.",
+        "--train-on each-answer, of both answers with --pairs, or of lists of token lists. Train such rows only with "
+        "format=tree: their tokens are in tree_input_ids, so that trainers that do not know trees fail.",
         MIXTURES,
         commands=PREDICTED,
     )

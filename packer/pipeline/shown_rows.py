@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import TREE
+from packer.column_names import TREE, input_ids_in
 from packer.figures.charts import ShownRow
 from packer.figures.row_figures import RowProfile
 from packer.loader.dataset import PackedDataset
@@ -142,7 +142,7 @@ def _texts(row: ShownRow, tokens: Row, decode: Callable[[Any], str], shown: int)
     """Yield the beginning of each segment as text, of up to `shown` characters."""
     place = 0
     for length, extent in zip(row.lengths, row.extents, strict=True):
-        yield decode(tokens["input_ids"][place : place + min(length, shown)])[:shown]
+        yield decode(tokens[input_ids_in(tokens)][place : place + min(length, shown)])[:shown]
         place += extent
 
 

@@ -178,11 +178,12 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
     if not wanted:
         return None
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
-    padding = np.ones(len(flat["input_ids"]), bool)
+    tokens = flat[manifest.row_format.input_ids]
+    padding = np.ones(len(tokens), bool)
     padding[joined_ranges(segments.places, segments.lengths)] = False
-    if flat["input_ids"].min() < 0:
+    if tokens.min() < 0:
         return "a token is negative"
-    if (flat["input_ids"][padding] != manifest.row_format.pad_id).any():
+    if (tokens[padding] != manifest.row_format.pad_id).any():
         return f"padding is not pad_id {manifest.row_format.pad_id}"
     if "labels" in flat:
         context = np.minimum(context_of(segments.starts, manifest.options.overlap), segments.extents)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer.arrow import has_dtype, numpy_dtype
-from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE_INPUT_IDS, input_ids_in
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 
@@ -50,7 +50,12 @@ class RowFormat:
 
         Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.
         """
-        written = {"input_ids": True, "labels": options.labels, "position_ids": "position_ids" in options.add_column}
+        written = {
+            "input_ids": not options.share_prefixes,
+            TREE_INPUT_IDS: options.share_prefixes,
+            "labels": options.labels,
+            "position_ids": "position_ids" in options.add_column,
+        }
         columns = extra or {}
         return cls(
             max_len=options.max_len,
@@ -66,6 +71,11 @@ class RowFormat:
                 if name in columns
             },
         )
+
+    @property
+    def input_ids(self) -> str:
+        """Name of the column with the tokens."""
+        return input_ids_in(self.token_columns)
 
     @property
     def segment_columns(self) -> tuple[str, ...]:

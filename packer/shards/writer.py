@@ -201,7 +201,7 @@ def _token_arrays(
     size = block.rows * max_len
     columns: dict[str, NDArray[np.int32]] = {}
     trained = None
-    tokens = columns["input_ids"] = np.empty(size, np.int32)
+    tokens = columns[row_format.input_ids] = np.empty(size, np.int32)
     copy_checked("input_ids", source["input_ids"], spans, tokens)
     tokens[gaps] = row_format.pad_id
     if "labels" in row_format.token_columns:

@@ -76,10 +76,9 @@ class PackedRows:
                 raise PackerError(
                     f"{folder / manifest.shards[0].file} lacks the column {name}: restore it, or pack again"
                 )
-        has_tokens = "input_ids" in first.names  # an index has none, so its lists are addressed by their boundaries
-        columns = Columns(
-            "input_ids" if has_tokens else "seq_lengths", "labels", tuple(kept_tokens), tuple(kept_tokens)
-        )
+        row_format = manifest.row_format  # an index has no tokens, so its lists are addressed by their boundaries
+        lists = "seq_lengths" if row_format.index_only else row_format.input_ids
+        columns = Columns(lists, "labels", tuple(kept_tokens), tuple(kept_tokens))
         shards = tuple(_mapped(folder, entry.file, columns) for entry in manifest.shards)
         for shard in shards:
             schema = shard.schema
@@ -104,11 +103,11 @@ class PackedRows:
     @cached_property
     def tokens(self) -> dict[str, TokenColumn]:
         """Addresses of the columns "input_ids" and "labels" of all rows; an index has neither."""
-        names = self.manifest.row_format.stored_token_columns
+        row_format = self.manifest.row_format
         return {
-            name: TokenColumn.joined([shard.tokens[name] for shard in self.shards])
-            for name in ("input_ids", "labels")
-            if name in names
+            name: TokenColumn.joined([shard.tokens[column] for shard in self.shards])
+            for name, column in (("input_ids", row_format.input_ids), ("labels", "labels"))
+            if column in row_format.stored_token_columns
         }
 
     @cached_property
