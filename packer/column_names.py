@@ -27,7 +27,8 @@ ROLES = ("chosen", "rejected")
 """Answers of a preference pair: of documents 2i and 2i + 1."""
 
 RECORD_IDS, ANSWER = "record_ids", "answer"
-"""Columns with the number of a document's record in the source, and with the number of the document in its record."""
+"""Columns with the number of a document's record in the source, and with the number of the document in its record, or
+of the first document of a tree."""
 
 TREE = "tree"
 """Column with three numbers for each node of a segment that is a tree, see `packer.gather.prefix_trees`."""

@@ -416,6 +416,36 @@ def test_a_batch_says_what_each_token_sees(made, rows):
     assert place == len(trees)
 
 
+@pytest.mark.parametrize("long", ["drop", "split"])
+def test_documents_of_a_divided_record_keep_their_numbers(tmp_path, long):
+    """Also if a document is alone in its tree, or cut because it is longer than a row."""
+    beginning = [1, 2, 3]
+    record = [beginning + own for own in ([4, 5], [6, 7, 8], list(range(20, 26)), list(range(40, 50)), [9])]
+    lists = {"input_ids": record, "labels": record}
+    issue = [[1, 2, 3, 4, 5, 6], [1, 2, 7, 8, 9, 10]]
+    source = write_lines(tmp_path / "samples.jsonl", [lists, {"input_ids": issue, "labels": issue}])
+    packer.pack(source, tmp_path / "out", max_len=9, share_prefixes=True, long=long)
+    found = {}
+    for batch in packer.batches(packer.load(tmp_path / "out"), rows=2, format="tree", keep=["record_ids", "answer"]):
+        segments, tokens = batch["segments"], batch["input_ids"][0]
+        for token, segment, answer in zip(
+            tokens.tolist(), segments["segment_of_token"].tolist(), segments["answer_of_token"].tolist(), strict=True
+        ):
+            if answer >= 0:
+                found.setdefault((int(segments["record_ids"][segment]), token), set()).add(answer)
+    expected = {}
+    for number, documents in enumerate((record, issue)):
+        for answer, document in enumerate(documents):
+            if len(document) <= 9 or long == "split":
+                for token in document:
+                    expected.setdefault((number, token), set()).add(answer)
+    own = {name: answers for name, answers in expected.items() if len(answers) == 1}
+    assert {name: found[name] for name in own} == own
+    last = max(max(row["doc_ids"]) for row in rows_on_disk(tmp_path / "out"))
+    shown = json.loads(succeeded("show", tmp_path / "out", "--document", last, "--json"))
+    assert [segment["kept"]["answer"] for segment in shown["rows"][0]["segments"]] == [1]
+
+
 @pytest.mark.parametrize("per", ["sequence", "document"])
 def test_each_answer_weighs_as_much_as_alone(made, per):
     _, out = made

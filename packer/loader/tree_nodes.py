@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.column_names import TREE
+from packer.column_names import ANSWER, RECORD_IDS, TREE
 from packer.loader.row_segments import LossWeights, RowTokens, check_loss_weights, cu_seqlens_of, group_weights
 from packer.shards.row_format import PADDING
 
@@ -72,7 +72,7 @@ class Nodes:
     """Segment of the batch that each node is in."""
 
     answers: NDArray[np.int64]
-    """Document of its record that trains tokens of each node: 0 for ordinary documents, -1 for padding."""
+    """Document of its record that trains tokens of each node; -1 for padding."""
 
     firsts: NDArray[np.int64]
     """Position of the first token of each node in its documents, which continues that of its parent."""
@@ -82,14 +82,16 @@ class Nodes:
         """Return the nodes of a batch; without the column `tree`, all documents are ordinary ones."""
         found: list[list[int]] = []
         trees = iter(tokens.segment_column(TREE)) if TREE in tokens.rows[0] else repeat(())
+        numbers = iter(tokens.segment_column(ANSWER).tolist()) if RECORD_IDS in tokens.rows[0] else repeat(0)
         for segment, (length, key) in enumerate(zip(tokens.lengths.tolist(), tokens.doc_ids.tolist(), strict=True)):
             first, left = len(found), length
-            for node in nodes_of([] if key == PADDING else next(trees)):
+            tree, number = ((), -1) if key == PADDING else (next(trees), next(numbers))
+            for node in nodes_of(tree):
                 parent = first + node.parent if node.parent >= 0 else -1
                 found.append([node.tokens, parent, segment, node.answer, node.position])
                 left -= node.tokens
             if left:  # an ordinary document, padding, or the alignment after a tree
-                found.append([left, -1, segment, -1 if key == PADDING or left < length else 0, 0])
+                found.append([left, -1, segment, number if left == length else -1, 0])
         lengths, parents, segments, answers, firsts = np.array(found, np.int64).reshape(-1, 5).T
         return cls(lengths=lengths, parents=parents, segments=segments, answers=answers, firsts=firsts)
 

@@ -39,11 +39,10 @@ class PackOptions(PackFields):
     @property
     def made_columns(self) -> tuple[str, ...]:
         """The columns with a value per segment that are made when the source is read."""
-        each = self.train_on == "each-answer"
         made = {
             ROLE: self.in_pairs,
             RECORD_IDS: self.numbers_records,
-            ANSWER: each and not self.share_prefixes,
+            ANSWER: self.numbers_records,
             TREE: self.share_prefixes,
         }
         return tuple(name for name, is_made in made.items() if is_made)

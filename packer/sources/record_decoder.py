@@ -124,7 +124,8 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, pairs: bool) -> 
     kept = trees.nodes[np.repeat(is_tree, nodes)].reshape(-1)
     extra[TREE] = [_lists(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))]
     if not pairs:
-        extra[ANSWER] = [numbers_within(records[trees.documents])]
+        first_of_records = np.searchsorted(records, records[trees.documents])
+        extra[ANSWER] = [as_arrow((trees.documents - first_of_records).astype(np.int32))]
     tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}
     lengths = np.diff(trees.ends, prepend=0)
     rejected = {tree_of[int(records[one.row])]: one for one in batch.rejected}
