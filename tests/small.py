@@ -9,6 +9,7 @@ PLACES = {
     # reading
     "piece": "packer.sources.decoded_pieces._PIECE",
     "fast_characters": "packer.text.fast_tokens._ENOUGH",
+    "compared_characters": "packer.text.unlike_characters._COMPARED",
     "worth_processes": "packer.sources.spill.WORTH_PROCESSES",
     "json_block": "packer.inputs.json_files._BLOCK",
     "record_block": "packer.inputs.format_reader.BLOCK",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packer
-from packer.text import fast_tokens
+from packer.text import fast_tokens, unlike_characters
 from packer.text.fast_tokens import by_library
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.tokenizer import train_byte_level
@@ -21,6 +21,14 @@ from tests.small import shrink
 
 tokenizers = pytest.importorskip("tokenizers")
 needs_gigatoken = pytest.mark.skipif(fast_tokens.version() is None, reason="gigatoken is not installed")
+
+
+@pytest.fixture(autouse=True)
+def few_characters(monkeypatch, tmp_path):
+    """Compare a part of Unicode, and keep nothing."""
+    shrink(monkeypatch, compared_characters=range(1, 0x300))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
 
 ALPHABET = [
     "ab",
@@ -104,7 +112,88 @@ def test_tokens_and_places_are_those_of_the_library(tokens, monkeypatch):
 def test_gigatoken_serves_qwen3(shared_data, monkeypatch):
     shrink(monkeypatch, fast_characters=1)
     tokens = TextTokens(open_tokenizer(str(shared_data / "tokenizers" / "qwen3")))
-    assert tokens.encode([MarkedText("Hello")], places=True).is_fast
+    assert tokens.encode([MarkedText("Hello")], places=True).by_gigatoken == 1
+
+
+OTHERS = [  # which a library with older tables of Unicode does not order or compose
+    "\u0c1c\u0c4d\u0c3c",
+    "\u0644\u0898\u064e",
+    "z\u0302\u1df6\u0323",
+    "\U000105d2\u0307",
+    "a\u0301\u08ca\u0323",
+    "\u0d15\u0d4d\u0d3b",
+    "o\u1ac1\u0328",
+    "\U000113c2\U000113c2",
+    "\U00016d63\U00016d67",
+]
+PARTS = [
+    *("a", "the", " ", "\n", "1", "!", "'s", "e\u0301", "\u0323", "\u0302", "\u0307", "\u093c", "\u064e", "\u1100"),
+    *("\u1161", "\uac00", "\u11a8", "\u0915", "\u0f71", "\u0f72", "\u4e2d", "\U0001f970", "\u212b", "\ufb2a"),
+    *("\u2adc", "\u0344", "\u0c4d", "\u0345", "\u0334", "\u1e9b", "\u05d0", "\u05b7", "\u0b47", "\u0b3e", "\u09be"),
+]
+
+
+@needs_gigatoken
+@pytest.mark.parametrize("name", ["qwen3", "NFC"])
+def test_texts_with_characters_of_later_versions_of_unicode_have_the_tokens_of_the_library(
+    name, tmp_path, shared_data, monkeypatch
+):
+    characters = {*range(1, 0x1100), *range(0x1D00, 0x2100), *map(ord, "".join(PARTS))}
+    shrink(monkeypatch, fast_characters=1, compared_characters=sorted(characters))
+    path = shared_data / "tokenizers" / name
+    if name == "NFC":
+        kinds()[name].save(str(path := tmp_path / "tokenizer.json"))
+    tokens = TextTokens(open_tokenizer(str(path)))
+    draw = random.Random(3)
+    drawn = ["".join(draw.choices(PARTS, k=draw.randrange(1, 9))) for _ in range(20_000)]
+    mixed = ["".join(draw.choices([*PARTS, *OTHERS], k=draw.randrange(1, 9))) for _ in range(5_000)]
+    texts = [*OTHERS, *drawn, *mixed]
+    tokens.fast._left_to_compare = 0
+    found = tokens.encode([MarkedText(text) for text in texts], places=False)
+    assert found.differing is None
+    ids, ends = by_library(tokens.backend, texts)
+    assert np.array_equal(found.ends, ends)
+    assert np.array_equal(found.ids, ids)
+    assert 10_000 < found.by_gigatoken <= len(texts) - len(OTHERS)
+
+
+@needs_gigatoken
+@pytest.mark.parametrize("kept", ["nothing", "damaged", "no folder"])
+def test_what_was_compared_before_is_not_compared_again(kept, tmp_path, monkeypatch):
+    shrink(monkeypatch, fast_characters=1)
+    kinds()["NFC"].save(str(tmp_path / "tokenizer.json"))
+    cache = tmp_path / "cache"
+    if kept == "no folder":
+        cache.write_text("")
+
+    def encoded():
+        count = TextTokens(open_tokenizer(str(tmp_path / "tokenizer.json"))).encode([MarkedText("a")], places=False)
+        return count.by_gigatoken
+
+    compared = []
+    usual = unlike_characters._compare
+    monkeypatch.setattr(unlike_characters, "_compare", lambda *given: compared.append(1) or usual(*given))
+    assert encoded() == 1
+    if kept == "damaged":
+        (path,) = cache.glob("packer/unlike-*.json")
+        path.write_text("[1, -5")
+    assert encoded() == 1
+    assert len(compared) == (1 if kept == "nothing" else 2)
+
+
+def test_the_first_documents_are_compared_to_their_ends(texts, tokenizer, tmp_path, monkeypatch, caplog):
+    source = tmp_path / "long.jsonl"
+    source.write_text(json.dumps({"text": "the quick brown fox " * 500 + "jumps"}) + "\n")
+    monkeypatch.setattr(fast_tokens, "version", lambda: None)
+    expected, _ = packed(source, tokenizer, tmp_path / "expected")
+    monkeypatch.setattr(fast_tokens, "version", lambda: "0")
+    shrink(monkeypatch, fast_characters=1)
+    monkeypatch.setattr(fast_tokens, "_ONE_IN", 1 << 62)
+    monkeypatch.setattr(fast_tokens, "load", without_merge("Ġjumps"))
+    monkeypatch.setattr(fast_tokens, "hard_texts", lambda settings: ["plain"])
+    found, totals = packed(source, tokenizer, tmp_path / "found")
+    assert found == expected
+    assert totals.documents_by_gigatoken is None
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +215,20 @@ def tokenizer(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     train_byte_level(["the quick brown fox jumps"] * 4, 300).save(str(path))
     return str(path)
+
+
+def without_merge(planted: str):
+    """Load the library's tokenizer instead of gigatoken's, without a merge that gives this token."""
+
+    def load(backend):
+        other = json.loads(backend.to_str())
+        (merge,) = [merge for merge in other["model"]["merges"] if "".join(merge) == planted] or [None]
+        if merge is not None:
+            other["model"]["merges"].remove(merge)
+        broken = tokenizers.Tokenizer.from_str(json.dumps(other))
+        return lambda given: by_library(broken, given)
+
+    return load
 
 
 @needs_gigatoken
@@ -183,15 +286,7 @@ def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp
     monkeypatch.setattr(fast_tokens, "_ONE_IN", 1)
     planted = {"nowhere": "never", "somewhere": "Ġjumps", "everywhere": "Ġfox"}[wrong]
 
-    def load(backend):
-        other = json.loads(backend.to_str())
-        (merge,) = [merge for merge in other["model"]["merges"] if "".join(merge) == planted] or [None]
-        if merge is not None:
-            other["model"]["merges"].remove(merge)
-        broken = tokenizers.Tokenizer.from_str(json.dumps(other))
-        return lambda given: by_library(broken, given)
-
-    monkeypatch.setattr(fast_tokens, "load", load)
+    monkeypatch.setattr(fast_tokens, "load", without_merge(planted))
     monkeypatch.setattr(fast_tokens, "hard_texts", lambda settings: ["plain"])
     shrink(monkeypatch, piece=1 << 15, record_block=1 << 13)
     found, totals = packed(texts, tokenizer, tmp_path / "found")

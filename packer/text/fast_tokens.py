@@ -1,23 +1,29 @@
 """Tokens by gigatoken, many times as fast as by tokenizers, of tokenizers for which it gives the same.
 
-It is never trusted: it is compared with the library on texts that are hard to tokenize, on all added tokens, on the
-first documents and on one in a thousand of all others, drawn by hash. At the first difference, it is no longer used.
+It is never trusted: it is compared with the library on texts that are hard to tokenize, on all added tokens and all
+characters, on the first documents and on one in a thousand of all others, drawn by hash. Texts with characters that it
+treats differently are left to the library. At any other difference, it is no longer used.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
+from packer.errors import first_line
 from packer.system_errors import shortage
+from packer.text.tokenizer import Content
+from packer.text.unlike_characters import Encode, Encoded, differing, texts_with, unlike_characters
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -28,9 +34,8 @@ SWITCH = "PACKER_GIGATOKEN"
 """Environment variable that switches gigatoken off if it is 0."""
 
 _ENOUGH = 1 << 17  # characters in one call from which it is worth a second to load it
-_FIRST = 200  # documents that are compared first, by their first characters
-_CHARACTERS = 1024  # of each of these
-_ONE_IN = 1000  # of all others are compared whole
+_FIRST = 1 << 19  # characters of the first documents, all of which are compared
+_ONE_IN = 1000  # of all others are compared
 
 _SPACES = ("", " ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n ", "\u00a0", "\u2003", "\u3000", "\u200b", "\u0085")
 _WORDS = (
@@ -42,91 +47,112 @@ _WORDS = (
     "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea \u1e9b\u0323 \ufffd \ufeff \x00 \x7f \U0010ffff \ue000"
 )
 
-Encoded: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""Tokens of texts, one text after the other, and the number of tokens up to the end of each."""
-
-Encode: TypeAlias = Callable[[Sequence[str]], Encoded]
-
 
 class Difference(Exception):  # noqa: N818 (it is not the caller's error)
     """Raised with the number of a text in the call that has other tokens than by the library."""
 
 
-class FastTokens:
-    """Tokenizes by gigatoken where that gives what a tokenizer of these `Content.settings` gives."""
+class _Loaded(NamedTuple):
+    """Gigatoken with a tokenizer, compared with the library."""
 
-    def __init__(self, backend: RustTokenizer, settings: Mapping[str, Any]) -> None:
-        self._backend, self._settings = backend, settings
+    encode: Encode
+    unlike: NDArray[np.bool_]
+    """Whether texts with a character are left to the library, for each code point."""
+
+
+class FastTokens:
+    """Tokenizes by gigatoken where that gives what a tokenizer of this content gives."""
+
+    def __init__(self, backend: RustTokenizer, content: Content) -> None:
+        self._backend, self._content = backend, content
         self._lock = threading.Lock()
-        self._encode: Encode | None = None
+        self._loaded: _Loaded | None = None
+        settings = content.settings
         model = settings["model"]
         is_plain = model["type"] == "BPE" and not model.get("dropout") and not settings.get("encode_special_tokens")
         self._is_used = is_plain and is_switched_on() and version() is not None
-        self._compared = 0
+        self._left_to_compare = _FIRST
         self.differs = False
         """Whether a document had other tokens than by the library."""
 
     def __reduce__(self) -> tuple[type[FastTokens], tuple[Any, ...]]:
-        return type(self), (self._backend, self._settings)  # to pass between processes
+        return type(self), (self._backend, self._content)  # to pass between processes
 
     def stop(self) -> None:
         """Use the library from now on."""
         self._is_used = False
 
-    def encode(self, texts: Sequence[str]) -> Encoded | None:
-        """Tokenize texts; return None if that is left to the library.
+    def encode(self, texts: Sequence[str]) -> tuple[Encoded, int] | None:
+        """Tokenize texts; return None if that is left to the library, otherwise also how many gigatoken tokenized.
 
         A `Difference` is raised if a text has other tokens than by the library, which is used from now on.
         """
-        encode = self._opened(texts)
-        if encode is None:
+        loaded = self._opened(texts)
+        if loaded is None:
             return None
+        left = texts_with(loaded.unlike, texts)
         try:
-            ids, ends = encode(texts)
+            ids, ends = loaded.encode(texts)
         except BaseException as error:
             if not is_refusal(error):
                 raise
             raise self._stopped_at(0) from error
-        differing = self._differing(encode, texts, ids, ends)
-        if differing is not None:
-            raise self._stopped_at(differing)
-        return ids, ends
+        if left:
+            lists = np.split(ids, ends[:-1])
+            for at in left:
+                lists[at] = self._by_library([texts[at]])[0]
+            ids, ends = _concatenated(lists)
+        compared = self._compared(texts, ids, ends)
+        by_library = self._by_library([texts[at] for at in compared])
+        parts = [ids[ends[at - 1] if at else 0 : ends[at]] for at in compared]
+        if found := differing(_concatenated(parts), by_library):
+            raise self._stopped_at(compared[found[0]])
+        return (ids, ends), len(texts) - len(left)
 
     def _stopped_at(self, text: int) -> Difference:
         self.stop()
         self.differs = True
         return Difference(text)
 
-    def _opened(self, texts: Sequence[str]) -> Encode | None:
+    def _by_library(self, texts: Sequence[str]) -> Encoded:
+        return by_library(self._backend, texts)
+
+    def _opened(self, texts: Sequence[str]) -> _Loaded | None:
         """Load gigatoken once there is enough to tokenize."""
-        if not self._is_used or (self._encode is None and sum(map(len, texts)) < _ENOUGH):
+        if not self._is_used or (self._loaded is None and sum(map(len, texts)) < _ENOUGH):
             return None
         with self._lock:
-            if self._encode is None and self._is_used:
+            if self._loaded is None and self._is_used:
                 try:
-                    self._encode = load(self._backend)
-                    hard = hard_texts(self._settings)
-                    differing = _differing(self._encode(hard), by_library(self._backend, hard))
-                    if differing is not None:
-                        raise ValueError(f"it has other tokens for {hard[differing][:40]!a}")
+                    self._loaded = self._load()
                 except BaseException as error:  # it raises RuntimeError and others for what it does not know
                     if not is_refusal(error):
                         raise
-                    log.info("tokenizers is used instead of gigatoken: %s", error)
+                    log.info("tokenizers is used instead of gigatoken: %s", first_line(error))
                     self.stop()
-        return self._encode if self._is_used else None
+        return self._loaded if self._is_used else None
 
-    def _differing(
-        self, encode: Encode, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64]
-    ) -> int | None:
-        """Compare documents with the library; return the number of one with other tokens, None if there is none."""
-        firsts = np.concatenate([[0], ends[:-1]])
-        for at in _drawn(ids, ends).tolist():
-            if not np.array_equal(by_library(self._backend, [texts[at]])[0], ids[firsts[at] : ends[at]]):
-                return int(at)
-        some = [text[:_CHARACTERS] for text in texts[: max(0, _FIRST - self._compared)]]
-        self._compared += len(some)
-        return _differing(encode(some), by_library(self._backend, some)) if some else None
+    def _load(self) -> _Loaded:
+        from importlib import metadata
+
+        encode = load(self._backend)
+        hard = hard_texts(self._content.settings)
+        if found := differing(encode(hard), self._by_library(hard)):
+            raise ValueError(f"it has other tokens for {hard[found[0]][:40]!a}")
+        key = json.dumps([*self._content, version(), metadata.version("tokenizers")], sort_keys=True)
+        unlike = unlike_characters(encode, self._by_library, xxhash.xxh3_128_hexdigest(key.encode()))
+        if unlike[1:128].any():
+            raise ValueError(f"it has other tokens for {chr(1 + int(np.argmax(unlike[1:128])))!a}")
+        return _Loaded(encode, unlike)
+
+    def _compared(self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64]) -> list[int]:
+        """Return the documents to compare with the library: the first ones, and one in a thousand."""
+        first = 0
+        if self._left_to_compare > 0:
+            characters = np.cumsum([*map(len, texts)])
+            first = min(int(np.searchsorted(characters, self._left_to_compare)) + 1, len(texts))
+            self._left_to_compare -= int(characters[first - 1])
+        return [*map(int, np.union1d(np.arange(first), _drawn(ids, ends)))]
 
 
 def by_library(backend: RustTokenizer, texts: Sequence[str]) -> Encoded:
@@ -138,6 +164,10 @@ def joined(lists: Sequence[Sequence[int]]) -> Encoded:
     """Join the tokens of texts."""
     ends = np.cumsum([*map(len, lists)], dtype=np.int64)
     return np.fromiter(chain.from_iterable(lists), np.int32, int(ends[-1]) if len(ends) else 0), ends
+
+
+def _concatenated(parts: Sequence[NDArray[np.int32]]) -> Encoded:
+    return np.concatenate([np.zeros(0, np.int32), *parts]), np.cumsum([*map(len, parts)], dtype=np.int64)
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -193,11 +223,3 @@ def _drawn(ids: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int64]
     sums = np.append(np.uint64(0), np.cumsum(ids, dtype=np.uint64))
     totals = sums[ends] - sums[np.concatenate([[0], ends[:-1]])]
     return np.flatnonzero((totals * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % np.uint64(_ONE_IN) == 0)
-
-
-def _differing(one: Encoded, other: Encoded) -> int | None:
-    """Return the number of the first text with different tokens; None if all are equal."""
-    if np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1]):
-        return None
-    both = [np.split(ids, ends[:-1]) for ids, ends in (one, other)]
-    return next((at for at, (a, b) in enumerate(zip(*both, strict=False)) if not np.array_equal(a, b)), 0)

@@ -202,7 +202,7 @@ class Encoder:
                 straddling=straddling,
                 untrained=untrained,
                 unstopped=sum(text.unstopped for text in texts),
-                fast=len(texts) if tokens.is_fast else 0,
+                fast=tokens.by_gigatoken,
                 differing=int(self.differs),
             ),
             differing=None if tokens.differing is None else texts[tokens.differing].row,

@@ -70,8 +70,8 @@ class Tokens(NamedTuple):
     """Number of tokens up to the end of each text."""
     places: Places
     """Where the `places` of the texts are, if they were asked for, one text after the other."""
-    is_fast: bool = False
-    """Whether gigatoken made the tokens."""
+    by_gigatoken: int = 0
+    """Number of texts that gigatoken tokenized."""
     differing: int | None = None
     """Number of the text for which it gave other tokens than the library, which made all of these; None if none."""
 
@@ -107,7 +107,7 @@ class TextTokens:
             # it would add those tokens, and in byte-level models hide leading spaces from the offsets
             self.backend.post_processor = None
             self.content = tokenizer.content or content_of(self.backend)
-            self.fast = FastTokens(self.backend, self.content.settings)
+            self.fast = FastTokens(self.backend, self.content)
 
     def encode(self, texts: Sequence[MarkedText], *, places: bool) -> Tokens:
         """Tokenize texts without lone surrogates and, if asked for, find their places among the tokens.
@@ -142,9 +142,9 @@ class TextTokens:
             found = self.fast.encode(texts) if self.fast is not None else None
         except Difference as difference:
             (differing,) = difference.args
-        ids, ends = found or by_library(self.backend, texts)
+        (ids, ends), count = found or (by_library(self.backend, texts), 0)
         places = _NO_PLACES if cuts is None else self._places(texts, ids, ends, cuts)
-        return Tokens(ids, ends, places, found is not None, differing)
+        return Tokens(ids, ends, places, count, differing)
 
     def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
         """Tokenize by the library, and find places by its offsets, which version 1 does not have."""
