@@ -162,6 +162,27 @@ def test_marks_that_move_with_what_follows_and_a_masked_answer_are_refused(encod
     assert fine.labels == encode({"messages": CHAT}, MARKED["marked, rewriting earlier turns"]).labels
 
 
+LAST_ALONE = MARKED["marked"].replace("message.role == 'assistant'", "message.role == 'assistant' and loop.last")
+
+
+@pytest.mark.parametrize("said", [{"weight": 1}, {"train": True}], ids=str)
+def test_what_says_that_it_is_trained_and_is_outside_the_marks_is_refused(encode, said):
+    with pytest.raises(
+        DocumentError, match=r"message 1 \(assistant\) says that it is trained, and the chat template's"
+    ):
+        encode({"messages": saying(CHAT, m1=said)}, LAST_ALONE)
+    plain = encode({"messages": CHAT}, LAST_ALONE)
+    assert encode({"messages": saying(CHAT, m3=said)}, LAST_ALONE).labels == plain.labels
+
+
+@pytest.mark.parametrize("mark", ["\U000f5afe", "\U000f5aff"])
+def test_a_text_with_a_mark_of_packers_is_named(encode, tokenizer, mark):
+    chat = [CHAT[0], {"role": "assistant", "content": f"quick{mark}fox"}]
+    with pytest.raises(DocumentError, match=rf"a text holds U\+{ord(mark):X}, a character for private use"):
+        encode({"messages": chat}, MARKED["marked"])
+    assert mark in trained(tokenizer, encode({"messages": chat}))[0]
+
+
 def test_marks_around_a_users_message_that_is_context_only_are_left_out(encode, tokenizer):
     around_users = MARKED["marked"].replace("== 'assistant'", "== 'user'")
     encoded = encode({"messages": saying(CHAT, m0={"weight": 0})}, around_users)

@@ -119,6 +119,32 @@ def test_completions_are_trained_where_the_tokens_of_the_prompt_end(opened, pair
     assert encoded.counts["straddling"] == straddling
 
 
+COMPOSED = {
+    "an accent": ("quick s", "\u0301 fox"),
+    "an accent alone": ("quick s", "\u0301"),
+    "two accents": ("quick e\u0301", "\u0323 fox"),
+    "a syllable": ("\u1100\u1161", "\u11a8"),
+}
+
+
+@pytest.mark.parametrize(("prompt", "completion"), COMPOSED.values(), ids=COMPOSED)
+def test_a_token_that_a_normalizer_makes_of_prompt_and_completion_is_trained_and_counted(tmp_path, prompt, completion):
+    from tokenizers import Tokenizer, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    composing = Tokenizer.from_str(trained().to_str())
+    composing.normalizer = normalizers.NFC()
+    PreTrainedTokenizerFast(tokenizer_object=composing, eos_token="</s>").save_pretrained(tmp_path)
+    records = [{"prompt": prompt, "completion": completion}, {"prompt": "quick q", "completion": "\u0301"}]
+    encoded = Encoder(text_options(tokenizer=str(tmp_path)), PAIR).encode(records)
+    assert encoded.counts["straddling"] == 1, "nothing is composed of q"
+    alone = composing.encode(prompt).ids
+    ids, labels = lists(encoded.input_ids)[0], lists(encoded.labels)[0]
+    first = next(at for at in range(len(alone) + 1) if ids[: at + 1] != alone[: at + 1])
+    assert trained_at(labels) == list(range(first, len(ids)))
+    assert first < len(ids) - 1, "not the end alone"
+
+
 @pytest.mark.parametrize("text_column", [None, "instruction,output", "output,instruction,input"])
 def test_alpaca_has_its_input_in_the_prompt(path, text_column):
     records = [

@@ -183,7 +183,7 @@ def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, te
     wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert lists(encoders(template, "all").encode([{"messages": conversation}]).input_ids)[0] == wanted
     if template == MARKED["marked"] and character > "\U000f5afd":
-        with pytest.raises(DocumentError, match="so its place is not known"):
+        with pytest.raises(DocumentError, match=r"a text holds U\+F5AF[EF], a character for private use"):
             encode(encoders(template), conversation)
         return
     plain = [{"role": "user", "content": "fox"}, *DIALOGUE[1:]]
@@ -335,6 +335,14 @@ def test_a_conversational_completion_trains_everything_after_the_prompt(tokenize
     ):
         (labels,) = lists(Encoder(chosen, recognize(record, "x")).encode([record]).labels)
         assert text_of(tokenizer, labels) == "42 dogs<|im_end|>\n"
+
+
+def test_messages_are_printed_as_in_transformers(encoders, tokenizer):
+    chat = [{"role": role, "content": "The quick brown fox " * 4} for role in ("user", "assistant")]
+    for printed in ("{{ messages | pprint }}", "{{ {'all': messages} | pprint }}", "{{ messages }}"):
+        template = printed + EXACT["chatml"]
+        (ids,) = lists(encoders(template, "all").encode([{"messages": chat}]).input_ids)
+        assert text_of(tokenizer, ids) == tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False)
 
 
 def test_without_a_template_chats_are_refused(tokenizer_path):

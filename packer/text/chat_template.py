@@ -15,6 +15,7 @@ from packer.options.choices import TrainOn
 from packer.text.conversations import Chat, record_error
 from packer.text.message_marks import RenderedChat, has_generation_tags, misplaced, render_with_ends, split_at_marks
 from packer.text.rendering import Templates
+from packer.text.template_environment import BEGIN_GENERATED, END_GENERATED
 from packer.text.tokenizer import Tokenizer
 from packer.text.tokens import MarkedText, Span
 from packer.text.turn_ends import GenerationPrompts, StopTokens, next_messages
@@ -42,7 +43,8 @@ class ChatTemplate:
         chat = self.templates.with_joined_parts(chat)
         is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         if turns or train_on == "assistant" or chat.masked:
-            one = render_with_ends(self.templates, chat, ends=turns or bool(chat.masked) or not is_tagged)
+            ends = turns or bool(chat.masked or chat.required) or not is_tagged
+            one = render_with_ends(self.templates, chat, ends=ends)
         else:
             one = RenderedChat(chat, self.templates.render(chat))
         starts = self._turn_starts(one) if turns else None
@@ -73,6 +75,12 @@ class ChatTemplate:
         """Find what the template's tags enclose, after the prompt."""
         chat, spans = one.chat, one.generated
         if spans is None:
+            if mark := next((mark for mark in (BEGIN_GENERATED, END_GENERATED) if mark in one.text), None):
+                raise record_error(
+                    f"a text holds U+{ord(mark):X}, a character for private use, with which packer marks what "
+                    "{% generation %} encloses; remove it",
+                    "invalid_text",
+                )
             text, spans = split_at_marks(self.templates.render(chat, marked=True))
             if text != one.text:
                 raise misplaced()
@@ -84,7 +92,24 @@ class ChatTemplate:
                 "the chat template's generation marks hold nothing of the assistant's turns; fix them",
                 "unlocated_spans",
             )
+        self._check_required(one, spans)
         return _without(spans, self._masked(one, answers_only=True)) if spans else []
+
+    def _check_required(self, one: RenderedChat, spans: list[Span]) -> None:
+        """Check that the template's tags enclose something of every message that says that it is trained."""
+        chat = one.chat
+        turns = [turn for turn in sorted(chat.required) if turn >= chat.first]
+        answers = [message for message in chat.messages[chat.first :] if message["role"] == "assistant"]
+        if one.ends is None and len(spans) >= len(answers):  # where they are may be unknown
+            return
+        for turn in turns:
+            start, stop = self._end(one, turn), self._end(one, turn + 1)
+            if not any(begin < stop and end > start for begin, end in spans):
+                raise record_error(
+                    f"{chat.name_of(turn)} says that it is trained, and the chat template's generation marks leave it "
+                    "out; remove its weight, or choose another --chat-template",
+                    "invalid_chat",
+                )
 
     def _answers(self, one: RenderedChat) -> list[Span]:
         """Find the assistant's messages from `first` on that are not context only."""

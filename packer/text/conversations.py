@@ -63,6 +63,8 @@ class Chat:
     """Further arguments of the template (`chat_template_kwargs`)."""
     masked: frozenset[int] = frozenset()
     """Numbers of messages that are context only."""
+    required: frozenset[int] = frozenset()
+    """Numbers of messages that say that they are trained."""
 
     def each_answer(self) -> list[Chat]:
         """Return a chat for each trained answer, which ends with it: the messages before are its prompt.
@@ -85,7 +87,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     A DocumentError is raised if a value is wrong, or a message contradicts `train_on`.
     """
     parts = [messages_of(record[column], column) for column in columns]
-    masked = _masked_messages([*zip(columns, parts, strict=True)], train_on)
+    masked, required = _weighted_messages([*zip(columns, parts, strict=True)], train_on)
     system = _system_message(parts, record.get(SYSTEM))
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
@@ -96,6 +98,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
         tools_of(record.get(TOOLS)),
         plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'"),
         frozenset(len(system) + turn for turn in masked),
+        frozenset(len(system) + turn for turn in required),
     )
 
 
@@ -165,20 +168,26 @@ def _system_message(parts: Sequence[Sequence[Message]], system: Any) -> list[Mes
     return []
 
 
-def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn) -> frozenset[int]:
-    """Return the numbers of the messages that are context only, counted through all columns.
+def _weighted_messages(
+    parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn
+) -> tuple[list[int], list[int]]:
+    """Return the numbers of the messages that are context only, and of those that say that they are trained.
+
+    Messages are counted through all columns.
 
     A weight that is neither 0 nor 1 or contradicts `train_on`, and a trained answer that is empty, are errors.
     """
-    masked, number = [], 0
+    masked: list[int] = []
+    required: list[int] = []
+    number = 0
     for column, messages in parts:
         in_prompt = len(parts) > 1 and column == parts[0][0]
         for at, message in enumerate(messages):
             trained = None
             if "weight" in message or "train" in message:
                 trained = _is_trained(message, f"'{column}' message {at}", train_on, in_prompt=in_prompt)
-                if trained is False:
-                    masked.append(number)
+                if trained is not None:
+                    (required if trained else masked).append(number)
             # an answer with nothing that a template could write, not even tool calls
             is_empty = message["role"] == "assistant" and not any(message[name] for name in message.keys() - _NO_TEXT)
             if "content" not in message and not in_prompt and trained is not False and is_empty:
@@ -188,7 +197,7 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
                     "missing_value",
                 )
             number += 1
-    return frozenset(masked)
+    return masked, required
 
 
 def _is_trained(message: Message, where: str, train_on: TrainOn, *, in_prompt: bool) -> bool | None:

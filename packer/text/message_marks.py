@@ -102,7 +102,8 @@ def _with_end_marks(source: str, *, marked: bool) -> Template | None:
         tree = parsed(source, marked=marked)
         tree.body = [node for node in tree.body if not _is_default(node)]
         at = max((at for at, node in enumerate(tree.body) if isinstance(node, nodes.For)), default=None)
-        if at is None or any(tree.find_all(_OTHER_SOURCES)):
+        prints = any(node.name == "pprint" for node in tree.find_all(nodes.Filter))  # lists, and no other sequences
+        if at is None or any(tree.find_all(_OTHER_SOURCES)) or prints:
             return None
         loop, before, after = tree.body[at], nodes.Template(tree.body[: at + 1]), nodes.Template(tree.body[at + 1 :])
         stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}

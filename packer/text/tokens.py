@@ -26,6 +26,8 @@ _PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
 _PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
 """Bytes that stand for themselves in a byte-level vocabulary; for the others, U+0100 and the letters after it do."""
 
+_NORMALIZED = 64  # characters on either side of a place among which a normalizer may compose some
+
 _NO_BYTE = 0xFF  # which UTF-8 does not have
 
 
@@ -152,8 +154,13 @@ class TextTokens:
         if isinstance(self.backend, TokenizerV1):
             return self._encode_slowly(texts, cuts)
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
-        found = zip(encodings, texts, cuts, strict=True)
-        places = [_place_of(encoding, cut, len(text)) for encoding, text, at in found for cut in at]
+        places = []
+        for encoding, text, at in zip(encodings, texts, cuts, strict=True):
+            for cut in at:
+                if self._is_composed(text, cut):
+                    places.append(self._shared_place(text, cut, encoding.ids))
+                else:
+                    places.append(_place_of(encoding, cut, len(text)))
         return Tokens(*joined([encoding.ids for encoding in encodings]), _as_places(places))
 
     def _places(
@@ -173,13 +180,25 @@ class TextTokens:
     def _encode_slowly(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> Tokens:
         """Tokenize without offsets: the tokens of the text before a cut end there."""
         lists = [self._tokenizer.ids(text, special=False) for text in texts]
-        places = []
-        for text, ids, at in zip(texts, lists, cuts or (), strict=cuts is not None):
-            for cut in at:
-                before = self._tokenizer.ids(text[:cut], special=False)
-                token = shared_length(before, ids)
-                places.append((token, token < min(len(before), len(ids))))
+        cuts = cuts or [()] * len(texts)
+        places = [
+            self._shared_place(text, cut, ids) for text, ids, at in zip(texts, lists, cuts, strict=True) for cut in at
+        ]
         return Tokens(*joined(lists), _as_places(places))
+
+    def _shared_place(self, text: str, cut: int, ids: list[int]) -> tuple[int, bool]:
+        """Find a character, as in `Places`, behind the first tokens that the text before it has alone, too."""
+        before = self._tokenizer.ids(text[:cut], special=False)
+        token = shared_length(before, ids)
+        return token, token < min(len(before), len(ids))
+
+    def _is_composed(self, text: str, cut: int) -> bool:
+        """Whether the normalizer joins what is before and after a place: "s" and U+0301 to one character."""
+        if not cut or text[cut : cut + 1].isascii() or self.backend is None or self.backend.normalizer is None:
+            return False
+        first = max(cut - _NORMALIZED, 0)
+        before, whole = (self.backend.normalizer.normalize_str(text[first:last]) for last in (cut, cut + _NORMALIZED))
+        return not whole.startswith(before)
 
     @cached_property
     def _bytes(self) -> TokenBytes | None:
