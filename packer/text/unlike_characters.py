@@ -43,7 +43,7 @@ def unlike_characters(one: Encode, other: Encode, key: str) -> NDArray[np.bool_]
     path = _cache_folder() / f"unlike-{key}-{unicodedata.unidata_version}-{len(known)}.json"
     found = _read(path)
     if found is None:
-        STATUS.info("comparing gigatoken with tokenizers, once for each tokenizer")
+        STATUS.info("comparing two ways to tokenize on all characters, once for this tokenizer")
         found = _compare(known, one, other)
         _write(path, found)
     unlike = np.ones(sys.maxunicode + 1, np.bool_)
