@@ -10,6 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 128
+FLASH = "flash_attention_2"
+"""Name of FlashAttention-2 in transformers."""
 
 
 def tiny_llama(*, attention="sdpa", dtype=torch.float32) -> LlamaForCausalLM:

@@ -16,8 +16,9 @@ pytest.importorskip("transformers")
 from torch.nn.functional import cross_entropy  # noqa: E402  needs torch
 
 from tests import naive  # noqa: E402
-from tests.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402  these need torch
-from tests.models import VOCABULARY, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
+from tests.models import VOCABULARY, gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.naive_attention import attend, operators_of_varlen_attn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -39,11 +40,21 @@ def rows_of(example, tmp_path):
     return exported
 
 
-def mean_loss(pairs) -> float:
+def loss_of(pairs):
     """Mean over all trained tokens of (logits [T, vocabulary], labels [T] that are shifted already)."""
     pairs = list(pairs)
-    total = sum(cross_entropy(logits, labels, ignore_index=-100, reduction="sum").item() for logits, labels in pairs)
-    return total / sum((labels != -100).sum().item() for _, labels in pairs)
+    total = sum(cross_entropy(logits, labels, ignore_index=-100, reduction="sum") for logits, labels in pairs)
+    return total / sum((labels != -100).sum() for _, labels in pairs)
+
+
+def mean_loss(pairs) -> float:
+    return float(loss_of(pairs))
+
+
+def gradients_of(model, pairs):
+    model.zero_grad()
+    loss_of(pairs).backward()
+    return gradients(model)
 
 
 @torch.no_grad()
@@ -144,28 +155,96 @@ def tiny_titan(attention):
     )  # fmt: skip
     model = config.build()
     model.init_states()
+    for weights in model.parameters():
+        if weights.ndim > 1:
+            torch.nn.init.normal_(weights, std=0.2)  # attention has to matter
     return model
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_apart(example):
-    """Forward alone: torchtitan's FlexAttention has no backward on a CPU."""
+@pytest.mark.parametrize("attention", ["flex", "varlen"])
+def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_apart(example, attention, monkeypatch):
+    """FlexAttention has no backward on a CPU; varlen attention is torch's, over stand-ins for its operators."""
+    monkeypatch.setattr(torch, "bfloat16", torch.float32)  # to which torchtitan's attention converts
     recipe = pytest.importorskip("examples.torchtitan_trainer")
-    model = tiny_titan("flex").requires_grad_(False)
+    model = tiny_titan(attention).requires_grad_(attention == "varlen")
+    operators_of_varlen_attn()
     rows = example.rows
     loader = recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
         dp_world_size=1, dp_rank=0, tokenizer=None, seq_len=MAX_LEN, local_batch_size=rows
     )
     inputs, labels = next(iter(loader))
-    logits = model(inputs["input"], inputs["positions"], model.get_attention_masks(inputs["positions"]))
+
+    def forward(inputs):
+        return model(inputs["input"], inputs["positions"], model.get_attention_masks(inputs["positions"]))
 
     def run(tokens):
         positions = torch.arange(len(tokens))[None]
         return model(tokens[None], positions, model.get_attention_masks(positions))[0]
 
     alone = mean_loss(alone_pairs(run, example.pieces))
-    assert mean_loss(zip(logits, labels, strict=True)) == pytest.approx(alone, abs=1e-5)
+    assert mean_loss(zip(forward(inputs), labels, strict=True)) == pytest.approx(alone, abs=1e-5)
+    if attention == "varlen":
+        expected = gradients_of(model, alone_pairs(run, example.pieces))
+        found = gradients_of(model, zip(forward(inputs), labels, strict=True))
+        assert_same_gradients(found, expected, 1e-5)
+
+
+@pytest.fixture
+def tiny_megatron(monkeypatch):
+    """A model of megatron-core, and its logits `[T, vocabulary]` of a packed batch: the thd format.
+
+    Attention, which only Transformer Engine has for this format, is written out.
+    """
+    gpt = pytest.importorskip("megatron.core.models.gpt")
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.packed_seq_params import PackedSeqParams
+    from megatron.core.transformer import TransformerConfig
+
+    class Attention(torch.nn.Module):
+        def __init__(self, **_):
+            super().__init__()
+
+        def forward(self, query, key, value, _mask, *, packed_seq_params, **_):
+            assert packed_seq_params.qkv_format == "thd"
+            return attend(query, key, value, packed_seq_params.cu_seqlens_q).flatten(1)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    layers = get_gpt_layer_local_spec()
+    layers.submodules.self_attention.submodules.core_attention = Attention
+    config = TransformerConfig(
+        num_layers=2, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=64,
+        hidden_dropout=0.0, attention_dropout=0.0, init_method_std=0.2, use_cpu_initialization=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = gpt.GPTModel(config, layers, VOCABULARY, max_sequence_length=64, position_embedding_type="rope")
+
+    def run(tokens, positions, bounds, longest):
+        lengths = {"max_seqlen_q": longest, "max_seqlen_kv": longest}
+        params = PackedSeqParams(qkv_format="thd", cu_seqlens_q=bounds, cu_seqlens_kv=bounds, **lengths)
+        return model(tokens, positions, None, packed_seq_params=params)[0]
+
+    yield model, run
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_model_of_megatron_core_trains_on_a_packed_batch_as_on_documents_alone(example, tiny_megatron):
+    model, run = tiny_megatron
+    batch = packer.collate(list(packer.load(example.packed)), format="megatron")
+    logits = run(batch["tokens"], batch["position_ids"], batch["cu_seqlens"][0], int(batch["max_seqlen"][0]))
+    found = gradients_of(model, [(logits, batch["labels"][0])])
+
+    def run_alone(tokens):
+        bounds = torch.tensor([0, len(tokens)], dtype=torch.int32)
+        return run(tokens[None], torch.arange(len(tokens))[None], bounds, len(tokens))
+
+    assert_same_gradients(found, gradients_of(model, alone_pairs(run_alone, example.pieces)), 1e-5)
 
 
 def test_the_loader_for_torchtitan_goes_on_over_epochs_and_from_a_state(example):

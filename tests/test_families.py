@@ -5,6 +5,8 @@ which raises, or by the probe.
 """
 
 import functools
+import importlib.util
+import itertools
 from contextlib import contextmanager
 
 import numpy as np
@@ -30,12 +32,12 @@ from tests.families import (  # noqa: E402
     VOCABULARY,
     tiny_model,
 )
-from tests.models import gradients, loss_sum, train_alone  # noqa: E402
+from tests.flash_attention import IN_INTERPRETER  # noqa: E402
+from tests.models import FLASH, gradients, loss_sum, train_alone  # noqa: E402
 from tests.naive_attention import flash_attn_installed  # noqa: E402
 
 MAX_LEN = 24
 LENGTHS = [5, 20, 1, 40, 7, 3, 24, 2, 17, 13]
-FLASH = "flash_attention_2"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,7 +164,7 @@ SAFE = [
     *((family, "eager") for family in ("flint", "gpt_neox_japanese", "granitemoe_swa", "mimo_v2_flash")),
     *((family, "sdpa") for family in ("llama4_text", "doge")),
     *((family, name) for family in OURS_SINCE_5_24 for name in ("sdpa", IMPLEMENTATION)),
-    ("gemma2", FLASH),
+    *((family, FLASH) for family in ("gemma2", "vaultgemma", "gptj", "codegen")),
 ]
 
 
@@ -194,7 +196,7 @@ def test_packed_documents_train_as_alone(family, name, dataset, alone):
     The test of the probe compares all but flash_attn's, which the probe does not run, with several rows in a batch.
     """
     expected = alone(family, torch.float32)
-    for rows in (1, 3) if name == FLASH else (1,):
+    for rows in (3,) if IN_INTERPRETER else (1, 3) if name == FLASH else (1,):
         with implementation(name) as calls:
             found = distance_to_alone(made(family, name), dataset, expected, rows=rows)
         assert found < 1e-5, rows
@@ -277,6 +279,35 @@ KNOWN = {
 def test_known_leaks_are_named(family, verdicts):
     found = {verdict.implementation: verdict.answer for verdict in verdicts(family)}
     assert {name: found[name] for name in KNOWN[family]} == KNOWN[family]
+
+
+LEAK_BY_FLASH = ("gpt_neo", "jamba", "minimax", "recurrent_gemma")
+
+
+@pytest.mark.nightly(after=4)
+@pytest.mark.parametrize("family", [*dict.fromkeys([*LEAK_BY_FLASH, *RECURRENT, *OTHER_ATTENTION])])
+def test_flash_attention_leaks_in_these_families_and_otherwise_refuses_what_it_cannot_keep_apart(family):
+    with flash_attn_installed():
+        (verdict,) = probe(tiny_model(family), [FLASH])
+    expected = "safe" if (family, FLASH) in SAFE or family == "falcon-7b" else "refuses"
+    assert verdict.answer == ("leaks" if family in LEAK_BY_FLASH else expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("family", "version"),
+    [
+        *itertools.product(("qwen3", "mistral", "gemma2"), (2, 3, 4)),
+        *((family, 4) for family in ("gpt_oss", "mimo_v2_flash", "flint", "granite_swa")),  # with attention sinks
+    ],
+)
+def test_python_of_flash_attention_keeps_documents_apart(family, version, dtype):
+    if not importlib.util.find_spec("flash_attn"):
+        pytest.skip("flash-attn is not installed; tests/test_flash_attention.py installs it")
+    with flash_attn_installed(version) as calls:
+        (verdict,) = probe(tiny_model(family, dtype=dtype), [f"flash_attention_{version}"])
+    assert verdict.safe
+    assert calls
 
 
 @pytest.mark.nightly(after=10)

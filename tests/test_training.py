@@ -13,7 +13,8 @@ datasets = pytest.importorskip("datasets")
 
 from examples import hugging_face_trainer, plain_loop  # noqa: E402  these need torch
 from tests.documents import SOURCES, Example, assert_same_gradients, make_example, make_source  # noqa: E402
-from tests.models import VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.models import FLASH, VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.naive_attention import flash_attn_installed  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_gpu"),
@@ -194,9 +195,8 @@ def sft_trainer(model, example, folder, *, batch_size, **changes):
 
 
 def assert_trains_as_alone(make_trainer, example, folder, *, attention="sdpa", batch_size):
-    model = tiny_llama(attention=attention)
-    alone = train_alone(model, example.pieces)
-    loss, found = train_step(make_trainer(model, example, folder, batch_size=batch_size))
+    alone = train_alone(tiny_llama(), example.pieces)
+    loss, found = train_step(make_trainer(tiny_llama(attention=attention), example, folder, batch_size=batch_size))
     assert loss == pytest.approx(alone.loss, abs=1e-5)
     assert_same_gradients(found, alone.gradients, 1e-5)
 
@@ -233,6 +233,17 @@ def test_the_trainer_with_collate_trains_as_on_documents_alone(trained, tmp_path
 @pytest.mark.parametrize(("attention", "batch_size"), TRAINED)
 def test_sft_trainer_trains_as_on_documents_alone(trained, tmp_path, attention, batch_size):
     assert_trains_as_alone(sft_trainer, trained, tmp_path, attention=attention, batch_size=batch_size)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make_trainer", "batch_size"), [(reading_trainer, 1), (collating_trainer, 2), (sft_trainer, 2)]
+)
+def test_trainers_with_flash_attention_train_as_on_documents_alone(any_example, tmp_path, make_trainer, batch_size):
+    with flash_attn_installed() as calls:
+        assert_trains_as_alone(make_trainer, any_example, tmp_path, attention=FLASH, batch_size=batch_size)
+    assert calls
 
 
 @pytest.mark.slow
