@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from packer.engine import Engine, Result, Watched
-from packer.errors import PackerError
+from packer.errors import PackerError, first_line
 from packer.progress import raise_if_interrupted
 
 RETRIES = 3
@@ -46,9 +46,10 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
         try:
             _probe(address)
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise PackerError(f"--ray-address {address}: no cluster is reached ({reason})") from error
+        except Exception as error:  # Ray has many, and says in their first line what is wrong
+            if address is None:
+                raise PackerError(f"Ray does not start here ({first_line(error)}): `ray start` says more") from error
+            raise PackerError(f"--ray-address {address}: no cluster is reached ({first_line(error)})") from error
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)

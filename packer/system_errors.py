@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from packer.errors import PackerError
 from packer.stores import AnyPath, is_remote
@@ -34,6 +36,21 @@ def shortage(error: BaseException) -> str | None:
     if any(words in text for words in _NO_MEMORY):
         return f"no more memory can be mapped ({text}): free some, or raise ulimit -v or vm.max_map_count"
     return None
+
+
+def check_address_space(needed: int, what: str) -> None:
+    """Raise MemoryError if fewer than `needed` bytes of address space are left for code that would abort the process.
+
+    Such are LLVM and the library of tokenizers. Where `ulimit -v` sets no limit, nothing is looked at. Other threads
+    may take what is left in the meantime, so `needed` has to be generous.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+    left = limit - pages * resource.getpagesize()
+    if left < needed:
+        raise MemoryError(f"{left >> 20} MiB of address space left for {what}")
 
 
 def shortage_behind(error: BaseException) -> str | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,11 @@ FILES = [
 def as_folder(path: Path) -> None:
     path.unlink() if path.is_file() else shutil.rmtree(path)
     (path / "folder").mkdir(parents=True)
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    os.mkfifo(path)
 
 
 def option_renamed(path: Path) -> None:
@@ -71,6 +77,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     ),
     "other names": option_renamed,
     "a folder": as_folder,
+    "a pipe": as_pipe,
     "missing": lambda path: path.unlink() if path.is_file() else shutil.rmtree(path),
 }
 
@@ -110,7 +117,8 @@ def unfinished(source) -> Path:
 def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(
     source, expected, unfinished, tmp_path, name, damage
 ):
-    if name in ("*/notes", "*/spill", "*/notes/committed") and damage not in ("a folder", "missing", "emptied"):
+    of_folders = ("a folder", "a pipe", "missing", "emptied")
+    if name in ("*/notes", "*/spill", "*/notes/committed") and damage not in of_folders:
         pytest.skip("a folder has no bytes")
     for overwrite in (False, True):
         out = shutil.copytree(unfinished, tmp_path / f"out-{overwrite}")

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,25 @@ def test_a_rank_that_comes_late_finds_the_output_complete(tmp_path):
     source, options = as_files(tmp_path), options_of({})
     (expected,) = run_ranks(source, tmp_path / "out", 2, only=[0], options=options, timeout=0.1)
     assert run_ranks(source, tmp_path / "out", 2, only=[1], options=options) == [expected]
+
+
+def test_a_rank_whose_output_another_pack_completes_says_so_in_one_line(tmp_path, out):
+    """It waits for another rank, and notices the manifest of a pack with other options."""
+    source, options = as_files(tmp_path), options_of({})
+
+    def replace_it():
+        while not (out / ".packer" / "ranks" / "0").is_file():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        shutil.rmtree(out) if isinstance(out, Path) else out.remove_all()
+        return packer.pack(source, out, seed=5, **options)
+
+    waiting, other = in_threads(
+        partial(packer.pack, source, out, rank=0, ranks=2, rank_timeout=60, **options), replace_it
+    )
+    assert other.options.seed == 5
+    assert isinstance(waiting, PackerError)
+    assert "another packer" in str(waiting)
 
 
 def test_every_process_has_its_share(tmp_path, monkeypatch):

@@ -253,6 +253,16 @@ def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path, address, reason):
     assert time.monotonic() - begun < 60  # Ray by itself tries for more than ten minutes
 
 
+def test_a_cluster_that_does_not_start_is_one_line(tmp_path, monkeypatch):
+    def fail(**_):
+        raise RuntimeError("Failed to start the dashboard\nmore lines")
+
+    monkeypatch.setattr(ray, "init", fail)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(PackerError, match=r"^Ray does not start here \(Failed to start the dashboard\): "):
+        packer.pack(as_arrow(tmp_path), tmp_path / "out", max_len=64, engine="ray")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

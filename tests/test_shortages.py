@@ -198,3 +198,22 @@ def test_under_a_limit_of_address_space_the_command_says_a_line_and_is_resumed(t
     assert all(line.startswith("packer: ") for line in done.stderr.splitlines()), done.stderr
     assert "corrupt" not in done.stderr
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.nightly(after=1)
+@pytest.mark.parametrize("megabytes", [440, 460, 520, 640])
+def test_too_little_address_space_to_tokenize_is_a_line(tmp_path, tokenizer, megabytes):  # noqa: F811
+    """The library ends the process if it gets no memory, so what is left is looked at before."""
+    words = "The quick brown fox jumps over the lazy dog. "
+    lines = [json.dumps({"text": f"{number} {words * (1 + number % 40)}"}) + "\n" for number in range(20_000)]
+    (tmp_path / "text.jsonl").write_text("".join(lines))
+    command = [sys.executable, "-m", "packer", "tokenize", tmp_path / "text.jsonl", "--tokenizer", tokenizer]
+    limit = (megabytes << 20, megabytes << 20)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("packer: ")
+    assert "raise ulimit" in line

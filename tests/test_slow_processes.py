@@ -14,7 +14,7 @@ import pytest
 
 import packer
 from tests.commands import succeeded
-from tests.kills import named
+from tests.kills import Killed, kill, named
 from tests.small import shrink
 from tests.test_pack import hashes, made_documents, save_arrow
 from tests.writing import write_lines
@@ -48,12 +48,17 @@ class Slow:
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), self._process.stderr.read()
 
-    def refusal(self) -> str:
-        """Let the process go on, which must end in one line; return the line."""
+    def ended(self) -> tuple[int, str]:
+        """Let the process go on; return its exit code and what it wrote on stderr."""
         os.kill(self._process.pid, signal.SIGCONT)
         _, errors = self._process.communicate(timeout=120)
-        assert self._process.returncode == 1, errors
         assert "Traceback" not in errors
+        return self._process.returncode, errors
+
+    def refusal(self) -> str:
+        """Let the process go on, which must end in one line; return the line."""
+        code, errors = self.ended()
+        assert code == 1, errors
         return errors.splitlines()[-1]
 
 
@@ -143,6 +148,23 @@ def test_a_slow_pack_whose_source_has_changed_removes_nothing_of_the_next_one(so
     before = hashes(tmp_path / "out")
     slow.refusal()
     assert hashes(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_a_rank_that_stops_while_it_prepares_the_output_is_replaced(
+    source, undisturbed, tmp_path, monkeypatch, begun_before
+):
+    out, options = tmp_path / "out", ("--seed", 5, *COMMAND, "--ranks", 2, "--rank")
+    if begun_before:  # with another lock, and another request
+        with monkeypatch.context() as killing:
+            kill(killing, "data-00003-of")
+            with pytest.raises(Killed):
+                packer.pack(source, out, seed=5, **PACK)
+    slow = Slow("request.json$", "pack", source, "-o", out, *options, 0)
+    packer.pack(source, out, seed=5, rank=1, ranks=2, rank_timeout=0.5, **PACK)
+    assert hashes(out) == undisturbed
+    assert slow.ended() == (0, "")
+    assert hashes(out) == undisturbed
 
 
 def test_a_slow_replacement_is_not_swapped_for_that_of_another_process(source, undisturbed, tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from packer.progress import STATUS
+from packer.system_errors import check_address_space
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -197,7 +197,7 @@ def prepared_numba() -> ModuleType:
         """Raises MemoryError before LLVM runs out of address space, which would abort the process."""
 
         def on_start(self, event: object) -> None:
-            _check_address_space()
+            check_address_space(_ADDRESS_SPACE, "a kernel")
 
         def on_end(self, event: object) -> None:
             pass
@@ -209,17 +209,3 @@ def prepared_numba() -> ModuleType:
     event.register("numba:compiler_lock", AddressSpaceCheck())  # type: ignore[no-untyped-call]
     teach_numba()
     return numba
-
-
-def _check_address_space() -> None:
-    """Raise MemoryError if little address space is left; where `ulimit -v` sets no limit, nothing is looked at.
-
-    Other threads may take what is left in the meantime, so the limit has to be generous.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return
-    pages = int(Path("/proc/self/statm").read_bytes().split()[0])
-    left = limit - pages * resource.getpagesize()
-    if left < _ADDRESS_SPACE:
-        raise MemoryError(f"{left >> 20} MiB of address space left for a kernel")

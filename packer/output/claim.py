@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import shutil
 import time
@@ -36,7 +37,8 @@ from packer.stores.local_files import FileLock, delete, sync_path, try_lock
 from packer.stores.store import Claim, ClaimLostError, Folder, store_at
 
 _NESTED = re.compile(r"\d{5}")  # folders among decoded copies, one per source of a mixture
-_PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder needs to prepare it
+_PREPARED_WITHIN = 10.0  # seconds after which a folder that no rank prepares is in use by others
+_PREPARING = b"preparing "  # beginning of the content of a lock while a rank prepares the folder for all
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +77,8 @@ def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOption
         if in_use(building) or in_use(out):
             raise PackerError(busy)
         replace_folder.prepare_beside(building, out, kind)
-    lock, output = _locked(output, request, busy, overwrite=run.overwrite or not in_place)
+    overwrite = run.overwrite or not in_place
+    lock, output = _locked(output, request, busy, overwrite=overwrite, patience=run.rank_timeout)
     with lock:
         if not in_place and in_use(out):  # another process has just moved its output there
             output.leave()
@@ -132,18 +135,20 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> tuple[FileLock, Output]:
+def _locked(
+    output: Output, request: Request | None, busy: str, *, overwrite: bool, patience: float
+) -> tuple[FileLock, Output]:
     """Lock the folder that is being built, and prepare it for a request; closing the lock releases it.
 
-    Returns the lock, and the output that is claimed by it.
+    Returns the lock, and the output that is claimed by it. For `patience`, see `_lock_work`.
     """
     if request is not None:
         output = replace(output, request=json.dumps(request.to_dict()).encode())
-    if (output.work / LOCK).is_dir():  # which is damaged, and locked by nobody
+    if os.path.lexists(output.work / LOCK) and not (output.work / LOCK).is_file():  # damaged, and locked by nobody
         delete(output.work / LOCK)
 
     prepare = partial(_prepare, output=output, request=request, overwrite=overwrite)
-    lock = _lock_work(output.work, prepare, shared=output.is_shared)
+    lock = _lock_work(output.work, prepare, shared=output.is_shared, patience=patience)
     _refuse_finished(output)
     if lock is None:
         raise PackerError(busy)
@@ -164,8 +169,10 @@ def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwri
     """Remove what an unfinished output may not keep for a request, and write the request."""
     _refuse_finished(output)
     is_resumed = request is not None and resumes(output.begun(), request, output, overwrite=overwrite)
-    if not (is_resumed and lock.read()):  # processes with the same request share a claim: they write the same bytes
-        lock.write(uuid.uuid4().hex.encode())
+    content, new = lock.read(), uuid.uuid4().hex.encode()
+    if not is_resumed or not content or content.startswith(_PREPARING):
+        content = new  # if not, processes with the same request share a claim: they write the same bytes
+    lock.write(_PREPARING + new if output.is_shared else content)
     output = _claimed_by(lock, output)
     if not is_resumed:
         output.clear()  # also without a request, which means an interrupted removal
@@ -182,6 +189,7 @@ def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwri
     _remove_leftovers(output.spill)
     assert output.request is not None
     output.store.put(f"{WORK}/{REQUEST}", output.request)
+    lock.write(content)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -201,15 +209,25 @@ def _refuse_finished(output: Output) -> None:
         raise PackerError(f"{output.out} was finished by another packer just now: repeat the command to compare")
 
 
-def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool) -> FileLock | None:
+def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool, patience: float) -> FileLock | None:
     """Lock a work folder for this process, or with others that share it; return None if another process has it.
 
     `prepare` is called with the lock while no other process has the folder, so only by the first one of those that
-    share it. These are waited for while one prepares the folder.
+    share it. These are waited for while one prepares the folder. If that one stands still for `patience` seconds, its
+    lock is removed, and its claim with it.
     """
-    deadline = time.monotonic() + _PREPARED_WITHIN
-    while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared and time.monotonic() < deadline:
+    path, deadline = work / LOCK, time.monotonic() + _PREPARED_WITHIN
+    seen, since = b"", time.monotonic()
+    while (lock := _try_lock_work(work, prepare, shared=shared)) is None and shared:
         raise_if_interrupted()
+        now, content = time.monotonic(), path.read_bytes() if path.is_file() else b""
+        if not content.startswith(_PREPARING):
+            if now > deadline:
+                break
+        elif content != seen:
+            seen, since = content, now
+        elif now - since > patience:
+            path.unlink(missing_ok=True)
         time.sleep(0.05)
     return lock
 
@@ -236,6 +254,8 @@ def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared:
                 if not lock.is_at(path):  # removed, and perhaps begun again by another process
                     return None
                 raise
+            if not lock.is_at(path):
+                return None
         if shared and not lock.change(shared=True):
             return None
         stack.pop_all()
@@ -260,7 +280,7 @@ def claim_append(out: AnyPath, *, sync: bool, shared: bool = False) -> Iterator[
     busy = f"{out} is in use by another packer: wait for it, and repeat the command"
     if in_use(replace_folder.sibling(out, PACKED.building)):
         raise PackerError(busy)
-    lock = _lock_work(out / WORK, lambda _: prepare(), shared=shared)
+    lock = _lock_work(out / WORK, lambda _: prepare(), shared=shared, patience=_PREPARED_WITHIN)
     if lock is None:
         raise PackerError(busy)
     with lock:

@@ -121,9 +121,14 @@ def build_claimed(
                 workers = job.workers or available_workers()
                 engine = Ranks(**rank._asdict(), workers=workers, heartbeats=heartbeats, is_complete=is_complete)
             return build(claimed, engine)
-    except (FinishedElsewhere, OSError, PackerError):
+    except (FinishedElsewhere, OSError, PackerError) as error:
         # The rank that completes a dataset removes files that the others may just be looking for. Their errors are of
         # these types; any other one is a bug.
         if rank is not None and is_answered():
             return None
+        if isinstance(error, FinishedElsewhere):
+            raise PackerError(
+                f"{out} was finished by another packer, with other options or from another source: choose another "
+                "--output"
+            ) from None
         raise

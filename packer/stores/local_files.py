@@ -50,8 +50,8 @@ class FileLock:
 
     def write(self, content: bytes) -> None:
         """Replace the content of the locked file."""
-        os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, content, 0)
+        os.ftruncate(self._descriptor, len(content))
 
     def read(self) -> bytes:
         """Return the content of the locked file."""

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import mmap
 import os
+import stat
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,9 @@ class Folder:
         """Return the content of a file, or its first bytes; large local content is mapped. Raises FileNotFoundError."""
         path = self.root / name
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise FileNotFoundError(errno.ENOENT, "it is not a regular file", str(path))
                 if most is not None or os.fstat(file.fileno()).st_size < _MAPPED:
                     return file.read(most)
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -224,6 +227,11 @@ class Folder:
     def _sync(self, path: Path) -> None:
         if self.sync:
             sync_path(path)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe, which packer does not make, is not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
+from packer.system_errors import check_address_space
 from packer.text.fast_tokens import Difference, FastTokens, by_library, is_refusal, joined
 from packer.text.tokenizer import Content, Tokenizer, content_of, shared_length
 from packer.text.tokenizers_v1 import TokenizerV1
@@ -29,6 +30,9 @@ _PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
 _NORMALIZED = 64  # characters on either side of a place among which a normalizer may compose some
 
 _NO_BYTE = 0xFF  # which UTF-8 does not have
+
+# bytes that must be left to tokenize: the library ends the process where memory is short
+_ADDRESS_SPACE, _PER_CHARACTER = 64 << 20, 64
 
 
 Span = tuple[int, int]
@@ -118,6 +122,7 @@ class TextTokens:
         """
         written = [one.text for one in texts]
         cuts = [one.places for one in texts] if places else None
+        check_address_space(_ADDRESS_SPACE + _PER_CHARACTER * sum(map(len, written)), "tokens")
         try:
             return self._encode(written, cuts)
         except BaseException as error:
