@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import packer
 from packer.column_names import NO_LOSS
-from packer.shards.file_names import MANIFEST
 from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import make
@@ -123,36 +122,18 @@ def documents():
 @pytest.fixture(scope="module")
 def dataset(documents, tmp_path_factory):
     out = tmp_path_factory.mktemp("encoders") / "packed"
-    source = datasets.Dataset.from_dict({"input_ids": [tokens for tokens, _ in documents]})
-    packer.pack(source, out, max_len=MAX_LEN, max_segments=MAX_SEGMENTS, labels=False, sync=False)
-    add_columns(out, documents)
+    columns = {
+        "input_ids": pa.array([tokens for tokens, _ in documents], pa.list_(pa.int32())),
+        TYPES: pa.array([types for _, types in documents], pa.list_(pa.int8())),
+        "label": pa.array([number % 2 for number in range(len(documents))], pa.int16()),
+    }
+    options = {"max_segments": MAX_SEGMENTS, "keep": ["label"], "keep_tokens": [TYPES]}
+    packer.pack(datasets.Dataset(pa.table(columns)), out, max_len=MAX_LEN, labels=False, sync=False, **options)
     rows = packer.load(out)
     assert 3 < len(rows) < 12
     assert max((row["doc_ids"] != PADDING).sum() for row in rows) == MAX_SEGMENTS
     assert {TYPES, "label"} <= set(rows.column_names)
     return rows
-
-
-def add_columns(folder, documents):
-    """Write a column of token types and one of a label per segment into the only shard of a packed dataset."""
-    (shard,) = folder.glob("*.arrow")
-    with pa.ipc.open_stream(shard.read_bytes()) as stream:
-        table = stream.read_all()
-    types, labels = [], []
-    for row in table.to_pylist():
-        pieces = zip(*(row[name] for name in ("doc_ids", "doc_starts", "seq_lengths")), strict=True)
-        named = [each for each in pieces if each[0] != PADDING]
-        filled = [value for doc, start, length in named for value in documents[doc][1][start : start + length]]
-        types.append(filled + [0] * (MAX_LEN - len(filled)))
-        labels.append([doc % 2 if doc != PADDING else 0 for doc in row["doc_ids"]])
-    before = shard.stat().st_size
-    table = table.append_column(TYPES, pa.array(types, pa.list_(pa.int8(), MAX_LEN)))
-    table = table.append_column("label", pa.array(labels, pa.list_(pa.int16())))
-    table = table.append_column("names", pa.array([["a"] for _ in labels]))  # no numbers: left alone
-    with pa.ipc.new_stream(str(shard), table.schema) as stream:
-        stream.write_table(table)
-    manifest = folder / MANIFEST
-    manifest.write_text(manifest.read_text().replace(f'"bytes": {before}', f'"bytes": {shard.stat().st_size}'))
 
 
 def measure(model, batches, *, items, epoch_segments):

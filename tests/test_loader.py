@@ -187,32 +187,6 @@ def test_datasets_opens_the_folder_as_it_is_and_maps_it(packed, dataset):
     assert sorted(packed.iterdir()) == files
 
 
-def test_other_columns_of_numbers_are_passed_on_and_the_rest_ignored(tmp_path):
-    out = make(tmp_path)
-    expected = [as_lists(row) for row in packer.load(out)]
-    (shard,) = out.glob("*.arrow")
-    with pa.memory_map(str(shard)) as mapped:
-        table = pa.ipc.open_stream(mapped).read_all()
-    extra = pa.array([[7] * len(lengths) for lengths in table["seq_lengths"].to_pylist()], pa.list_(pa.int32()))
-    table = table.append_column("source_ids", extra).append_column("note", pa.array(["x"] * table.num_rows))
-    for kind, values in (
-        (pa.list_(pa.int32()), [1]),
-        (pa.list_(pa.string()), ["x"]),
-        (pa.list_(pa.int32(), 2), [1, 2]),
-    ):
-        table = table.append_column(str(kind), pa.array([values] * table.num_rows, kind))
-    renewed = shard.with_suffix(".new")
-    with pa.ipc.new_stream(str(renewed), table.schema) as stream:
-        stream.write_table(table)
-    renewed.rename(shard)
-    edit_manifest(out, lambda content: content["shards"][0].update(bytes=shard.stat().st_size, novelty=1))
-    dataset = packer.load(out)
-    found = [as_lists(row) for row in dataset]
-    assert dataset.column_names == list(dataset[0])
-    assert [row.pop("source_ids") for row in found] == [[7] * len(row["doc_ids"]) for row in expected]
-    assert found == expected
-
-
 # ---- what cannot be loaded ----
 
 

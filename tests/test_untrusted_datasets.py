@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,16 @@ import packer
 from packer.shards.file_names import MANIFEST
 from tests.chat_templates import save_tokenizer
 from tests.commands import refused, run, succeeded
-from tests.packed_rows import LENGTHS, MAX_LEN, edit_manifest, fit_manifest, make, tokens_of, write_source
+from tests.packed_rows import (
+    LENGTHS,
+    MAX_LEN,
+    edit_manifest,
+    fit_manifest,
+    make,
+    rewrite_shards,
+    tokens_of,
+    write_source,
+)
 from tests.writing import write_ipc
 
 
@@ -48,6 +58,18 @@ def refusals(folder: Path) -> list[str]:
         packer.load(folder)
     assert sorted(folder.parent.rglob("*")) == before
     return [*lines, str(error.value)]
+
+
+def refused_by_all(folder: Path, words: str) -> None:
+    """Check that every command that reads shards, and the loader, refuse a dataset in these words."""
+    report = ["stats", str(folder), "--report", str(folder.parent / "report.html")]
+    for command in [*commands(folder)[:-2], report]:
+        done = run(*command)
+        assert done.exit_code in (1, 3), done.output
+        assert re.search(words, done.stderr), done.stderr
+        assert not done.stderr.startswith("Traceback")
+    with pytest.raises(packer.PackerError, match=words):
+        packer.load(folder)[-1]
 
 
 @pytest.mark.parametrize("verb", ["rename", "copy"])
@@ -176,13 +198,50 @@ def test_compressed_shards_are_refused_before_anything_is_decompressed(tmp_path,
     chosen = plain | ({"dictionary": compressed["dictionary"]} if part == "dictionary" else compressed)
     path.write_bytes(b"".join(bytes(message.serialize()) for message in chosen.values()) + b"\xff\xff\xff\xff\0\0\0\0")
     fit_manifest(folder)
-    for command in commands(folder)[:-2]:
-        done = run(*command)
-        assert done.exit_code in (1, 3), done.output
-        (line,) = (line for line in done.stderr.splitlines() if "is compressed" in line)
-        assert f"{path} is compressed, and packed datasets are not" in line
-    with pytest.raises(packer.PackerError, match="is compressed"):
-        packer.load(folder)[-1]
+    refused_by_all(folder, f"{path} is compressed, and packed datasets are not")
+
+
+def of_segments(table: pa.Table) -> pa.Array:
+    """Return a column with a value per segment."""
+    return pa.ListArray.from_arrays(
+        table["doc_ids"].combine_chunks().offsets, table["doc_starts"].combine_chunks().values
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.append_column("source_ids", of_segments(table)),
+        lambda table: table.append_column("seq_tokens", table["seq_lengths"]),
+        lambda table: table.append_column("note", pa.array(["x"] * len(table))),
+        lambda table: table.append_column("kind", table["kind"]),
+        lambda table: table.drop_columns("kind"),
+        lambda table: table.drop_columns("labels"),
+        lambda table: table.rename_columns(["kind " if name == "kind" else name for name in table.column_names]),
+    ],
+    ids=["another", "of align", "a note", "twice", "without a kept one", "without labels", "another name"],
+)
+def test_shards_have_the_columns_that_the_manifest_names_for_every_command(tmp_path, change):
+    table = pa.table({"input_ids": [tokens_of(*each) for each in enumerate(LENGTHS)], "kind": ["x"] * len(LENGTHS)})
+    source, folder = write_ipc(tmp_path / "source.arrow", table), tmp_path / "packed"
+    packer.pack(source, folder, max_len=MAX_LEN, keep=["kind"])
+    rewrite_shards(folder, change)
+    refused_by_all(folder, "has the columns .*, and the manifest names .*, kind: changed after packing")
+
+
+def test_a_segment_that_begins_too_late_does_not_make_a_report_endless(folder):
+    def late(table):
+        starts = table["doc_starts"].combine_chunks()
+        values = starts.values.to_pylist()
+        values[len(values) // 2] = 2**30
+        place = table.column_names.index("doc_starts")
+        return table.set_column(
+            place, "doc_starts", pa.ListArray.from_arrays(starts.offsets, pa.array(values, pa.int32()))
+        )
+
+    rewrite_shards(folder, lambda table: late(table.combine_chunks()))
+    refused("stats", folder, "--report", folder.parent / "report.html", words=("its documents end after", "tokens"))
+    succeeded("stats", folder)
 
 
 # ---- work folders, in which commands remove what they take for leftovers ----

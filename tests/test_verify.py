@@ -178,7 +178,7 @@ KEPT = {
         "each token",
     ),
     "no tokens": ("logprob", lambda rows: pa.array([None, *rows[1:]], pa.list_(pa.float64(), MAX_LEN)), "each token"),
-    "no column": ("weight", None, "the options ask for weight"),
+    "no column": ("weight", None, "and the manifest names input_ids, labels, "),
 }
 
 
@@ -386,7 +386,9 @@ def test_unexpected_columns_are_named(tmp_path):
     packed = make(tmp_path, LENGTHS)
     reseal(packed, lambda content: content["options"].pop("add_column"))
     (found,) = packer.verify(packed)
-    assert "position_ids, seq_lengths, doc_ids, doc_starts, the options ask for input_ids, labels" in found
+    assert (
+        "position_ids, seq_lengths, doc_ids, doc_starts, and the manifest names input_ids, labels, seq_lengths" in found
+    )
 
 
 def replaced(name: str, kind: pa.DataType, change: Callable[[list[Any]], list[Any]] = lambda rows: rows):
@@ -399,9 +401,12 @@ def replaced(name: str, kind: pa.DataType, change: Callable[[list[Any]], list[An
 OTHER_COLUMNS = {
     "gone": (
         lambda table: table.drop_columns("doc_starts"),
-        "lacks the columns doc_starts; it has input_ids, labels, ",
+        "has the columns input_ids, labels, position_ids, seq_lengths, doc_ids, and the manifest names ",
     ),
-    "twice": (lambda table: table.append_column("doc_ids", table["doc_ids"]), "lacks the columns doc_ids; it has"),
+    "twice": (
+        lambda table: table.append_column("doc_ids", table["doc_ids"]),
+        "doc_starts, doc_ids, and the manifest names input_ids, ",
+    ),
     "narrow": (
         replaced("doc_ids", pa.list_(pa.int32())),
         "doc_ids is list<item: int32>, it should be list<item: int64>",

@@ -113,18 +113,13 @@ class OpenShard:
             )
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """Return a record batch with the columns of the format, and others that have a value per row."""
+        """Return a record batch."""
         self._check_size()
-        table = self._table
-        arrays = {name: table[name].chunk(number) for name in self._manifest.row_format.schema.names}
+        arrays = {name: self._table[name].chunk(number) for name in self._table.column_names}
         if len({len(array) for array in arrays.values()}) > 1:
             raise PackerError(
                 f"{self._path}: the columns of a record batch are of different lengths; restore it, or pack again"
             )
-        rows = len(arrays["seq_lengths"])
-        others = [name for name in table.column_names if name not in arrays and table.column_names.count(name) == 1]
-        more = {name: table[name].chunk(number) for name in others}
-        arrays |= {name: column for name, column in more.items() if len(column) == rows}
         batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         check_batch(batch, self._path, self._manifest)
         return batch

@@ -320,6 +320,7 @@ def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
     PackerError.
     """
     limits, parts = manifest.options.limits, manifest.source.mixture
+    tokens = 0
     sizes = np.array([part.documents for part in parts] or [manifest.source.documents])
     copies = np.array([part.taken.copies + 1 for part in parts] or [1])  # the last has some of the documents
     firsts = np.cumsum(sizes * copies) - sizes * copies
@@ -341,7 +342,11 @@ def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
             numbers = firsts[sources] + segments.keys["copy"] * sizes[sources] + numbers
         if (needed := int(numbers.max()) + 1) > taken.shape[1]:
             taken = np.pad(taken, ((0, 0), (0, max(needed, 2 * taken.shape[1]) - taken.shape[1])))
+        tokens += int(segments.lengths.sum())
         for largest, each in zip(taken, values, strict=True):
             np.maximum.at(largest, numbers, each.astype(np.int32))
+    if not manifest.totals.tokens_lost and (ends := int(taken[0].sum(dtype=np.int64))) > tokens:
+        fault = f"its documents end after {ends:,} tokens, and its rows hold {tokens:,}"
+        raise PackerError(f"{folder}: {fault}: it was changed after packing; restore it, or pack again")
     demands = DocumentValues(limits=dict(zip(limits, taken[1:], strict=True)))
     return Measured(lengths=taken[0], values=demands)

@@ -20,7 +20,7 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_numpy
-from packer.column_names import NO_LOSS, TOKEN_COLUMNS
+from packer.column_names import NO_LOSS
 from packer.engine import Engine
 from packer.errors import UNREADABLE, PackerError
 from packer.facts import MixturePart, ShardEntry, Totals
@@ -173,8 +173,6 @@ def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) ->
 def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
     """Return the first fault in the token columns of a record batch whose structure is valid, or None."""
     wanted = manifest.row_format.stored_token_columns
-    if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
-        return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
     if not wanted:
         return None
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}

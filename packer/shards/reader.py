@@ -183,12 +183,12 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
         table.validate()
     if table.num_rows != entry.rows:
         raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}: {_REMEDY}")
-    expected = manifest.row_format.schema
-    missing = [name for name in expected.names if names.count(name) != 1]
-    if missing:
-        raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}: {_REMEDY}")
-    if "seq_tokens" in names and "seq_tokens" not in expected.names:  # readers would use it unchecked
-        raise PackerError(f"{path} has the column seq_tokens, which only packs with align have: {_REMEDY}")
+    expected, options = manifest.row_format.schema, manifest.options
+    wanted = [*expected.names, *options.kept, *options.stored_keep_tokens]
+    if sorted(names) != sorted(wanted):
+        raise PackerError(
+            f"{path} has the columns {', '.join(names)}, and the manifest names {', '.join(wanted)}: {_REMEDY}"
+        )
     for column in expected:
         found = table.schema.field(column.name).type
         if found != column.type:

@@ -158,9 +158,6 @@ def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
 
     The batch must have no `_structure_fault`.
     """
-    for name in (*options.kept, *options.stored_keep_tokens):
-        if batch.schema.names.count(name) != 1:
-            return f"the columns are {', '.join(batch.schema.names)}, the options ask for {name}"
     for name in options.kept:
         column = batch[name]
         if (
