@@ -8,6 +8,7 @@ machine_commands.py  doctor and demo
 
 command.py           commands and their options, from declarations
 shared_options.py    options of several commands: --source, --config and --like, --report
+printing.py          everything that is printed, without control characters of names, texts and messages
 progress_bars.py     progress bars and log lines
 run_summary.py       what commands that write print when they are done
 one_line_errors.py   errors as one line and an exit code, also those of files that became shorter
@@ -26,7 +27,8 @@ from packer.cli.checking_commands import check, verify
 from packer.cli.command import ARGUMENTS
 from packer.cli.figures_commands import compare, stats
 from packer.cli.machine_commands import demo, doctor
-from packer.cli.one_line_errors import error_as_json
+from packer.cli.one_line_errors import echo_error_as_json
+from packer.cli.printing import visible
 from packer.cli.show_command import show
 from packer.cli.writing_commands import append, export, materialize, pack, tokenize
 
@@ -49,13 +51,14 @@ def main() -> None:
 
 @contextmanager
 def _usage_errors_as_json(ctx: click.Context) -> Iterator[None]:
-    """Print wrong usage as JSON as well, if that was asked for; click then prints it on stderr."""
+    """Print wrong usage as JSON as well, if that was asked for; click then prints it on stderr, without controls."""
     try:
         yield
     except click.UsageError as error:
+        message = error.format_message()
         if "--json" in ctx.meta[ARGUMENTS]:
-            click.echo(error_as_json(error.format_message(), error.exit_code))
-        raise
+            echo_error_as_json(message, error.exit_code)
+        raise click.UsageError(visible(message), error.ctx) from None
 
 
 class _Commands(click.Group):

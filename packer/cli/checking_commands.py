@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ import click
 
 from packer.cli.command import UserPath, command
 from packer.cli.one_line_errors import NOT_RIGHT
+from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import AsJson, PackedSources
 from packer.figures.plain_text import render_table
@@ -59,18 +59,18 @@ def verify(
         other = holdout_of(packed, is_holdout=manifest.options.is_holdout)
     if as_json:
         named = {} if other is None else {side: str(other)}
-        click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults, **named}, indent=1))
+        echo_json({"packed": str(packed), "source": source, "faults": faults, **named})
     for fault in [] if as_json else faults:
-        click.echo(f"packer: {packed}: {fault}", err=True)
+        echo(f"packer: {packed}: {fault}", err=True)
     if faults:
         sys.exit(NOT_RIGHT)
     if manifest is not None and not as_json:
         scope = "hashes and structure" if source is None else "hashes, structure and every token of the source"
         tokens = manifest.totals.tokens_packed
-        click.echo(f"{packed} is verified: {scope} ({manifest.rows:,} rows, {tokens:,} tokens)")
+        echo(f"{packed} is verified: {scope} ({manifest.rows:,} rows, {tokens:,} tokens)")
         if other is not None:
             words = "These documents are held out of" if side == "holdout_of" else "Documents that are held out are in"
-            click.echo(f"{words} {other}{'' if is_packed(other) else ', which is not there'}")
+            echo(f"{words} {other}{'' if is_packed(other) else ', which is not there'}")
 
 
 Attention = Annotated[
@@ -110,7 +110,10 @@ def check(model: str, attn: Attention = None, position_offset: PositionOffset = 
         "device": opened.model.device.type,
         "verdicts": [asdict(verdict) for verdict in verdicts],
     }
-    click.echo(json.dumps(content, indent=1) if as_json else "\n".join(render_verdicts(opened, verdicts)))
+    if as_json:
+        echo_json(content)
+    else:
+        echo("\n".join(render_verdicts(opened, verdicts)))
     asked = [verdict for verdict in verdicts if attn in (None, verdict.implementation)]
     if not any(verdict.safe for verdict in asked):
         sys.exit(NOT_RIGHT)

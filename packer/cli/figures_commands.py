@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from packer.cli.command import command
+from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import (
     AsJson,
@@ -122,11 +122,11 @@ def stats(
             found = found.row_lengths if several else found  # what is printed; everything else is in the report
     assert found is not None
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
+        echo_json(found.to_json())
     elif isinstance(found, Figures):
-        click.echo("\n".join([in_encoding(render_figures(found), sys.stdout.encoding), *lines]))
+        echo("\n".join([in_encoding(render_figures(found), sys.stdout.encoding), *lines]))
     else:
-        click.echo("\n".join([render_row_lengths(found), *lines]))
+        echo("\n".join([render_row_lengths(found), *lines]))
 
 
 def _is_packed(source: str) -> bool:
@@ -167,5 +167,7 @@ def compare(
         found = comparing.compare(
             source, options=pack_options, algorithms=algorithm, documents_per_step=batch_size, progress=progress
         )
-        text = json.dumps(found.to_json(), indent=1) if as_json else render_comparison(found)
-    click.echo(text)
+    if as_json:
+        echo_json(found.to_json())
+    else:
+        echo(render_comparison(found))

@@ -18,6 +18,7 @@ from packer import __version__
 from packer.cli.checking_commands import verify
 from packer.cli.command import command
 from packer.cli.figures_commands import stats
+from packer.cli.printing import echo, echo_json
 from packer.cli.shared_options import AsJson
 from packer.cli.writing_commands import pack
 from packer.errors import PackerError
@@ -72,7 +73,10 @@ def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> 
         },
         "kernel_cache": _kernel_cache(),
     }
-    click.echo(json.dumps(facts, indent=1) if as_json else _render(facts))
+    if as_json:
+        echo_json(facts)
+    else:
+        echo(_render(facts))
 
 
 def _version(name: str) -> str | None:
@@ -238,7 +242,7 @@ def demo(output: Path, max_len: int) -> None:
     try:
         if output.is_dir() and any(output.iterdir()) and not (output / _MARK).is_file():
             raise PackerError(f"{output} exists and was not made by packer demo: choose another --output")
-        click.echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
+        echo("Tokenizing the Python standard library with a byte-level BPE tokenizer trained on it ...")
         write_corpus(output)
     except OSError as error:
         raise PackerError(f"{error.filename or output}: {error.strerror}: choose another --output") from error
@@ -246,16 +250,16 @@ def demo(output: Path, max_len: int) -> None:
     _run(pack, source, "--max-len", str(max_len), "--output", packed, "--overwrite")
     _run(verify, packed, "--source", source)
 
-    click.echo(f'\n>>> next(packer.batches(packer.load("{packed}"), rows=4))')
+    echo(f'\n>>> next(packer.batches(packer.load("{packed}"), rows=4))')
     for name, value in next(batches(load(packed), rows=4, tensors="numpy")).items():
-        click.echo(f"{name:16} {value.dtype} {value.shape}" if hasattr(value, "shape") else f"{name:16} {value}")
-    click.echo(f"\nOne row as text: packer show {packed} 0 --tokenizer {output / 'tokenizer.json'}")
+        echo(f"{name:16} {value.dtype} {value.shape}" if hasattr(value, "shape") else f"{name:16} {value}")
+    echo(f"\nOne row as text: packer show {packed} 0 --tokenizer {output / 'tokenizer.json'}")
 
 
 def _run(command: click.Command, *arguments: str) -> None:
     """Show a command line and run it; errors are those of this command."""
     name = str(command.name)
-    click.echo(f"\n$ {shlex.join(['packer', name, *arguments])}")
+    echo(f"\n$ {shlex.join(['packer', name, *arguments])}")
     assert command.callback is not None
     with command.make_context(name, list(arguments), parent=click.get_current_context()) as context:
         del context.params["debug"]

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 import os
 import signal
@@ -20,9 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import click
-
 from packer import signals
+from packer.cli.printing import echo, echo_json, visible
 from packer.errors import OptionError, PackerError
 from packer.progress import Interrupted
 from packer.stores.buckets import StoreError
@@ -31,9 +29,9 @@ from packer.system_errors import shortage_behind
 NOT_RIGHT = 3  # exit code of a check that has found something wrong
 
 
-def error_as_json(message: str, code: int) -> str:
-    """The output of `--json` for an error."""
-    return json.dumps({"error": message, "exit_code": code}, indent=1)
+def echo_error_as_json(message: str, code: int) -> None:
+    """Print what `--json` prints for an error."""
+    echo_json({"error": message, "exit_code": code})
 
 
 @contextmanager
@@ -53,9 +51,9 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
             raise
     else:
         return
-    click.echo(f"packer: {message}", err=True)
+    echo(f"packer: {message}", err=True)
     if as_json:
-        click.echo(error_as_json(message, code))
+        echo_error_as_json(message, code)
     sys.exit(code)
 
 
@@ -97,8 +95,8 @@ def explained_bus_errors() -> Iterator[None]:
 
 def _explain_and_exit(_: int) -> None:
     names = ", ".join(shrunken_files()) or "a memory-mapped file"
-    line = f"packer: {names}: cannot be read: truncated while it was read, or its disk failed; restore it and repeat\n"
-    os.write(2, line.encode(errors="backslashreplace"))
+    line = f"packer: {names}: cannot be read: truncated while it was read, or its disk failed; restore it and repeat"
+    os.write(2, f"{visible(line)}\n".encode())
     os._exit(1)
 
 

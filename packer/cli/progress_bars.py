@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from packer.cli.printing import echo, visible
 from packer.progress import STATUS, raise_if_interrupted
 
 if TYPE_CHECKING:
@@ -37,6 +36,11 @@ _UNITS = {
 """What a stage counts, short for a bar and in words; all others count bytes."""
 
 
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 @contextmanager
 def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     """Show the progress of each stage on stderr, and print log messages there.
@@ -46,7 +50,7 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     that works silently, because another one shows all this, prints only messages about itself.
     """
     log, handler = logging.getLogger("packer.ranks" if silently else "packer"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("packer: %(message)s"))
+    handler.setFormatter(_Lines("packer: %(message)s"))
     handler.addFilter(lambda record: record.name != STATUS.name or sys.stderr.isatty())
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -80,7 +84,7 @@ def _drawn() -> Iterator[Progress]:
         if not is_terminal:
             if now - last >= INTERVAL:
                 last = now
-                click.echo(f"packer: {_line(stage, done, total, now - begun)}", err=True)
+                echo(f"packer: {_line(stage, done, total, now - begun)}", err=True)
             return
         if bar is None:
             if kind != "solve" and now - begun < DELAY:

@@ -17,6 +17,7 @@ import click
 
 from packer import __version__
 from packer.cli.command import ARGUMENTS, FileContent, UserPath
+from packer.cli.printing import echo
 from packer.errors import OptionError, PackerError
 from packer.options import Option, PackOptions, options_of
 from packer.options.option import GENERAL, MIXTURES, OUTPUT, READING
@@ -127,7 +128,7 @@ def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Pat
         if name in _settable(context):
             defaults[name] = FileContent(value) if declared.is_file else value
         elif declared.needs_tokens:
-            click.echo(
+            echo(
                 f"packer: {folder} was packed with {declared.shown} {value}, which {context.info_name} cannot predict: "
                 f"its rows are those of {declared.shown} {declared.default}",
                 err=True,

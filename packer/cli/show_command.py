@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from packer.cli.command import UserPath, command
+from packer.cli.printing import echo, echo_json, echo_styled, styled, visible
 from packer.cli.shared_options import AsJson, PackedSources
 from packer.column_names import TREE, input_ids_in
 from packer.errors import PackerError
@@ -99,7 +99,7 @@ def show(
             for segment in chain(*found.values()):
                 segment["text"] = decode(segment["input_ids"])
         rows = [{"row": number, "segments": segments} for number, segments in found.items()]
-        click.echo(json.dumps({"packed": str(packed), "rows": rows}, indent=1, default=_json_value))
+        echo_json({"packed": str(packed), "rows": rows}, default=_json_value)
         return
     # See no-color.org and force-color.org.
     color = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty())
@@ -108,7 +108,11 @@ def show(
             text = "\n".join(_text_lines(segments, decode, color=color))
         else:
             text = render_row(segments, decode, group_by=dataset.manifest.options.group_by, color=color)
-        click.echo(text if row is not None else f"row {number:,}\n{text}", color=color)
+        text = text if row is not None else f"row {number:,}\n{text}"
+        if color:
+            echo_styled(text)
+        else:
+            echo(text)
 
 
 def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[Segment]]:
@@ -197,6 +201,7 @@ def render_row(
             owners.append(segment)
     head, *lines = render_table(table, align="<>>>>" + "<" * (len(kept) + 1 + len(kept_tokens))).split("\n")
     if color:
+        head = visible(head)
         lines = [_styled(segment, line) for segment, line in zip(owners, lines, strict=True)]
     return "\n".join([head, *lines])
 
@@ -231,8 +236,8 @@ def _text_lines(segments: Sequence[Segment], decode: Decode | None, *, color: bo
 def _styled(segment: Segment, line: str) -> str:
     """Color the line of a segment; neighbors differ."""
     if segment["doc_id"] < 0:
-        return click.style(line, dim=True)
-    return click.style(line, fg=_COLORS[segment["segment"] % len(_COLORS)])
+        return styled(line, dim=True)
+    return styled(line, fg=_COLORS[segment["segment"] % len(_COLORS)])
 
 
 def _marked(segment: Segment, decode: Decode | None, *, color: bool) -> str:
@@ -244,7 +249,7 @@ def _marked(segment: Segment, decode: Decode | None, *, color: bool) -> str:
         first, place = place, place + len(list(run))
         text = " ".join(map(str, ids[first:place])) if decode is None else decode(ids[first:place])
         if color:
-            text = click.style(text, bold=True) if is_trained else click.style(text, dim=True)
+            text = styled(text, bold=True) if is_trained else styled(text, dim=True)
         elif is_trained and labels is not None:
             text = f"[[{text}]]"
         texts.append(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from packer.cli.command import UserPath, command
+from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import (
     AsJson,
@@ -77,7 +77,7 @@ def write_output(
     # Print the result.
     if result.finished_elsewhere:  # the rank that finished it prints it
         if values["ranks"] is None:
-            click.echo(f"{result.output} was completed by another process at the same time")
+            echo(f"{result.output} was completed by another process at the same time")
         return
     lines = [] if more is None else more(result.output)
     if as_json:
@@ -87,14 +87,14 @@ def write_output(
         listed = {"rejected": str(result.output / REJECTED)} if rejected else {}
         if "holdout" in record.get("options", {}):
             listed["holdout"] = str(holdout_of(result.output))
-        click.echo(json.dumps({**found, **took, **listed, **record}, indent=1))
+        echo_json({**found, **took, **listed, **record})
         return
     if result.found_complete:
         checked = f" ({result.checked})" if result.checked else ""
         text = [f"{result.output} {complete}: nothing to do{checked}"]
     else:
         text = [*summary(result, duration_and_compiling(seconds, compiling))]
-    click.echo("\n".join([*text, *lines]))
+    echo("\n".join([*text, *lines]))
 
 
 Lengths = Annotated[
