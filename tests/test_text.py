@@ -239,6 +239,6 @@ def test_padding_and_truncation_that_a_tokenizer_brings_along_are_off(tmp_path):
 def test_a_template_that_writes_the_date_is_known_by_it(path):
     chat = recognize({"messages": []}, "x")
     dated = text_options(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
-    assert Encoder(dated, chat).identity.today is not None
+    assert Encoder(dated, chat).writes_date
     for undated in ("x", "{# strftime_now #}x", "strftime_now{{ 'strftime_now' }}"):
-        assert Encoder(text_options(tokenizer=path, chat_template=undated), chat).identity.today is None
+        assert not Encoder(text_options(tokenizer=path, chat_template=undated), chat).writes_date

@@ -93,8 +93,8 @@ class TextIdentity(JsonRecord):
     jinja2: str | None = None
     """Version of the jinja2 library; None if the text is not a chat."""
 
-    today: str | None = None
-    """Date of tokenizing, YYYY-MM-DD; None unless a chat template uses it."""
+    moment: str | None = None
+    """Local time that chat templates write as the current one, YYYY-MM-DDThh:mm:ss; None unless one does."""
 
     indices_xxh3_128: str | None = None
     """Hash of the indices mapping, hexadecimal; None without one."""
@@ -102,6 +102,11 @@ class TextIdentity(JsonRecord):
     def without_versions(self) -> dict[str, Any]:
         """Return the JSON object without library versions, which may differ although the tokens are the same."""
         return {name: value for name, value in self.to_dict().items() if name not in _VERSIONS}
+
+    @property
+    def requested(self) -> TextIdentity:
+        """The identity before an output is begun, which sets the moment."""
+        return replace(self, moment=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -154,6 +154,9 @@ def difference(begun: Request, request: Request) -> str:
     return "from other source files" if one != other else "from a source that has changed since"
 
 
+MOMENT = "moment"
+"""Name of the note with the time that chat templates write, with which documents may be decoded already."""
+
 PACKED = Kind(name="a packed dataset", record=MANIFEST, building="new", listed=names_listed, in_place=True)
 
 
@@ -282,7 +285,7 @@ class Output:
     def forget_plan(self) -> None:
         """Remove the shards and the notes; the identity of the source last, with which nothing else is resumed."""
         self.remove_shards()
-        self.store.delete_all(self.notes.folder, keep=["source"])
+        self.store.delete_all(self.notes.folder, keep=["source", MOMENT])
         self.store.delete(f"{self.notes.folder}/source")
 
     def clear(self) -> None:

@@ -39,7 +39,7 @@ from packer.system_errors import system_errors
 
 log = logging.getLogger(__name__)
 
-_MAY_DIFFER = ("indices_xxh3_128", "today")  # facts about texts
+_MAY_DIFFER = ("indices_xxh3_128", "moment")  # facts about texts
 _SHOWN = 3  # files in a message
 _LOOK_AGAIN = 0.2  # seconds between two looks at whether another rank has put a generation in place
 

@@ -42,7 +42,7 @@ def request_of(opened: Corpus, options: Mapping[str, object]) -> Request:
             )
             for input_ in opened.inputs
         ),
-        texts={name: source.text for name, source in opened.sources.items() if source.text is not None},
+        texts={name: source.text.requested for name, source in opened.sources.items() if source.text is not None},
     )
 
 
@@ -160,5 +160,6 @@ def is_written(out: AnyPath, request: Request) -> bool:
 
 def _request_in(manifest: Manifest) -> Request:
     """Return the request that a manifest answers, without the times of files."""
-    files, texts = names_and_sizes(manifest.source.files), manifest.source.texts
+    files = names_and_sizes(manifest.source.files)
+    texts = {name: text.requested for name, text in manifest.source.texts.items()}
     return Request(options=manifest.options.requested.to_dict(), files=files, texts=texts)

@@ -34,6 +34,7 @@ from packer.pipeline.source_warnings import (
     warn_of_unstopped,
     warn_of_unused_sources,
 )
+from packer.pipeline.template_moment import set_moment
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.planning.leftover_values import leftover_values
 from packer.planning.make_plan import PLAN_VERSION, plan_documents
@@ -184,11 +185,8 @@ def pack_into(
     """
     # Decode the files that cannot be mapped.
     warn_of_linked_files(opened)
-    mapped = opened
-    if not opened.mapped:
-        check_decoding(claimed, opened, options, engine.workers)
-        mapped = spill_corpus(opened, claimed.spill, job.progress, engine=engine)
-        watch.check()
+    mapped = opened if opened.mapped else _decoded(opened, claimed, engine, options, job.progress)
+    watch.check()
     options, mapped = _with_hashes(mapped, options, claimed, engine, job.progress)
     watch = watch.of_mapped(mapped)
 
@@ -249,6 +247,12 @@ def _with_hashes(
     below: int = make_note(claimed.notes, "holdout", find, engine).facts["below"]
     options = replace(options, content_hashes=(below, HASHES))
     return options, replace(mapped, mix=options if options.weights else None)
+
+
+def _decoded(opened: Corpus, claimed: Output, engine: Engine, options: PackOptions, progress: Progress) -> Corpus:
+    check_decoding(claimed, opened, options, engine.workers)
+    set_moment(opened, claimed.notes, engine)
+    return spill_corpus(opened, claimed.spill, progress, engine=engine)
 
 
 def _refuse_dropped_masks(corpus: Corpus, options: PackOptions) -> None:

@@ -23,6 +23,7 @@ from packer.pipeline.job import Job, Written
 from packer.pipeline.output_place import check_tokenizing, name_after, refuse_inside
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_unstopped
+from packer.pipeline.template_moment import set_moment
 from packer.progress import Progress
 from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
@@ -87,7 +88,7 @@ class TokenizeReport(JsonRecord):
     @property
     def request(self) -> Request:
         """The request that made the dataset."""
-        return Request(options=self.options, files=self.files, texts={"": self.text})
+        return Request(options=self.options, files=self.files, texts={"": self.text.requested})
 
 
 def tokenize(
@@ -157,6 +158,7 @@ def _write(
 ) -> TokenizeReport:
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
     warn_of_linked_files(opened)
+    set_moment(opened, folder.notes, engine)
     (text,) = opened.parts
     pieces = cut_source(text, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
@@ -167,6 +169,7 @@ def _write(
     watch.check()
     warn_of_unstopped(decoded)
     identity = survey_source(spilled).identity
+    assert identity.text is not None
     counts, digest = None, None
     if spilled.skips:
         refuse_all_rejected(decoded.sources, identity.documents, identity.tokens)
@@ -175,7 +178,7 @@ def _write(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,
         options=request.options,
-        text=request.texts[""],
+        text=identity.text,
         files=request.without_times.files,
         source=identity,
         documents_straddling=spilled.counts["straddling"],

@@ -19,6 +19,7 @@ from packer.paths import PathList, expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
 from packer.pipeline.job import Job
 from packer.pipeline.rejected_list import list_faults, with_counts
+from packer.pipeline.template_moment import repeat_moment
 from packer.plan.segments import Segments
 from packer.planning.packable_segments import cut_table
 from packer.progress import Progress
@@ -127,6 +128,7 @@ def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress) -> Iterator[str]:
     """Yield a sentence for each difference between the rows and an open source, or a mixture of as many as packed."""
     packed = manifest.source
+    repeat_moment(opened, packed.texts)
     parts: tuple[SourceIdentity | MixturePart, ...] = packed.mixture or (packed,)
     faults = [
         f"the source {part.name}: {fault}" if isinstance(part, MixturePart) else fault

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +56,8 @@ class Templates:
             self.ends = tuple(sorted({*self.ends, *template.ends}))
         self.sources = _checked(tokenizer.chat_template if source is None else source, tokenizer)
         """All templates by name; `default` is the usual one."""
+        self.moment = datetime.now()
+        """The current time for templates, the same in all renderings."""
         self._takes_parts: dict[tuple[str, str], bool] = {}
 
     @cached_property
@@ -70,7 +73,7 @@ class Templates:
 
     @property
     def write_date(self) -> bool:
-        """Whether a template writes today's date."""
+        """Whether a template writes the current date or time."""
         return any("strftime_now" in names_in(source) for source in self.sources.values())
 
     def source_of(self, chat: Chat) -> str:
@@ -162,11 +165,15 @@ class Templates:
                 messages=messages,
                 tools=chat.tools,
                 add_generation_prompt=prompt,
+                strftime_now=self._strftime_now,
             )
         except Exception as error:  # templates raise anything
             if shortage(error) is not None:
                 raise
             return error
+
+    def _strftime_now(self, format: str) -> str:  # templates may name the argument
+        return self.moment.strftime(format)
 
 
 def _arguments(chat: Chat) -> dict[str, Any]:

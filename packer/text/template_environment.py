@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -292,7 +291,6 @@ def _environment(marked: bool) -> _Sandbox:
     del environment.globals["lipsum"]  # which is random, and takes any time
     environment.globals |= {
         "raise_exception": _raise_exception,
-        "strftime_now": _strftime_now,
         "dict": _Dict(),
         "namespace": _PlainNamespace,
     }
@@ -321,7 +319,3 @@ def _to_json(
 ) -> str:
     """Return JSON; jinja2's own filter escapes the characters of HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _strftime_now(format: str) -> str:  # templates may name the argument
-    return datetime.now().strftime(format)

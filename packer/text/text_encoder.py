@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,8 +161,18 @@ class Encoder:
             identity,
             chat_template=_hash([templates.sources, *ends] if ends else templates.sources),
             jinja2=version("jinja2"),
-            today=datetime.date.today().isoformat() if templates.write_date else None,
         )
+
+    @property
+    def writes_date(self) -> bool:
+        """Whether a chat template writes the current date or time."""
+        return self._template is not None and self._template.templates.write_date
+
+    def set_moment(self, moment: str) -> None:
+        """Let chat templates write this moment, in ISO format, as the current time, instead of that of opening."""
+        assert self._template is not None
+        self._template.templates.moment = datetime.fromisoformat(moment)
+        self.identity = replace(self.identity, moment=moment)
 
     @property
     def differs(self) -> bool:
