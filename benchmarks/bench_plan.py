@@ -2,14 +2,12 @@
 
     python benchmarks/bench_plan.py 1e5 1e6 1e7 1e8 1e9
     python benchmarks/bench_plan.py 1e6 --peers          # needs pip install "packer-llm[bench]"
-    python benchmarks/bench_plan.py 1e6 --apart LENGTHS.npy --threads 1
 
 Lengths are drawn log-normal (median 245 tokens, sigma 1, capped at 20,000; what is longer than max_len is split), and
 lie in a file that is mapped. Each number of documents has a process of its own, which plans once untimed, so that the
 JIT compiler is left out, and then `--runs` times: "survey" looks through all lengths, "rows" solves, draws or deals the
 rows of all shards. Memory is the peak of RssAnon while it plans. The peers get the same lengths, cut at max_len:
 LightBinPack a Python list, which is what it takes, TRL an Arrow table of one-byte tokens.
-With --apart the documents, of lengths drawn from a file, are in groups of which a row holds one segment each.
 """
 
 from __future__ import annotations
@@ -32,13 +30,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import Algorithm, get_algorithm
-from packer.algorithms.bounds import lower_bound
 from packer.engine import Engine
 from packer.options import PackOptions
-from packer.plan.groups import NO_GROUP, apart_bound, keep_apart
-from packer.plan.rows import place_rows
-from packer.plan.segments import cut_documents
 from packer.planning.packable_segments import Planning, SegmentReader
 from packer.planning.partitioning import plan_partitions, survey
 
@@ -160,44 +153,6 @@ def compare_with_peers(documents: int, max_len: int, threads: int, runs: int) ->
         print(f"{name:24} {packs[name]:10,} {statistics.median(took):9.4f} {ratio:11.1f}")
 
 
-def groups_of(kind: str, documents: int) -> NDArray[np.int32]:
-    """The group of every document, at random."""
-    random = np.random.default_rng(1)
-    if kind == "one of half":
-        return np.where(random.random(documents) < 0.5, 0, NO_GROUP).astype(np.int32)
-    if kind == "ten documents each":
-        return (np.arange(documents) // 10).astype(np.int32)
-    shares = {"5 equal": np.ones(5), "20 equal": np.ones(20), "100 Zipf": 1 / np.arange(1, 101),
-              "10,000 Zipf": 1 / np.arange(1, 10_001)}[kind]  # fmt: skip
-    return random.choice(len(shares), documents, p=shares / shares.sum()).astype(np.int32)
-
-
-def keep_groups_apart(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int, runs: int) -> None:
-    """Print what keeping groups apart costs, in packs and in seconds of CPU, beside plain packing in the same run."""
-    solver = get_algorithm(algorithm)
-    assert isinstance(solver, Algorithm)
-    for kind in ("5 equal", "20 equal", "100 Zipf", "10,000 Zipf", "one of half", "ten documents each"):
-        groups = groups_of(kind, len(lengths))
-        plain, apart = [], []
-        for _ in range(runs + 1):
-            marks = [time.process_time()]
-            segments = cut_documents(lengths, max_len, "split")
-            patterns = solver.solve(segments.histogram)
-            rows = patterns.rows()
-            dealt, _ = place_rows(segments.extents_of_numbers(), rows, max_len, seed=0)
-            marks.append(time.process_time())
-            least = apart_bound(segments, groups)
-            found = keep_apart(dealt, segments, groups, least=least, max_segments=None, seed=0)
-            marks.append(time.process_time())
-            plain.append(marks[1] - marks[0])
-            apart.append(marks[2] - marks[0])
-        packs, bound = len(found.row_starts) - 1, max(least, lower_bound(segments.histogram, None))
-        seconds = statistics.median(plain[1:]), statistics.median(apart[1:])
-        print(f"{len(lengths):10,} {max_len:8,} {kind:20} {patterns.packs:9,} {bound:9,} {packs:9,} "
-              f"{packs / bound - 1:7.2%} {seconds[0]:8.3f} {seconds[1]:8.3f} {seconds[1] / seconds[0]:6.1f}",
-              flush=True)  # fmt: skip
-
-
 def installed(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -212,13 +167,6 @@ def installed(package: str) -> str | None:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--runs", default=5, show_default=True, help="Plans that count.")
 @click.option("--peers", "with_peers", is_flag=True, help="LightBinPack and TRL beside us, on the first number.")
-@click.option(
-    "--apart",
-    "apart",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="LENGTHS.npy",
-    help="Groups kept apart instead, at 4,096 and 512, for documents of such lengths.",
-)
 @click.option("--as-json", is_flag=True, hidden=True, help="Measure here and print JSON: what a child process does.")
 def main(
     documents: tuple[str, ...],
@@ -227,7 +175,6 @@ def main(
     threads: int,
     runs: int,
     with_peers: bool,
-    apart: str | None,
     as_json: bool,
 ) -> None:
     numbers = [int(float(text)) for text in documents]
@@ -237,15 +184,6 @@ def main(
     versions = ", ".join(f"{name} {installed(name)}" for name in ("numba", "numpy", "lightbinpack", "trl"))
     print(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, "
           f"Python {platform.python_version()}, {versions}")  # fmt: skip
-    if apart is not None:
-        print(f"{algorithm}, {threads} threads, CPU seconds\n\n{'documents':>10} {'max_len':>8} {'groups':20} "
-              f"{'plain':>9} {'bound':>9} {'apart':>9} {'above':>7} "
-              f"{'plain s':>8} {'apart s':>8} {'x':>6}")  # fmt: skip
-        for number in numbers:
-            lengths = np.random.default_rng(0).choice(np.load(apart), number).astype(np.int32)
-            for capacity in (4096, 512):
-                keep_groups_apart(lengths, capacity, algorithm, threads, runs)
-        return
     print(f"max_len {max_len}, {algorithm}, {threads} threads")
     print(f"\n{'documents':>14} {'rows':>11} {'above':>6} {'pool':>6} {'survey':>8} {'rows':>8} {'total s':>9} "
           f"{'ns each':>8} {'RssAnon':>9}")  # fmt: skip

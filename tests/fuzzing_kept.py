@@ -62,7 +62,7 @@ def pack_keeping(column: str, folder: Path) -> tuple[Path, Path]:
 
 SETS = {
     "plain": {},
-    "aligned": {"align": 4, "overlap": 3},
+    "aligned": {"align": 4},
     "grouped": {"group_by": "topic", "keep": ["topic"]},
     "appended": {"align": 2, "keep": ["topic"]},
     "index": {"index_only": True, "align": 8},

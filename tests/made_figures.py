@@ -42,7 +42,6 @@ def figures_of(
         "documents_dropped": {"empty": empty, "too_long": 0},
         "tokens": int(lengths.sum()),
         "tokens_packed": int(kept.sum()),
-        "tokens_repeated": 0,
         "tokens_truncated": int((lengths - kept).sum()),
         "tokens_dropped": {"too_long": 0},
         "segments": int(histogram.sum()),

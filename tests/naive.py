@@ -146,21 +146,16 @@ def l2_bound(lengths, capacity):
 # ---- plan: documents -> segments, and the randomness of the deal ----
 
 
-def cut_documents(lengths, max_len, long, overlap=0, side="right"):
+def cut_documents(lengths, max_len, long):
     """(document, start, length) of every segment, in source order."""
     segments = []
     for document, length in enumerate(lengths):
         if length > max_len and long == "drop":
             continue
         if length > max_len and long == "truncate":
-            segments.append((document, length - max_len if side == "left" else 0, max_len))
+            segments.append((document, 0, max_len))
             continue
-        start = 0
-        while start < length:
-            segments.append((document, start, min(max_len, length - start)))
-            if start + max_len >= length:
-                break
-            start += max_len - overlap
+        segments += [(document, start, min(max_len, length - start)) for start in range(0, length, max_len)]
     return segments
 
 
@@ -181,8 +176,8 @@ def account(lengths, pieces, placed, long):
         documents["truncated"] += 0 < len(kept) < length
         for token in range(length):
             if packed[token]:
-                tokens["packed"] += packed[token]
-                tokens["repeated"] += packed[token] - 1
+                assert packed[token] == 1
+                tokens["packed"] += 1
             else:
                 tokens["untrained" if kept[token] else "truncated" if long == "truncate" else "too_long"] += 1
     return {
@@ -192,7 +187,6 @@ def account(lengths, pieces, placed, long):
         "documents_dropped": {reason: documents[reason] for reason in ("empty", "too_long", "untrained")},
         "tokens": sum(lengths),
         "tokens_packed": tokens["packed"],
-        "tokens_repeated": tokens["repeated"],
         "tokens_truncated": tokens["truncated"],
         "tokens_dropped": {reason: tokens[reason] for reason in ("too_long", "untrained")},
     }
@@ -617,21 +611,6 @@ def interleave(kept, times):
         done[source] += kept[source][document]
         mixture.append((source, document, copy))
     return mixture
-
-
-# ---- groups apart ----
-
-
-def fewest_rows_apart(segments, max_len, rows=()):
-    """The fewest rows for (group, extent) segments, no two of a group in one; every way is tried."""
-    if not segments:
-        return len(rows)
-    (group, extent), *others = segments
-    ways = [(*rows, [(group, extent)])]
-    for i, row in enumerate(rows):
-        if sum(e for _, e in row) + extent <= max_len and (group < 0 or all(g != group for g, _ in row)):
-            ways.append((*rows[:i], [*row, (group, extent)], *rows[i + 1 :]))
-    return min(fewest_rows_apart(others, max_len, way) for way in ways)
 
 
 def draw_rows(

@@ -104,17 +104,11 @@ def packings(draw, *, mixtures: bool = True, pairs: bool = True) -> Packing:
     }
     if algorithm != "wrapped":
         options["align"] = align
-    if long == "truncate":
-        options["truncate_side"] = draw(st.sampled_from(["left", "right"]))
     count = draw(st.sampled_from([0, 0, 2, 3])) if mixtures and not is_paired else 0
-    if algorithm == "wrapped" or long != "split":
-        pass
-    elif draw(st.booleans()):
-        options["overlap"] = draw(st.integers(0, max_len - 1))
-    else:
+    if algorithm != "wrapped" and long == "split":
         options["split_at"] = draw(st.sampled_from(["tokens", "turns"]))
     if algorithm not in ("sequential", "wrapped") and draw(st.booleans()):
-        options |= {"group_by": "source", "group_mode": draw(st.sampled_from(["together", "apart"]))}
+        options["group_by"] = "source"
         options["keep"] = draw(st.sampled_from([[], ["source"]]))
     if count:
         options["mix_unit"] = draw(st.sampled_from(["tokens", "epochs"]))

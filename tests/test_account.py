@@ -22,8 +22,7 @@ def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
     options, (columns,) = packing.options, packing.sources
     lengths = [len(tokens) for tokens in columns["input_ids"]]
     if options.get("split_at") != "turns":
-        side = options.get("truncate_side", "right")
-        return naive.cut_documents(lengths, options["max_len"], options["long"], options.get("overlap", 0), side)
+        return naive.cut_documents(lengths, options["max_len"], options["long"])
     pieces = []
     for document, (length, starts) in enumerate(zip(lengths, columns["turn_starts"], strict=True)):
         cuts = naive_cuts(np.diff([*starts, length]).tolist(), options["max_len"]) if length else []
@@ -39,18 +38,18 @@ def naive_placed(packing: Packing, pieces: list[tuple[int, int, int]]) -> list[t
         return pieces
     if options["algorithm"] == "wrapped":  # cuts documents elsewhere, and so leaves out only whole documents
         whole = {d: [piece for piece in pieces if piece[0] == d] for d, _, _ in pieces}
-        trained = {d for d, of in whole.items() if is_trained(columns["labels"][d][of[0][1] : sum(of[-1][1:])], 1)}
+        trained = {d for d, of in whole.items() if is_trained(columns["labels"][d][of[0][1] : sum(of[-1][1:])])}
         return [piece for piece in pieces if piece[0] in trained]
     return [
         (document, start, length)
         for document, start, length in pieces
-        if is_trained(columns["labels"][document][start : start + length], options.get("overlap", 0) if start else 1)
+        if is_trained(columns["labels"][document][start : start + length])
     ]
 
 
-def is_trained(labels: list[int], context: int) -> bool:
-    """Whether any token after the first, or after the repeated ones, is trained."""
-    return max(labels[max(context, 1) :], default=-100) >= 0
+def is_trained(labels: list[int]) -> bool:
+    """Whether any token after the first is trained."""
+    return max(labels[1:], default=-100) >= 0
 
 
 def in_rows(out: Path) -> list[tuple[int, int, int]]:
@@ -90,21 +89,6 @@ def test_the_manifest_has_the_account_of_the_packed_documents(packing):
     assert {name: manifest.totals.to_dict()[name] for name in expected} == expected
 
 
-def test_segments_that_overlap_by_more_than_half_are_counted_when_some_are_dropped(tmp_path):
-    trained = {*range(2, 11), 13, 15, 17, 19, *range(21, 26), *range(28, 31)}
-    tokens = list(range(1, 34))
-    labels = [token if token in trained else -100 for token in tokens]
-    source = write(tmp_path / "rows.arrow", {"input_ids": [tokens], "labels": [labels]})
-    manifest = packer.pack(source, tmp_path / "out", max_len=16, overlap=15, untrained="drop")
-    totals = manifest.totals
-    found = in_rows(tmp_path / "out")
-    covered = {start + place for _, start, length in found for place in range(length)}
-    assert totals.tokens_packed - totals.tokens_repeated == len(covered) == 30
-    assert totals.tokens_dropped["untrained"] == 3
-    assert list(packer.verify(tmp_path / "out", source)) == []
-    packer.export(tmp_path / "out", tmp_path / "exported", to="parquet", sync=False)
-
-
 def test_a_document_counts_as_split_if_several_of_its_pieces_are_packed(tmp_path):
     # The second piece of the first document and the first piece of the second have no trained token.
     labels = [[1] * 4 + [-100] * 3, [-100] * 4 + [1] * 3, [1] * 7, [-100] * 7]
@@ -115,26 +99,23 @@ def test_a_document_counts_as_split_if_several_of_its_pieces_are_packed(tmp_path
     assert manifest.totals.tokens_dropped["untrained"] == 3 + 4 + 7
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_tokens_cut_off_a_document_that_is_dropped_are_truncated(tmp_path, side):
+def test_tokens_cut_off_a_document_that_is_dropped_are_truncated(tmp_path):
     labels = [[-100] * 9, [1] * 9]
     source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 9] * 2, "labels": labels})
-    totals = packer.pack(
-        source, tmp_path / side, max_len=4, untrained="drop", long="truncate", truncate_side=side
-    ).totals
+    totals = packer.pack(source, tmp_path / "out", max_len=4, untrained="drop", long="truncate").totals
     assert (totals.tokens_truncated, totals.tokens_dropped["untrained"], totals.tokens_packed) == (10, 4, 4)
-    assert pa.ipc.open_stream(next((tmp_path / side).glob("*.arrow"))).read_all().num_rows == 1
+    assert pa.ipc.open_stream(next((tmp_path / "out").glob("*.arrow"))).read_all().num_rows == 1
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "wrapped", "sequential"])
 def test_the_labels_of_the_tokens_that_are_kept_decide(tmp_path, algorithm):
-    """Truncation on the left keeps [4, 5, 6]; their first token begins a segment and is never trained."""
+    """Truncation keeps [1, 2, 3]; the first token begins a segment and is never trained."""
     columns = {
         "input_ids": [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]],
-        "labels": [[-100, -100, 3, 4, -100, -100], [-100, -100, -100, -100, -100, 6]],
+        "labels": [[1, -100, -100, 4, 5, 6], [-100, 2, -100, -100, -100, -100]],
     }
     source = write(tmp_path / "rows.arrow", columns)
-    options = {"max_len": 3, "untrained": "drop", "long": "truncate", "truncate_side": "left", "algorithm": algorithm}
+    options = {"max_len": 3, "untrained": "drop", "long": "truncate", "algorithm": algorithm}
     manifest = packer.pack(source, tmp_path / algorithm, sync=False, **options)
     assert (manifest.totals.documents_dropped["untrained"], manifest.totals.tokens_trained) == (1, 1)
     assert [row["doc_ids"].tolist() for row in packer.load(tmp_path / algorithm)] == [[1]]

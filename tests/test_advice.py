@@ -66,11 +66,8 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--pairs", "--overlap", 2], "--overlap is 2, and pairs are never split: leave it out"),
-        (["--long", "drop", "--overlap", 2], "use --long split"),
-        (["--truncate-side", "left"], "use --long truncate"),
+        (["--pairs", "--split-at", "turns"], "--split-at is turns, and pairs are never split: leave it out"),
         (["--algorithm", "wrapped", "--align", 2], "choose another --algorithm"),
-        (["--gap", 0.1], "choose --algorithm optimal"),
         (["--split-at", "turns", "--long", "drop"], "--split-at is turns, which does not go with --long drop"),
         (["--mix-tokens", 5], "give sources with weights"),
         (["--text-column", "t"], "--text-column is 't', but there is no tokenizer: set --tokenizer"),
@@ -85,7 +82,7 @@ def test_options_are_called_as_they_are_given(rows, options, words):
 
 def test_in_python_options_are_called_as_the_arguments_are(rows):
     for options, words in [
-        ({"pairs": True, "overlap": 2}, "overlap is 2, and pairs are never split: leave it out"),
+        ({"pairs": True, "split_at": "turns"}, "split_at is turns, and pairs are never split: leave it out"),
         ({"split_at": "turns", "long": "drop"}, "split_at is turns, which does not go with long drop"),
         ({"text_column": "t"}, "text_column is 't', but there is no tokenizer: set tokenizer"),
         ({"input_column": "nothing"}, "name the tokens' column with input_column"),
@@ -98,7 +95,7 @@ def test_in_python_options_are_called_as_the_arguments_are(rows):
         list(packer.verify("--nowhere"))
 
 
-@pytest.mark.parametrize(("command", "name"), [("pack", "max_len"), ("stats", "truncate_side"), ("pack", "mix_tokens")])
+@pytest.mark.parametrize(("command", "name"), [("pack", "max_len"), ("stats", "max_segments"), ("pack", "mix_tokens")])
 def test_an_option_with_underscores_is_answered_with_the_right_one_alone(rows, command, name):
     done = run(command, rows, f"--{name}", 8)
     assert done.exit_code == 2

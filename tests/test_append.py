@@ -285,9 +285,7 @@ def grown_twice(tmp_path):
     return make
 
 
-@pytest.mark.parametrize(
-    "name", ["long integers in files", "no labels column", "overlap", "kept", "groups", "shuffled"]
-)
+@pytest.mark.parametrize("name", ["long integers in files", "no labels column", "kept", "groups", "shuffled"])
 def test_an_index_that_grew_becomes_the_copied_dataset_that_grew(tmp_path, grown_twice, monkeypatch, name):
     make, options = SOURCES[name]
     sources = []

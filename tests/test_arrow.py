@@ -73,9 +73,9 @@ def test_columns_beside_the_tokens_do_not_wait_for_pandas(tmp_path, monkeypatch)
             "packer.pack('masked.arrow', 'masked', max_len=64)",
             f"packer.pack('kept.arrow', 'kept', max_len=64, keep={[*kept]})",
             f"packer.pack('kept', 'again', max_len=80, keep={[*kept]})",
-            "packer.pack('kept.arrow', 'apart', max_len=64, group_by='name', group_mode='apart', keep=['name'])",
+            "packer.pack('kept.arrow', 'grouped', max_len=64, group_by='name', keep=['name'])",
             "packer.pack('pairs.arrow', 'pairs', max_len=256, pairs=True, long='drop')",
             "for name in ('masked', 'kept', 'pairs'): assert not [*packer.verify(name, source=name + '.arrow')]",
-            "assert not [*packer.verify('apart', source='kept.arrow')]",
+            "assert not [*packer.verify('grouped', source='kept.arrow')]",
         ]
     )

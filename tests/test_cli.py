@@ -89,9 +89,9 @@ def test_what_commands_share_means_the_same():
     names = ("pack", "stats", "compare")
     pack, stats, compare = ({option.name: option for option in COMMANDS[name].params} for name in names)
     shared = ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug")
-    for name in (*shared, "dataset", "sources", "mix_unit", "mix_tokens", "group_by", "group_mode", "pairs", "seed"):
+    for name in (*shared, "dataset", "sources", "mix_unit", "mix_tokens", "group_by", "pairs", "seed"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()
-    for name in ("algorithm", "gap", "time_limit", "overlap", "truncate_side", "align"):
+    for name in ("algorithm", "limit", "align"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict()
     assert stats["batch_size"].to_info_dict() == compare["batch_size"].to_info_dict()
 
@@ -124,7 +124,6 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
         ("pack rows.arrow --max-len 2147483648", "'--max-len': 2147483648 is not a whole number"),
         ("pack rows.arrow --max-len 4kb", "'--max-len': '4kb' is not a whole number"),
         ("pack rows.arrow --max-len 1.0001k", "'--max-len': '1.0001k' is not a whole number"),
-        ("stats rows.arrow --group-mode apart", "--group-mode is apart: name the column"),
         ("pack --source rows.arrow:much --max-len 64", "'much' is not a weight"),
         ("pack rows.arrow --max_len 3", "--max-len"),  # the option that is meant, in the words of click
         ("show rows first", "'[ROW]': 'first'"),
@@ -133,7 +132,6 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
         *(
             (f"pack rows.arrow --max-len 64 {options}", words)
             for options, words in {
-                "--gap nan": "'--gap': nan is not a number from 0 to 1",
                 "--shard-size big": "'--shard-size': 'big' is not a size",
                 "--shard-size 0": "'--shard-size': 0 is not a whole number",
                 "--add-column mask": "'--add-column': 'mask' is not one of position_ids",
@@ -142,7 +140,7 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
                 "--workers 0": "'--workers'",
                 "--seed -1": "'--seed'",
                 "--max-segments 0": "'--max-segments'",
-                "--overlap 64": "--overlap is 64: it must be below --max-len 64",
+                "--align 3": "--align is 3, and --max-len 64 is not a multiple of it",
                 "--rank 3": "--rank and --ranks belong together",
                 "--with-text": "--with-text is for a report",
             }.items()
@@ -163,7 +161,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(source, line, words):
         (2, "frobnicate"),
         (2, "pack rows.arrow"),
         (2, "stats rows.arrow --max-len 1,x"),
-        (2, "pack rows.arrow --max-len 64 --truncate-side left"),
+        (2, "pack rows.arrow --max-len 64 --align 3"),
         (2, "show rows --no-such-option"),
         (1, "pack nowhere.arrow --max-len 64"),
         (1, "stats nowhere.arrow"),
@@ -188,8 +186,8 @@ def test_files_that_options_name_are_a_fault_of_what_is_found(source):
 def test_lengths_and_amounts_of_tokens_have_units(source):
     assert json.loads(succeeded("pack", source, "--max-len", "0.25k", "--json"))["options"]["max_len"] == 256
     assert "  1,024  " in succeeded("stats", source, "--max-len", "1K,64")
-    packer.pack(source, "long", max_len="2k", overlap="1k")
-    assert packer.load("long").manifest.options.overlap == 1024
+    packer.pack(source, "long", max_len="2k")
+    assert packer.load("long").manifest.options.max_len == 2048
     mixture = ("--source", f"{source}:1", "--mix-tokens", "1.5k", "--max-len", 64, "-o", "mix", "--json")
     assert json.loads(succeeded("pack", *mixture))["options"]["mix_tokens"] == 1500
 
@@ -444,7 +442,7 @@ def test_show_lists_what_is_kept_of_each_segment(tmp_path, monkeypatch):
     }
     pq.write_table(pa.table(columns), "kept.parquet")
     keep = [word for name in ("topic", "score", "note") for word in ("--keep", name)]
-    kept = [*keep, "--keep-tokens", "logprob", "--group-by", "score", "--group-mode", "apart"]
+    kept = [*keep, "--keep-tokens", "logprob", "--group-by", "score"]
     succeeded("pack", "kept.parquet", "--max-len", 16, *kept)
     shown = succeeded("show", "kept-packed-16", 0).splitlines()
     assert shown[0].split()[4:8] == ["topic", "score", "(group)", "note"]
@@ -567,15 +565,12 @@ def test_a_message_of_several_lines_becomes_one(source, monkeypatch):
     assert result.stderr == "packer: the first and the second\n"
 
 
-def test_optimal_stops_at_the_gap_it_is_given_and_hands_on_the_bound_it_proved(tmp_path):
+def test_optimal_hands_on_the_bound_it_proved(tmp_path):
     # the cheap bounds say 79, a linear program 81, which is the optimum; best fit takes 82
     lengths = [3] * 40 + [8] * 58 + [10] * 44 + [11] * 49
     rows = save_arrow(tmp_path / "rows.arrow", [[1] * length for length in lengths])
     optimal = ("pack", rows, "--max-len", 20, "--algorithm", "optimal", "--json", "-o")
     proven = json.loads(succeeded(*optimal, tmp_path / "proven"))
     assert proven["totals"]["rows"] == proven["totals"]["lower_bound"] == 81
-    near = json.loads(succeeded(*optimal, tmp_path / "near", "--gap", 0.5, "--time-limit", 60))
-    assert near["totals"]["lower_bound"] == 79
-    assert (near["options"]["gap"], near["options"]["time_limit"]) == (0.5, 60)
     shown = json.loads(succeeded("stats", rows, "--max-len", 20, "--algorithm", "optimal", "--json"))
     assert (shown["rows"], shown["lower_bound"]) == (81, 81)

@@ -150,17 +150,15 @@ def test_lists_of_parquet_and_json_may_be_kept_together(tmp_path):
     assert sorted(row["k"].tolist()) == [0, 0.5, 1.5, 2.5]
 
 
-@pytest.mark.parametrize("mode", ["together", "apart"])
 @pytest.mark.parametrize("keep", [["k"], []])
-def test_groups_may_be_null_at_first(tmp_path, request, kind, small, mode, keep):
+def test_groups_may_be_null_at_first(tmp_path, request, kind, small, keep):
     values = [None, None, 1, 2.5, 1, None, 2.5] * 5
     source = write(tmp_path / "rows.jsonl", [{"k": value} for value in values], kind)
-    pack(source, tmp_path / "out", request, kind, group_by="k", group_mode=mode, keep=keep)
+    pack(source, tmp_path / "out", request, kind, group_by="k", keep=keep)
     assert verified(tmp_path / "out", source, request, kind) == []
     for row in packer.load(tmp_path / "out"):
         found = [values[document] for document in row["doc_ids"] if document >= 0]
-        groups = [value for value in found if value is not None]
-        assert len({*found}) == 1 if mode == "together" else len({*groups}) == len(groups)
+        assert len({*found}) == 1
 
 
 def test_a_column_of_lists_per_token_holds_every_value(tmp_path, small):
@@ -260,9 +258,9 @@ def test_columns_of_any_type_can_be_kept_and_grouped_by(tmp_path, request, kind,
     assert kept(tmp_path / "out") == (values.to_pylist(), plain)
     assert verified(tmp_path / "out", source, request, kind) == []
     if not pa.types.is_nested(plain):
-        pack(source, tmp_path / "grouped", request, kind, group_by="k", group_mode="apart", keep=[])
+        pack(source, tmp_path / "grouped", request, kind, group_by="k", keep=[])
         assert verified(tmp_path / "grouped", source, request, kind) == []
-        assert all(not {0, 3} <= set(row["doc_ids"]) for row in packer.load(tmp_path / "grouped"))
+        assert len(packer.load(tmp_path / "grouped")) == 3
 
 
 @pytest.mark.parametrize("ending", ["arrow", "parquet"])

@@ -35,14 +35,13 @@ def paired(columns: dict[str, list]) -> dict[str, list]:
 
 
 PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "split with overlap": ("arrow", {"overlap": 3, "shard_size": 300}),
-    "untrained dropped": ("parquet", {"overlap": 8, "untrained": "drop", "algorithm": "bfd"}),
-    "truncated": ("arrow", {"long": "truncate", "truncate_side": "left", "algorithm": "sequential"}),
+    "split": ("arrow", {"shard_size": 300}),
+    "untrained dropped": ("parquet", {"untrained": "drop", "algorithm": "bfd"}),
+    "truncated": ("arrow", {"long": "truncate", "algorithm": "sequential"}),
     "dropped, aligned": ("jsonl", {"long": "drop", "align": 4, "max_segments": 2}),
     "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "add_column": ["position_ids"]}),
     "pairs": ("parquet", {"pairs": True, "long": "truncate", "algorithm": "ffd"}),
     "together": ("arrow", {"group_by": "source", "keep": ["source"], "shard_size": 300}),
-    "apart": ("parquet", {"group_by": "source", "group_mode": "apart"}),
     "a mixture": ("arrow", {"mix_unit": "epochs"}),
 }
 
@@ -102,8 +101,7 @@ def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) 
     if path[-1] == "lower_bound":
         # A solver may have proved a higher bound.
         options = PackOptions.from_dict(content["options"])
-        may_be = options.group_mode == "apart" or options.algorithm == "auto"
-        return may_be and totals["lower_bound"] < value <= totals["rows"]
+        return options.algorithm == "auto" and totals["lower_bound"] < value <= totals["rows"]
     return path[-1] == "pool_rows" and value <= totals["rows"]
 
 
@@ -179,8 +177,8 @@ def test_an_option_that_the_rows_contradict_is_named(made):
     others = {
         "max_len": [11, 24], "max_segments": [1], "long": ["split", "truncate", "drop"], "pad_id": [7],
         "labels": [False], "add_column": [["position_ids"], []], "input_column": ["tokens"], "labels_column": ["loss"],
-        "overlap": [1, 4], "align": [2], "truncate_side": ["right"], "untrained": ["keep", "drop"],
-        "keep": [["weight"]], "group_by": ["weight"], "group_mode": ["together", "apart"], "mix_unit": ["tokens"],
+        "align": [2], "untrained": ["keep", "drop"],
+        "keep": [["weight"]], "group_by": ["weight"], "mix_unit": ["tokens"],
         "weights": [[1.0, 1.5], [1.0]],
     }  # fmt: skip
     unnoticed = []

@@ -344,7 +344,7 @@ def test_extra_heads_have_the_naive_targets_further_ahead(lengths, has_labels, h
     assert found(format="megatron") == flat
 
 
-@pytest.mark.parametrize("options", [{}, {"align": 4}, {"overlap": 3}, {"labels": False}])
+@pytest.mark.parametrize("options", [{}, {"align": 4}, {"labels": False}])
 def test_extra_heads_train_what_the_first_one_trains_but_the_beginning_of_a_segment(tmp_path, options):
     dataset = packer.load(make(tmp_path, **options))
     plain = list(packer.batches(dataset, rows=2, tensors="numpy"))

@@ -1,8 +1,7 @@
-"""Rows of one group, rows without two segments of a group, and pairs that stay together."""
+"""Rows of one group, and pairs that stay together."""
 
 import re
 from collections import Counter, defaultdict
-from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +16,14 @@ from packer.algorithms import get_algorithm
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.options.choices import GroupMode
-from packer.plan.groups import NO_GROUP, apart_bound, deal_together, keep_apart, together_bound
+from packer.plan.groups import NO_GROUP, pack_by_group, together_bound
 from packer.plan.segments import cut_documents, cut_lengths_of, cut_pairs, extents_of
-from packer.planning.make_plan import DocumentValues, plan_lengths, plan_whole
+from packer.planning.make_plan import DocumentValues, plan_whole
 from packer.planning.packable_segments import cut_by_policy
 from tests import naive
 from tests.small import shrink
 from tests.test_kept import write
-from tests.test_plan import deal, int32s, located, real_like_lengths, rows_of
+from tests.test_plan import int32s, located, rows_of
 
 some_documents = st.lists(st.tuples(st.integers(0, 25), st.integers(NO_GROUP, 6)), min_size=1, max_size=60)
 
@@ -61,11 +59,11 @@ def check_rows(segments, plan, *, max_segments):
     some_documents, st.integers(1, 12), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
     st.none() | st.integers(1, 4), st.integers(0, 3), st.sampled_from([0, 2, 64]),
 )  # fmt: skip
-def test_together_every_row_holds_one_group(documents, pieces, long, align, max_segments, seed, most_solved):
+def test_every_row_holds_one_group(documents, pieces, long, align, max_segments, seed, most_solved):
     segments, of_documents = cut_and_group(documents, pieces * align, long, align)
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, solved_groups=most_solved)
-        plan = deal_together(segments, of_documents, solver(max_segments), max_segments=max_segments, seed=seed)
+        plan = pack_by_group(segments, of_documents, solver(max_segments), max_segments=max_segments, seed=seed)
     check_rows(segments, plan, max_segments=max_segments)
     found = row_groups(segments, plan, of_documents)
     assert all(len(set(row)) == 1 for row in found)
@@ -81,65 +79,6 @@ def test_together_every_row_holds_one_group(documents, pieces, long, align, max_
     assert together_bound(segments, of_documents, max_segments) <= sum(expected.values())
 
 
-def is_apart(row):
-    held = [group for group in row if group != NO_GROUP]
-    return len(held) == len(set(held))
-
-
-def apart(segments, of_documents, *, max_segments=None, seed=0):
-    """Return rows of all segments as the algorithm makes them, and those in which groups are apart."""
-    dealt = deal(segments, solver(max_segments)(segments.histogram), seed=seed)
-    before, least = dealt.values.copy(), apart_bound(segments, of_documents)
-    plan = keep_apart(dealt, segments, of_documents, least=least, max_segments=max_segments, seed=seed)
-    assert np.array_equal(dealt.values, before)
-    check_rows(segments, plan, max_segments=max_segments)
-    assert all(map(is_apart, row_groups(segments, plan, of_documents)))
-    return dealt, plan
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    some_documents, st.integers(1, 40), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
-    st.none() | st.integers(1, 4), st.integers(0, 3),
-)  # fmt: skip
-def test_apart_no_row_holds_two_segments_of_a_group(documents, pieces, long, align, max_segments, seed):
-    segments, of_documents = cut_and_group(documents, pieces * align, long, align)
-    dealt, plan = apart(segments, of_documents, max_segments=max_segments, seed=seed)
-    assert max(len(dealt), apart_bound(segments, of_documents)) <= len(plan)
-    assert (plan is dealt) == all(map(is_apart, row_groups(segments, dealt, of_documents)))
-
-
-@given(st.lists(st.tuples(st.integers(NO_GROUP, 1), st.integers(1, 6)), min_size=1, max_size=7), st.integers(1, 6))
-def test_no_packing_with_groups_apart_goes_below_the_bound(some, max_len):
-    groups, lengths = zip(*some, strict=True)
-    segments = cut_documents(int32s(np.minimum(lengths, max_len)), max_len, "split")
-    fewest = naive.fewest_rows_apart([(g, min(e, max_len)) for g, e in some], max_len)
-    assert apart_bound(segments, int32s(groups)) <= fewest
-
-
-def few_groups(kind):
-    random = np.random.default_rng(1)
-    if kind == "half":
-        return np.where(random.random(40_000) < 0.5, 0, NO_GROUP).astype(np.int32)
-    sizes = {"five": np.full(5, 0.2), "twenty": np.full(20, 0.05), "zipf": 1 / np.arange(1, 101)}[kind]
-    return random.choice(len(sizes), 40_000, p=sizes / sizes.sum()).astype(np.int32)
-
-
-@pytest.mark.nightly(after=3)
-@pytest.mark.parametrize(
-    ("kind", "max_len", "most"),
-    [
-        ("five", 2048, 1), ("zipf", 2048, 1), ("half", 2048, 1), ("half", 512, 1),
-        ("five", 512, 1.04), ("twenty", 512, 1.03), ("twenty", 2048, 1.03), ("zipf", 512, 1.03),
-    ],
-)  # fmt: skip
-def test_few_large_groups_need_about_as_many_rows_as_the_bound(kind, max_len, most):
-    of_documents, segments = few_groups(kind), cut_documents(real_like_lengths(40_000), max_len, "split")
-    _, plan = apart(segments, of_documents)
-    bound = max(apart_bound(segments, of_documents), -(-segments.account.tokens_packed // max_len))
-    assert bound <= len(plan) <= most * bound
-
-
 @pytest.mark.parametrize(
     ("lengths", "max_segments", "bound"),
     [([3, 3, 3, 3], None, 2), ([1, 1, 1, 1, 1], 2, 3), ([6, 6, 6], None, 3)],
@@ -149,23 +88,6 @@ def test_the_bound_of_a_group_is_the_largest_of_three(lengths, max_segments, bou
     segments = cut_documents(int32s([*lengths, *lengths, 2]), 10, "split")
     of_documents = int32s([*[0] * len(lengths), *[1] * len(lengths), NO_GROUP])
     assert together_bound(segments, of_documents, max_segments) == 2 * bound + 1
-
-
-@pytest.mark.parametrize("seed", [28, 30, 45, 53, 56, 93])
-def test_auto_keeps_groups_apart_in_no_more_rows_than_simpler_algorithms(seed):
-    random = np.random.default_rng(seed)
-    documents = int(random.integers(150, 600))
-    lengths = np.minimum(random.lognormal(4.5, 1, documents) + 1, 128).astype(np.int32)
-    of_documents = random.integers(0, documents // 2, documents).astype(np.int32)
-    rows = {
-        name: plan_lengths(
-            lengths,
-            PackOptions(max_len=128, group_by="topic", group_mode="apart", algorithm=name),
-            values=DocumentValues(groups=of_documents),
-        ).totals.rows
-        for name in ("auto", "bfd", "ffd")
-    }
-    assert rows["auto"] == min(rows.values())
 
 
 def grouped_source(documents=400, seed=0):
@@ -192,17 +114,15 @@ def groups_on_disk(out):
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", get_args(GroupMode))
-def test_documents_are_grouped_by_a_column(kind, mode, tmp_path):
+def test_documents_are_grouped_by_a_column(kind, tmp_path):
     columns = grouped_source()
     source = write(tmp_path, kind, columns)
     out = tmp_path / "packed"
     options = {"max_len": 100, "shard_size": 20_000, "long": "truncate", "algorithm": "bfd"}
-    manifest = packer.pack(source, out, keep=["source"], group_by="source", group_mode=mode, **options)
+    manifest = packer.pack(source, out, keep=["source"], group_by="source", **options)
     rows = groups_on_disk(out)
     for row in rows:
-        held = [name for name in row if name is not None]
-        assert len(set(row)) == 1 if mode == "together" else len(set(held)) == len(held)
+        assert len(set(row)) == 1
     plain = packer.pack(source, tmp_path / "plain", **options)
     assert manifest.totals.groups.to_dict() == {
         "groups": 30,
@@ -216,8 +136,8 @@ def test_documents_are_grouped_by_a_column(kind, mode, tmp_path):
 def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
     columns = grouped_source()
     source = write(tmp_path, "parquet", columns)
-    manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight", group_mode="apart")
-    assert manifest.totals.groups.rows_ungrouped == manifest.totals.rows
+    manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight")
+    assert manifest.totals.groups.groups == len(columns["weight"])
     assert "weight" not in packer.load(tmp_path / "out")[0]
     assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).to_dict()["options"]
 
@@ -225,20 +145,17 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
 def test_the_command_reports_the_rows_that_groups_cost(tmp_path):
     source = write(tmp_path, "parquet", grouped_source())
     command = ["pack", str(source), "--max-len", "100", "-o", str(tmp_path / "out"), "--group-by", "source"]
-    done = CliRunner().invoke(cli, [*command, "--group-mode", "together"])
+    done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, done.output
     line = next(line for line in done.output.splitlines() if line.strip().startswith("together"))
     assert "rows more than ungrouped, " in line
     assert re.search(r"^  groups +30  of source; 57 documents in none$", done.output, re.MULTILINE)
-    assert CliRunner().invoke(cli, [*command, "--group-mode", "near"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"group_by": "source", "algorithm": "sequential"}, "keeps the order of the source: choose another algorithm"),
-        ({"group_by": "source", "group_mode": "near"}, "group_mode is 'near': choose one of together, apart"),
-        ({"group_mode": "apart"}, "name the column of groups with group_by"),
         ({"group_by": "input_ids"}, "a column of tokens: name one with a value per document"),
         ({"group_by": "nowhere"}, "nowhere"),
         ({"group_by": "empty"}, "is null in every document; name another"),
@@ -262,7 +179,7 @@ def test_columns_that_cannot_group_are_refused_in_one_line(options, message, tmp
 some_pairs = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), min_size=1, max_size=30)
 
 
-def naive_pairs(pairs, max_len, long, side, align):
+def naive_pairs(pairs, max_len, long, align):
     """Return (document, start, length) of every segment."""
     segments = []
     for number, pair in enumerate(pairs):
@@ -279,25 +196,23 @@ def naive_pairs(pairs, max_len, long, side, align):
             kept[extents.index(max(extents))] -= 1
             assert max(extents) > half
         for which in (0, 1):
-            start = pair[which] - kept[which] if side == "left" else 0
-            segments.append((2 * number + which, start, kept[which]))
+            segments.append((2 * number + which, 0, kept[which]))
     return segments
 
 
 @settings(deadline=None)
 @given(
-    some_pairs, st.integers(2, 12), st.sampled_from(["truncate", "drop"]), st.sampled_from(["left", "right"]),
-    st.integers(1, 3), st.sampled_from([None, 2, 3, 4]), st.sampled_from(["together", "apart"]), st.integers(0, 3),
+    some_pairs, st.integers(2, 12), st.sampled_from(["truncate", "drop"]), st.integers(1, 3),
+    st.sampled_from([None, 2, 3, 4]), st.integers(0, 3),
 )  # fmt: skip
-def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, max_segments, mode, seed):
+def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, align, max_segments, seed):
     max_len = pieces * align
     lengths = int32s([length for pair in pairs for length in pair])
-    side = side if long == "truncate" else "right"
     options = PackOptions(
-        max_len=max_len, long=long, truncate_side=side, align=align, algorithm="bfd", max_segments=max_segments,
-        pairs=True, seed=seed, group_by="x", group_mode=mode,
+        max_len=max_len, long=long, align=align, algorithm="bfd", max_segments=max_segments,
+        pairs=True, seed=seed, group_by="x",
     )  # fmt: skip
-    expected = naive_pairs(pairs, max_len, long, side, align)
+    expected = naive_pairs(pairs, max_len, long, align)
     assume(expected)
     segments = cut_by_policy(lengths, options)
     of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2)
@@ -311,7 +226,7 @@ def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, m
     else:  # if both are cut, either may have a token more
         by_pair = defaultdict(list)
         for document, start, length in located(segments, plan.values):
-            assert start == (lengths[document] - length if side == "left" else 0)
+            assert start == 0
             by_pair[document // 2].append(length)
         assert sorted(by_pair) == sorted({document // 2 for document, _, _ in expected})
         for number, kept in by_pair.items():
@@ -321,8 +236,7 @@ def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, m
     for row in rows_of(plan):
         assert all(document % 2 == 0 for document in row[::2])
         assert row[1::2] == [document + 1 for document in row[::2]]
-        held = [document // 2 % 3 for document in row[::2]]
-        assert len(set(held)) == (1 if mode == "together" else len(held))
+        assert len({document // 2 % 3 for document in row[::2]}) == 1
     dropped = totals.documents_dropped
     assert totals.documents == totals.segments + sum(dropped.values())
     assert totals.tokens == (totals.tokens_packed + totals.tokens_lost)
@@ -341,7 +255,7 @@ def test_truncation_gives_each_side_of_a_pair_its_share():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"overlap": 2}, "--overlap is 2, and pairs are never split: leave it out"),
+        ({"split_at": "turns"}, "--split-at is turns, and pairs are never split: leave it out"),
         ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
         ({"long": "drop", "max_segments": 1}, "a pair is two segments, so allow at least 2"),
         ({"long": "drop", "align": 8}, "a pair takes at least 16"),
@@ -394,11 +308,11 @@ def paired_source(pairs=150, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", [None, *get_args(GroupMode)])
-def test_pairs_of_a_source_are_side_by_side(kind, mode, tmp_path):
+@pytest.mark.parametrize("grouped", [False, True])
+def test_pairs_of_a_source_are_side_by_side(kind, grouped, tmp_path):
     columns, out = paired_source(), tmp_path / "packed"
     source = write(tmp_path, kind, columns)
-    grouping = {"group_by": "source", "group_mode": mode} if mode else {}
+    grouping = {"group_by": "source"} if grouped else {}
     manifest = packer.pack(
         source, out, max_len=100, long="drop", shard_size=20_000, pairs=True, keep=["source"], **grouping
     )
@@ -416,8 +330,7 @@ def test_pairs_of_a_source_are_side_by_side(kind, mode, tmp_path):
             place = end
         assert [document for document, _ in held[1::2]] == [document + 1 for document, _ in held[::2]]
         sources = [name for _, name in held[::2]]
-        if mode:
-            assert len(set(sources)) == (1 if mode == "together" else len(sources))
+        assert not grouped or len(set(sources)) == 1
     chosen, rejected = columns["chosen_input_ids"], columns["rejected_input_ids"]
     kept = [number for number in range(150) if len(chosen[number]) + len(rejected[number]) <= 100]
     assert sorted(found) == [(number, role) for number in kept for role in ("chosen", "rejected")]

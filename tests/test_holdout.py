@@ -100,7 +100,7 @@ def test_of_every_source_the_documents_of_a_hash_are_held_out_with_their_copies_
         totals, mixture = (getattr(read_manifest(side), name) for name in ("totals", "source"))
         if packing.weights and packing.options["untrained"] == "keep":  # shares count what is not left out
             kept = sum(part.taken.tokens_kept for part in mixture.mixture)
-            assert kept == totals.tokens_packed - totals.tokens_repeated
+            assert kept == totals.tokens_packed
     assert {copy for _, _, copy in placed(holdout)} == {0}  # also of a source that the mixture repeats or samples
     if not packing.weights:
         assert manifest.totals.documents_dropped["held_out"] == sum(held)

@@ -284,7 +284,7 @@ def test_planned_rows_are_those_that_pack_writes(source, packed) -> None:
     assert planned.row_lengths.to_json() == written.row_lengths.to_json()
 
 
-@pytest.mark.parametrize("options", [(), ("--overlap", 8), ("--align", 16), ("--algorithm", "wrapped")])
+@pytest.mark.parametrize("options", [(), ("--align", 16), ("--algorithm", "wrapped")])
 def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> None:
     succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out")
     values, counts = packed_figures(tmp_path / "out", for_report=True).document_lengths

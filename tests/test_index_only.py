@@ -92,10 +92,9 @@ SOURCES = {
     "labels": (lambda folder: plain(folder, labels=masked), {"add_column": ["position_ids"]}),
     "no labels column": (plain, {"labels": False}),
     "aligned": (lambda folder: plain(folder, labels=masked), {"align": 4, "add_column": ["position_ids"], "pad_id": 7}),
-    "overlap": (lambda folder: plain(folder, labels=masked), {"overlap": 5}),
     "long integers in files": (several_files, {}),
     "fixed lists": (fixed_lists, {"max_len": 40}),
-    "truncated": (plain, {"long": "truncate", "truncate_side": "left"}),
+    "truncated": (plain, {"long": "truncate"}),
     "dropped": (plain, {"long": "drop"}),
     "wrapped": (plain, {"algorithm": "wrapped"}),
     "solved": (plain, {"algorithm": "ffd"}),
@@ -110,7 +109,7 @@ SOURCES = {
                 [[[token, -1, 7] for token in one] for one in tokens], pa.list_(pa.list_(pa.int16()))
             ),
         ),
-        {"keep": ["name"], "keep_tokens": ["score", "topk"], "align": 2, "overlap": 3},
+        {"keep": ["name"], "keep_tokens": ["score", "topk"], "align": 2},
     ),
     "groups": (
         lambda folder: plain(folder, repo=lambda tokens: pa.array([number % 9 for number in range(len(tokens))])),
@@ -270,7 +269,7 @@ def test_what_must_be_decoded_is_refused(tmp_path):
 def test_a_damaged_index_reads_nothing_outside_its_source(tmp_path, seed):
     """Segments that the source does not have, in an index with true hashes, as somebody might make it."""
     source = plain(tmp_path)
-    _, index = packed_twice(tmp_path, source, overlap=3)
+    _, index = packed_twice(tmp_path, source)
     random = np.random.default_rng(seed)
     path = min(index.glob("*.arrow"))
     table = pa.ipc.open_stream(path.read_bytes()).read_all().combine_chunks()

@@ -88,7 +88,7 @@ def segments_with(dataset: packer.PackedDataset, per_segment=(), per_token=()):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{}, {"overlap": 5, "align": 4}, {"algorithm": "wrapped"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"align": 4}, {"algorithm": "wrapped"}], ids=str)
 def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
     columns = made_source()
     keep, keep_tokens = ["weight", "source", "clean"], ["logprob", "kind"]
@@ -283,8 +283,7 @@ def test_a_file_without_the_masks_of_the_first_is_refused(tmp_path):
 UNTRAINED_OPTIONS = [
     {},
     {"algorithm": "sequential"},
-    {"overlap": 3},
-    {"long": "truncate", "truncate_side": "left"},
+    {"long": "truncate"},
     {"long": "drop", "align": 4},
 ]
 
@@ -315,7 +314,7 @@ def test_untrained_segments_are_left_out_and_counted(tmp_path, kind, options, la
     assert totals.tokens_dropped["untrained"] == len(covered(every)) - len(covered(some))
     assert totals.documents_dropped["untrained"] == len({d for d, *_ in every} - {d for d, *_ in some})
     assert totals.documents_split == sum(count > 1 for count in Counter(d for d, *_ in some).values())
-    assert totals.tokens_packed - totals.tokens_repeated == len(covered(some))
+    assert totals.tokens_packed == len(covered(some))
     assert len(covered(some)) + totals.tokens_lost == totals.tokens
     if kind != "shuffled":
         assert list(packer.verify(tmp_path / "some", source)) == []

@@ -76,7 +76,7 @@ CASES = {
         {"keep_tokens": ("score", "kind", "topk"), "keep": ("name",), "shard_size": "64KB"},
     ),
     "no labels": ([table()], {"labels": False}),
-    "split with overlap": ([table(longest=400, count=160)], {"overlap": 16, "algorithm": "mixed"}),
+    "split": ([table(longest=400, count=160)], {"algorithm": "mixed"}),
     "pairs": ([pairs()], {"pairs": True, "long": "drop", "algorithm": "mixed"}),
 }
 

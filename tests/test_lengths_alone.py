@@ -383,7 +383,10 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
             {"limit": ["images:9"], "long": "error", "max_len": 30},
             r"\(\d+ documents are longer\); with limit none is split: choose long drop or truncate",
         ),
-        ({"limit": ["images:9"], "long": "split", "overlap": 2}, "overlap is 2, which does not go with limit"),
+        (
+            {"limit": ["images:9"], "split_at": "turns"},
+            "split_at is turns, which does not go with limit",
+        ),
         ({"limit": ["images:9"], "group_by": "images"}, "group_by is 'images', which does not go with limit"),
         ({"limit": ["images:9"], "algorithm": "ffd"}, "algorithm is ffd, which does not go with limit"),
         ({"limit": ["num_tokens:9"]}, "a column of tokens or lengths"),

@@ -148,7 +148,7 @@ KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved"), ("jso
     "options",
     [
         {"mix_unit": "epochs"},
-        {"mix_tokens": 9000, "overlap": 3, "align": 4},
+        {"mix_tokens": 9000, "align": 4},
         {"algorithm": "wrapped"},
         {"mix_unit": "epochs", "algorithm": "sequential"},
     ],
@@ -255,8 +255,7 @@ def test_kept_columns_and_labels_belong_to_their_document(tmp_path):
     assert list(packer.verify(out, sources)) == []
 
 
-@pytest.mark.parametrize("mode", ["together", "apart"])
-def test_documents_of_all_sources_are_grouped_by_their_values(tmp_path, mode):
+def test_documents_of_all_sources_are_grouped_by_their_values(tmp_path):
     sources = []
     for number in range(2):
         (tmp_path / str(number)).mkdir()
@@ -264,10 +263,10 @@ def test_documents_of_all_sources_are_grouped_by_their_values(tmp_path, mode):
         sources.append(write(tmp_path / str(number), ["arrow", "jsonl"][number], columns))
     out = tmp_path / "out"
     mixed = [(source, 1.5) for source in sources]
-    packer.pack(mixed, out, max_len=64, mix_unit="epochs", group_by="source", group_mode=mode, long="truncate")
+    packer.pack(mixed, out, max_len=64, mix_unit="epochs", group_by="source", long="truncate")
     for row in packer.load(out):
         groups = [document % 9 for document in row["doc_ids"].tolist() if document >= 0]
-        assert len(set(groups)) == (1 if mode == "together" else len(groups))
+        assert len(set(groups)) == 1
     assert list(packer.verify(out, sources)) == []
 
 

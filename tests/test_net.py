@@ -172,8 +172,7 @@ PACKS = {
     },
     "align": (parquet, {"align": 8}),
     "align and split at turns": (parquet, {"align": 4, "split_at": "turns"}),
-    "overlap": (parquet, {"overlap": 9}),
-    "truncate left": (parquet, {"long": "truncate", "truncate_side": "left"}),
+    "truncate long": (parquet, {"long": "truncate"}),
     "drop long": (parquet, {"long": "drop"}),
     "drop untrained": (parquet, {"untrained": "drop", "max_len": 16}),
     "seed": (parquet, {"seed": 12}),
@@ -183,7 +182,6 @@ PACKS = {
     "no labels": (unlabelled, {"labels": False, "add_column": ["position_ids"]}),
     "limit": (parquet, {"limit": ["images:6"], "long": "drop"}),
     "grouped": (parquet, {"group_by": "topic"}),
-    "grouped apart": (parquet, {"group_by": "topic", "group_mode": "apart"}),
     "mixture by tokens": (mixture, {}),
     "mixture by epochs": (mixture, {"mix_unit": "epochs", "mix_tokens": None}),
     "mixture of some tokens": (mixture, {"mix_tokens": 5000}),
@@ -266,7 +264,7 @@ def test_a_pack_keeps_its_bytes(tmp_path, net, tokenizer, name):
     compare(net, name, found_in(pack(tmp_path, write(tmp_path), tokenizer, **options)))
 
 
-@pytest.mark.parametrize("name", ["parquet", "overlap", "align", "keep", "grouped", "mixture by tokens", "pairs"])
+@pytest.mark.parametrize("name", ["parquet", "align", "keep", "grouped", "mixture by tokens", "pairs"])
 def test_an_index_has_the_rows_of_the_pack_and_becomes_it(tmp_path, net, name):
     """Only for sources that are mapped; `materialize` writes the bytes of the pack."""
     _, options = PACKS[name]
@@ -287,7 +285,7 @@ def mapped_mixture(folder: Path) -> list[tuple[Path, float]]:
 
 
 def test_an_append_keeps_its_bytes(tmp_path, net):
-    out = pack(tmp_path, parquet(tmp_path), overlap=5)
+    out = pack(tmp_path, parquet(tmp_path))
     (tmp_path / "more").mkdir()
     packer.append(out, arrow(tmp_path / "more", made=table(LENGTHS[:90], seed=9)), sync=False)
     packer.append(out, lines(tmp_path, records=[{"input_ids": [5] * 9, "labels": [5] * 9}] * 30), sync=False)

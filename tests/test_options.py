@@ -29,10 +29,10 @@ SAMPLES = {
     "on_error": "skip",
     "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
-    "gap": 0.25, "time_limit": 2.5, "limit": ("images:16",), "align": 4, "untrained": "drop",
-    "allow_nothing_trained": True, "seed": 7, "pad_id": 9, "long": "truncate", "overlap": 5, "split_at": "turns",
-    "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
-    "group_by": "topic", "group_mode": "apart", "pairs": True, "share_prefixes": True,
+    "limit": ("images:16",), "align": 4, "untrained": "drop",
+    "allow_nothing_trained": True, "seed": 7, "pad_id": 9, "long": "truncate", "split_at": "turns",
+    "mix_unit": "epochs", "mix_tokens": 100,
+    "group_by": "topic", "pairs": True, "share_prefixes": True,
     "add_column": ("position_ids",), "labels": False,
     "holdout": 0.25, "index_only": True, "shard_size": 2 * 10**6,
 }  # fmt: skip
@@ -40,7 +40,6 @@ SAMPLES = {
 
 NEEDS = {
     "text_column": ("tokenizer",), "train_on": ("tokenizer",), "chat_template": ("tokenizer",), "eos": ("tokenizer",),
-    "gap": ("algorithm",), "time_limit": ("algorithm",), "truncate_side": ("long",), "group_mode": ("group_by",),
     "mix_unit": ("sources",), "mix_tokens": ("sources",),
 }  # fmt: skip
 """Options that others need."""
@@ -122,7 +121,7 @@ def test_the_types_of_keyword_arguments_are_made_from_the_declarations():
         ("max_length", "'max_length': did you mean max_len?"),
         ("position_id", "'position_id'"),
         ("ouput", "'ouput': did you mean output?"),
-        ("truncateside", "'truncateside': did you mean truncate_side?"),
+        ("maxsegments", "'maxsegments': did you mean max_segments?"),
         ("weights", "'weights'"),
         ("xyz", "'xyz'$"),
     ],
@@ -186,21 +185,6 @@ def test_only_max_segments_may_be_none():
     assert PackOptions(max_len=8, max_segments=None).max_segments is None
     with pytest.raises(packer.PackerError, match="--max-len is None"):
         PackOptions(max_len=None)
-
-
-@pytest.mark.parametrize(
-    ("name", "good", "bad"), [("gap", (0, 0.5, 1), (-0.1, 1.1)), ("time_limit", (0, 2.5, 1e9), (-1,))]
-)
-def test_limits_of_the_solver_are_numbers_and_for_optimal_alone(name, good, bad):
-    option = "--" + name.replace("_", "-")
-    for value in good:
-        assert getattr(PackOptions(max_len=8, algorithm="optimal", **{name: value}), name) == value
-    for value in (*bad, float("nan"), "1"):
-        with pytest.raises(packer.PackerError, match=f"{option} is {value!r}: it must be a number from 0"):
-            PackOptions(max_len=8, algorithm="optimal", **{name: value})
-    for algorithm in ("auto", "bfd", "sequential"):
-        with pytest.raises(packer.PackerError, match=rf"{option} is .*{algorithm} does not use: choose .*optimal"):
-            PackOptions(max_len=8, algorithm=algorithm, **{name: good[1]})
 
 
 def test_unknown_names_are_refused_with_the_names_there_are():

@@ -99,10 +99,9 @@ def naive_packs(lengths, max_len: int) -> int:
     [
         {"long": "split"},
         {"long": "truncate"},
-        {"long": "truncate", "truncate_side": "left", "align": 4},
+        {"long": "truncate", "align": 4},
         {"long": "drop", "align": 2},
-        {"long": "split", "overlap": 7},
-        {"long": "split", "overlap": 39, "align": 5},
+        {"long": "split", "align": 5},
     ],
     ids=str,
 )
@@ -112,14 +111,12 @@ def test_every_token_is_where_the_row_says_it_is(tmp_path, options, algorithm, l
     source = save_arrow(tmp_path / "source.arrow", documents, source_labels)
     out = tmp_path / "out"
     manifest = packer.pack(source, out, max_len=40, algorithm=algorithm, shard_size="8KB", pad_id=7, **options)
-    overlap, side = options.get("overlap", 0), options.get("truncate_side", "right")
-    cut = naive.cut_documents([len(tokens) for tokens in documents], 40, options["long"], overlap, side)
+    cut = naive.cut_documents([len(tokens) for tokens in documents], 40, options["long"])
     expected = []
     for document, start, length in cut:
         tokens = documents[document][start : start + length]
         trained = source_labels[document][start : start + length] if source_labels else tokens
-        context = max(overlap, 1) if start else 1
-        expected.append((document, start, tokens, [-100] * context + trained[context:]))
+        expected.append((document, start, tokens, [-100, *trained[1:]]))
     dataset = packer.load(out)
     found = list(segments_in(dataset))
     assert sorted(found) == expected
@@ -136,8 +133,7 @@ def test_every_token_is_where_the_row_says_it_is(tmp_path, options, algorithm, l
     totals = manifest.totals
     assert totals.tokens_packed == sum(len(tokens) for _, _, tokens, _ in found)
     lost = totals.tokens_truncated + sum(totals.tokens_dropped.values())
-    assert totals.tokens_repeated == sum(overlap for _, start, _ in cut if start)
-    assert totals.tokens_packed - totals.tokens_repeated + lost == totals.tokens == sum(map(len, documents))
+    assert totals.tokens_packed + lost == totals.tokens == sum(map(len, documents))
     assert totals.documents_dropped["empty"] == documents.count([])
     assert len(manifest.shards) > 3
     assert list(packer.verify(out, source)) == []

@@ -58,16 +58,15 @@ def like_real(documents, seed=7, longest=2048):
 @settings(deadline=None)
 @given(
     some_lengths, st.integers(1, 12), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 6),
-    st.integers(0, 3), st.integers(0, 5), st.integers(1, 3), st.sampled_from(["auto", "mixed", "bfd"]),
+    st.integers(0, 3), st.integers(1, 3), st.sampled_from(["auto", "mixed", "bfd"]),
     st.none() | st.integers(1, 4),
 )  # fmt: skip
 def test_every_segment_is_in_one_row_that_holds_it(
-    lengths, pieces, long, rows_per_shard, seed, overlap, align, algorithm, max_segments
+    lengths, pieces, long, rows_per_shard, seed, align, algorithm, max_segments
 ):
     max_len = pieces * align
-    overlap = min(overlap, max_len - 1) if long == "split" else 0
-    expected = naive.cut_documents(lengths, max_len, long, overlap)
-    options = {"long": long, "seed": seed, "overlap": overlap, "align": align, "algorithm": algorithm}
+    expected = naive.cut_documents(lengths, max_len, long)
+    options = {"long": long, "seed": seed, "align": align, "algorithm": algorithm}
     if not expected:
         with pytest.raises(PackerError, match="nothing to pack"):
             planned(lengths, max_len, rows_per_shard, **options)
@@ -81,7 +80,7 @@ def test_every_segment_is_in_one_row_that_holds_it(
         assert len(row) <= (max_segments or max_len)
     assert all(0 < len(shard.row_starts) - 1 <= rows_per_shard for shard in shards)
     if algorithm != "mixed":
-        histogram = cut_documents(int32s(lengths), max_len, long, overlap=overlap, align=align).histogram
+        histogram = cut_documents(int32s(lengths), max_len, long, align=align).histogram
         solved = get_algorithm(algorithm).solve(histogram, max_segments).packs
         assert len(rows) <= solved
 

@@ -24,7 +24,6 @@ from tests.test_mixtures import documents_of, save
 from tests.writing import write_ipc
 
 KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved")]
-GROUPED = [("together", "bfd"), ("apart", "bfd"), ("apart", "ffd")]
 
 
 def predicted_and_packed(source, out, options):
@@ -70,7 +69,7 @@ def preferences(folder, kind):
     "options",
     [
         {},
-        {"mix_tokens": 9000, "seed": 3, "overlap": 3, "align": 4},
+        {"mix_tokens": 9000, "seed": 3, "align": 4},
         {"mix_unit": "epochs", "long": "drop", "max_segments": 3},
         {"mix_unit": "epochs", "algorithm": "sequential"},
         {"algorithm": "wrapped"},
@@ -84,11 +83,10 @@ def test_stats_predict_the_rows_of_a_mixture(tmp_path, kinds, options):
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
-@pytest.mark.parametrize(("mode", "algorithm"), GROUPED)
 @pytest.mark.parametrize("mixed", [False, True])
-def test_stats_predict_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mixed):
+def test_stats_predict_the_rows_of_groups(tmp_path, kinds, mixed):
     sources = two_sources(tmp_path, kinds)
-    options = PackOptions(max_len=48, algorithm=algorithm, group_by="source", group_mode=mode, long="truncate")
+    options = PackOptions(max_len=48, algorithm="bfd", group_by="source", long="truncate")
     if not mixed:
         for number, source in enumerate(sources):
             assert_alike(*predicted_and_packed(source, tmp_path / f"out-{number}", options))
@@ -96,7 +94,7 @@ def test_stats_predict_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mixe
     options = replace(options, weights=(0.5, 2.25), mix_unit="epochs")
     found, made = predicted_and_packed(sources, tmp_path / "out", options)
     assert_alike(found, made)
-    assert made.totals.rows - made.totals.groups.rows_ungrouped >= (mode == "together")
+    assert made.totals.rows - made.totals.groups.rows_ungrouped >= 1
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
@@ -194,7 +192,7 @@ def attention_in(out):
     [
         {},
         {"group_by": "source", "long": "split"},
-        {"group_by": "source", "group_mode": "apart", "long": "drop"},
+        {"group_by": "source", "long": "drop"},
     ],
     ids=str,
 )
@@ -262,7 +260,7 @@ def test_unsupported_predictions_fail_in_one_line(tmp_path):
     histogram = tmp_path / "lengths.csv"
     histogram.write_text("length,count\n3,4\n")
     for arguments, words in (
-        (("stats", source, "--pairs", "--overlap", 2, "--max-len", 32), "pairs are never split: leave it out"),
+        (("stats", source, "--pairs", "--split-at", "turns", "--max-len", 32), "pairs are never split: leave it out"),
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
         (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),

@@ -65,7 +65,7 @@ CASES = {
     "by patterns": (as_arrow, {"algorithm": "bfd"}),
     "in order": (as_arrow, {"algorithm": "sequential"}),
     "mixture": (as_mixture, {"mix_unit": "epochs"}),
-    "groups": (as_files, {"group_by": "score", "group_mode": "apart", "algorithm": "bfd"}),
+    "groups": (as_files, {"group_by": "score", "algorithm": "bfd"}),
 }
 
 

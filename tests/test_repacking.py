@@ -87,7 +87,7 @@ def source(tmp_path_factory) -> Path:
 def packed(source) -> Path:
     """The source in rows of 128 tokens; its long documents are split."""
     out = source.with_name("packed")
-    pack(source, out, max_len=128, overlap=5, align=4, **KEPT)
+    pack(source, out, max_len=128, align=4, **KEPT)
     return out
 
 
@@ -100,7 +100,7 @@ def few_bytes(monkeypatch) -> None:
 # the same rows as from the source
 
 
-@pytest.mark.parametrize("options", [{"seed": 3}, {"algorithm": "wrapped"}, {"overlap": 9}, {"align": 8, "seed": 1}])
+@pytest.mark.parametrize("options", [{"seed": 3}, {"algorithm": "wrapped"}, {"align": 8, "seed": 1}])
 @pytest.mark.parametrize("max_len", [64, 1024])
 def test_rows_of_another_length_are_those_of_the_source(source, packed, tmp_path, few_bytes, options, max_len):
     expected = pack(source, tmp_path / "expected", max_len=max_len, **KEPT, **options)
@@ -113,9 +113,9 @@ def test_rows_of_another_length_are_those_of_the_source(source, packed, tmp_path
 
 
 def test_rows_that_were_packed_again_and_back_are_the_first_rows(source, tmp_path):
-    first = pack(source, tmp_path / "first", max_len=96, overlap=1)
+    first = pack(source, tmp_path / "first", max_len=96)
     pack(tmp_path / "first", tmp_path / "there", max_len=700)
-    back = pack(tmp_path / "there", tmp_path / "back", max_len=96, overlap=1)
+    back = pack(tmp_path / "there", tmp_path / "back", max_len=96)
     assert hashes(back) == hashes(first)
 
 
@@ -226,7 +226,7 @@ def test_the_first_tokens_of_pieces_stay_without_loss(source, tmp_path, caplog):
 
 
 def test_truncated_documents_stay_so_and_dropped_ones_are_empty(source, tmp_path, caplog):
-    truncated = pack(source, tmp_path / "truncated", max_len=96, long="truncate", truncate_side="left")
+    truncated = pack(source, tmp_path / "truncated", max_len=96, long="truncate")
     again = pack(tmp_path / "truncated", tmp_path / "again", max_len=128)
     count = truncated.totals.documents_truncated
     assert f"truncated: truncated documents stay truncated ({count})" in caplog.text

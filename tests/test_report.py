@@ -35,7 +35,6 @@ MANIFEST: dict[str, Any] = {
         "tokens_packed": 13525668,
         "tokens_trained": 13470433,
         "segments_untrained": 0,
-        "tokens_repeated": 0,
         "tokens_truncated": 120,
         "tokens_dropped": {"too_long": 80},
         "documents_split": 50,
@@ -191,7 +190,6 @@ def test_summary_accounts_for_every_document_and_token(verbose: bool) -> None:
 @pytest.mark.parametrize(
     ("part", "changes", "words"),
     [
-        ("totals", {"tokens_repeated": 4242}, "4,242"),
         ("options", {"labels": False}, "only packer.load is safe"),
         ("options", {"algorithm": "wrapped"}, "Wrapping cut"),
         ("totals", {"lower_bound": 3302}, "lower bound 3,302; gap 0.06%"),

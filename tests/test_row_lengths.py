@@ -86,13 +86,6 @@ def test_documents_are_split_and_tokens_cut_as_counted_by_hand(lengths, max_len,
     assert found.row_figures.keys_per_token * sum(placed) == pytest.approx(sum(n * (n + 1) // 2 for _, _, n in pieces))
 
 
-def test_repeated_tokens_and_left_truncation_do_not_count_as_cut() -> None:
-    overlapping = PackOptions(max_len=4, overlap=1)  # 0-3, 3-6, 6-9
-    assert figures_at([10, 4, 4], overlapping).tokens_without_context == 6
-    found = figures_at([10, 4, 4], PackOptions(max_len=4, long="truncate", truncate_side="left"))
-    assert (found.tokens_without_context, found.totals.tokens_lost) == (0, 6)
-
-
 # The table
 
 
@@ -180,7 +173,7 @@ def test_one_length_prints_what_it_always_printed(source) -> None:
 def test_lengths_that_cannot_be_are_refused_in_one_line(source, tmp_path) -> None:
     assert "0 is not a whole number from 1 to 16777216" in run(source, "--max-len", "0,64").stderr
     assert "'64,x' is not a list of row lengths" in run(source, "--max-len", "64,x").stderr
-    assert "--overlap is 40: it must be below --max-len 32" in run(source, "--max-len", "32,64", "--overlap", 40).stderr
+    assert "and --max-len 32 is not a multiple of it" in run(source, "--max-len", "32,66", "--align", 3).stderr
     packed = tmp_path / "packed"
     commands.succeeded("pack", source, "--max-len", 64, "-o", packed)
     assert "is packed, into rows of one length" in run(packed, "--max-len", "32,64").stderr

@@ -217,7 +217,7 @@ def test_documents_packed_follow_from_the_policy(tmp_path: Path, long: str, docu
 # Packed datasets
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap": 5}, {"align": 8}, {"algorithm": "wrapped"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"align": 8}, {"algorithm": "wrapped"}], ids=str)
 def test_figures_of_packed_rows_are_those_counted_row_by_row(tmp_path: Path, options: dict[str, Any]) -> None:
     source = save_arrow(tmp_path / "rows.arrow", made_documents(300))
     packer.pack(source, tmp_path / "out", max_len=40, **options)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections import Counter
 
 import datasets
 import pyarrow as pa
@@ -94,18 +93,14 @@ def test_tokenizing_keeps_columns_for_the_same_rows(tmp_path, tokenizer, small):
     assert (other.exit_code, "tokenized with keep ['source', 'weight'], not ['source']" in other.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("mode", ["together", "apart"])
-def test_records_of_text_are_grouped_by_a_column(tmp_path, tokenizer, small, mode):
+def test_records_of_text_are_grouped_by_a_column(tmp_path, tokenizer, small):
     made = with_columns(texts())
     source = write_lines(tmp_path / "rows.jsonl", made)
-    pack(source, tmp_path / "out", tokenizer, group_by="source", group_mode=mode)
+    pack(source, tmp_path / "out", tokenizer, group_by="source")
     mixed = 0
     for row in packer.load(tmp_path / "out"):
         found = [made[document]["source"] for document in row["doc_ids"] if document >= 0]
-        if mode == "together":
-            assert len(set(found)) == 1
-        else:
-            assert max(Counter(name for name in found if name is not None).values(), default=1) == 1
+        assert len(set(found)) == 1
         mixed += len(found) > 1
     assert mixed > 3
 

@@ -76,7 +76,7 @@ def test_a_source_without_turns_is_refused(tmp_path):
         packer.pack(path, tmp_path / "out", max_len=16, split_at="turns")
 
 
-@pytest.mark.parametrize("options", [{"long": "drop"}, {"overlap": 3}, {"algorithm": "wrapped"}, {"split_at": "words"}])
+@pytest.mark.parametrize("options", [{"long": "drop"}, {"algorithm": "wrapped"}, {"split_at": "words"}])
 def test_options_that_rule_out_splitting_at_turns_are_refused(tmp_path, options):
     with pytest.raises(PackerError, match="split_at is"):
         packer.pack(tmp_path, tmp_path / "out", max_len=16, **{"split_at": "turns", **options})

@@ -84,9 +84,9 @@ SOURCES = [
 ]
 OPTIONS = [
     {},
-    {"overlap": 3, "align": 4},
+    {"align": 4},
     {"algorithm": "wrapped"},
-    {"long": "truncate", "truncate_side": "left"},
+    {"long": "truncate"},
     {"long": "drop", "align": 2},
 ]
 
@@ -324,7 +324,7 @@ def test_repacking_gives_the_rows_of_the_first_source(tmp_path):
     source = save(tmp_path, "rows.arrow", made([50, 0, 9, 3, 40, 7] * 5, 3))
     options = {"max_len": 24, "keep_tokens": KEPT, "sync": False}
     packer.pack(source, tmp_path / "direct", **options)
-    packer.pack(source, tmp_path / "first", **options | {"max_len": 16, "overlap": 3})
+    packer.pack(source, tmp_path / "first", **options | {"max_len": 16})
     again = packer.pack(tmp_path / "first", tmp_path / "again", **options)
     direct = packer.load(tmp_path / "direct").manifest
     assert [shard.xxh3_128 for shard in again.shards] == [shard.xxh3_128 for shard in direct.shards]

@@ -106,10 +106,6 @@ def is_long(values: Columns) -> NDArray[np.bool_]:
     return ~is_padding(values) & (values["seq_lengths"] >= 4)
 
 
-def goes_on(values: Columns) -> NDArray[np.bool_]:
-    return values["doc_starts"] > 0
-
-
 def is_aligned(values: Columns) -> NDArray[np.bool_]:
     return (values["seq_tokens"] == 5) & (values["seq_lengths"] == 8)
 
@@ -130,10 +126,9 @@ ROWS = {
     "a negative token": ({}, set_at("input_ids", -5, is_long, 1), "a token is negative"),
     "padding of another id": ({}, set_at("input_ids", 9, is_padding), "padding is not pad_id 0"),
     "alignment of another id": ({"align": 4}, set_at("input_ids", 9, is_aligned, 6), "padding is not pad_id 0"),
-    "padding that is trained": ({}, set_at("labels", 9, is_padding), "a label of padding, of a segment's first"),
-    "alignment that is trained": ({"align": 4}, set_at("labels", 9, is_aligned, 6), "a label of padding, of a segm"),
-    "a first token that is trained": ({}, set_at("labels", 9, is_long), "a label of padding, of a segment's first"),
-    "what repeats is trained": ({"overlap": 3}, set_at("labels", 9, goes_on, 2), "or of a repeated token is not -100"),
+    "padding that is trained": ({}, set_at("labels", 9, is_padding), "a label of padding, or of a segment's first"),
+    "alignment that is trained": ({"align": 4}, set_at("labels", 9, is_aligned, 6), "a label of padding, or of a segm"),
+    "a first token that is trained": ({}, set_at("labels", 9, is_long), "a label of padding, or of a segment's first"),
     "positions that go on": ({}, set_at("position_ids", 7, is_long), "position_ids do not restart at 0"),
     "positions that go on in padding": ({}, set_at("position_ids", 7, is_padding), "position_ids do not restart at 0"),
     "fewer trained": ({"source_labels": False}, set_at("labels", -100, is_long, 1), "tokens, the manifest says"),
@@ -202,7 +197,6 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
 
 MANIFESTS = {
     "split": {},
-    "overlapping": {"overlap": 3},
     "truncated": {"long": "truncate"},
     "dropped": {"long": "drop"},
     "untrained dropped": {"untrained": "drop"},

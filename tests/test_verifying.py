@@ -2,7 +2,6 @@
 
 import re
 from itertools import islice
-from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +9,6 @@ import pytest
 
 import packer
 from packer.errors import PackerError, SourceError
-from packer.options.choices import GroupMode
 from tests.packed_rows import rewrite_shards, rows_on_disk
 from tests.test_kept import write
 
@@ -52,45 +50,41 @@ def sources_of(rows, columns, starts=(0,)):
     return found
 
 
-def violate(rows, columns, mode, starts=(0,)):
+def violate(rows, columns, starts=(0,)):
     """Exchange two segments so that the first row with several segments breaks the rule of its groups."""
     found = sources_of(rows, columns, starts)
     number = next(at for at, held in enumerate(found) if len(held) > 1 and None not in held)
     for other, names in enumerate(found):
         for at, name in enumerate(names):
-            # For together, bring in another group; for apart, one that the row holds.
-            if other != number and (name in found[number][1:]) == (mode == "apart") and name is not None:
+            if other != number and name not in found[number][1:] and name is not None:
                 swap(rows[number], 0, rows[other], at)
                 return
     raise AssertionError("nothing to exchange")
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("mode", get_args(GroupMode))
 @pytest.mark.parametrize("kind", ["parquet", "shuffled"])
-def test_rows_that_mix_groups_or_hold_two_of_one_are_found(kind, mode, keep, tmp_path):
+def test_rows_that_mix_groups_are_found(kind, keep, tmp_path):
     columns, out = grouped_columns(), tmp_path / "out"
     source = write(tmp_path, kind, columns)
-    options = {"max_len": 50, "group_by": "source", "group_mode": mode, "shard_size": 4000}
+    options = {"max_len": 50, "group_by": "source", "shard_size": 4000}
     packer.pack(source, out, keep=["source"] if keep else [], **options)
     assert list(packer.verify(out, source)) == list(packer.verify(out)) == []
     with pytest.raises(packer.PackerError, match=r"packed from one source, and 0 source\(s\) are given"):
         list(packer.verify(out, []))
-    change_rows(out, lambda rows: violate(rows, columns, mode))
+    change_rows(out, lambda rows: violate(rows, columns))
     alone, compared = list(packer.verify(out)), list(packer.verify(out, source))
     assert alone == (compared if keep else [])
     held = r"document \d+.* of source '?\w+'? and document \d+.* of source '?\w+'?"
-    both = r"document \d+.* and document \d+.*, both of source 's\d+'"
-    words = held if mode == "together" else both
-    assert len(compared) == (1 if mode == "apart" else len(compared)) > 0
+    assert compared
     for fault in compared:
-        assert re.search(rf"row \d+ holds {words}, packed with group_by source {mode}$", fault)
+        assert re.search(rf"row \d+ holds {held}, packed with group_by source$", fault)
 
 
 def test_exchanging_segments_of_one_group_is_no_fault(tmp_path):
     columns, out = grouped_columns(), tmp_path / "out"
     source = write(tmp_path, "parquet", columns)
-    packer.pack(source, out, max_len=50, group_by="source", group_mode="together", keep=["source"])
+    packer.pack(source, out, max_len=50, group_by="source", keep=["source"])
 
     def exchange(rows):
         found = sources_of(rows, columns)
@@ -102,8 +96,7 @@ def test_exchanging_segments_of_one_group_is_no_fault(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("mode", get_args(GroupMode))
-def test_a_group_may_span_the_sources_of_a_mixture(mode, keep, tmp_path):
+def test_a_group_may_span_the_sources_of_a_mixture(keep, tmp_path):
     columns, out = grouped_columns(), tmp_path / "out"
     sources = []
     for name, here in (("a", slice(0, 120)), ("b", slice(120, 240))):
@@ -111,13 +104,13 @@ def test_a_group_may_span_the_sources_of_a_mixture(mode, keep, tmp_path):
         sources.append(write(tmp_path / name, "parquet", {key: values[here] for key, values in columns.items()}))
     packer.pack(
         [(source, 1) for source in sources], out, max_len=50, mix_unit="epochs",
-        group_by="source", group_mode=mode, keep=["source"] if keep else [],
+        group_by="source", keep=["source"] if keep else [],
     )  # fmt: skip
     assert list(packer.verify(out, sources)) == []
-    change_rows(out, lambda rows: violate(rows, columns, mode, (0, 120)))
+    change_rows(out, lambda rows: violate(rows, columns, (0, 120)))
     faults = list(packer.verify(out, sources))
     assert faults
-    assert all(f"packed with group_by source {mode}" in fault for fault in faults)
+    assert all("packed with group_by source" in fault for fault in faults)
     assert bool(list(packer.verify(out))) == keep
 
 

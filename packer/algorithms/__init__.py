@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 class Solver(Protocol):
     """Signature of a histogram algorithm."""
 
-    def __call__(self, histogram: NDArray[np.int64], max_segments: int | None = None, **limits: float) -> Patterns:
+    def __call__(self, histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
         """Pack `histogram[l]` segments of every extent l into packs of `len(histogram) - 1` tokens.
 
         The histogram is int64, shape (max_len + 1,), with histogram[0] == 0. No pack holds more than
-        `max_segments` segments; None sets no limit. A `limited` algorithm also takes `gap` (packs above the lower
-        bound, as a share of it) and `seconds`: it stops at whichever it reaches first and returns its best packing.
+        `max_segments` segments; None sets no limit.
         """
         ...
 
@@ -65,10 +64,7 @@ class Algorithm:
     """One sentence for `--help`."""
 
     solve: Solver
-    """The function that packs. Without `seconds`, a histogram always gives the same patterns in the same order."""
-
-    limited: bool = False
-    """Whether it takes the limits `gap` and `seconds`."""
+    """The function that packs. A histogram always gives the same patterns in the same order."""
 
     draws: bool = False
     """Whether most rows are drawn at random and `solve` packs only the rest; a bare histogram is solved as a whole."""
@@ -110,8 +106,8 @@ AnyAlgorithm: TypeAlias = "Algorithm | OrderAlgorithm"
 def _in_file(module: str, function: str) -> Callable[..., Any]:
     """Make a solver or arranger that imports its module on first use."""
 
-    def run(*arguments: object, **limits: object) -> object:
-        return getattr(import_module(f"packer.algorithms.{module}"), function)(*arguments, **limits)
+    def run(*arguments: object) -> object:
+        return getattr(import_module(f"packer.algorithms.{module}"), function)(*arguments)
 
     return run
 
@@ -143,7 +139,6 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
             name="optimal",
             summary="Column generation: within a pack or so of a proven bound; seconds where lengths are many.",
             solve=_in_file("optimal", "solve"),
-            limited=True,
             proves=True,
         ),
         Algorithm(

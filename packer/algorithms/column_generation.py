@@ -1,6 +1,5 @@
 """Column generation: a linear program over known patterns, and rounds that add patterns that improve it."""
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -93,12 +92,12 @@ class ColumnGeneration:
         """Work so far, simplex iterations and pricing, in units of about 40 nanoseconds."""
         return self._master.iterations * self._per_iteration + self._priced * self.pricing_work
 
-    def step(self, work: int, seconds: float) -> None:
+    def step(self, work: int) -> None:
         """Solve the linear program, improve the bound, and add the patterns that are worth more than a pack.
 
-        The solver stops early at these limits of work or seconds; its values still give a bound.
+        The solver stops early at this limit of work; its values still give a bound.
         """
-        self.packs, duals, self.exact = self._master.solve(max(1, work // self._per_iteration), seconds)
+        self.packs, duals, self.exact = self._master.solve(max(1, work // self._per_iteration))
         ahead = np.append(duals[1:], 0.0)
         duals = np.clip(duals[self._knot] * (1 - self._share) + ahead[self._knot] * self._share, 0, 1)
         before = self.columns
@@ -214,16 +213,13 @@ class Master:
             starts, rows = starts[:-1].astype(np.int32), rows.astype(np.int32)
             self._highs.addCols(count, costs, lower, upper, len(rows), starts, rows, entries)
 
-    def solve(self, iterations: int, seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
-        """Solve the linear program, or stop after so many simplex iterations or seconds.
+    def solve(self, iterations: int) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
+        """Solve the linear program, or stop after so many simplex iterations.
 
         Returns how often each pattern is used, shape (patterns,); what a place of each length is worth, shape
         (lengths,); and whether that is optimal.
         """
         self._highs.setOptionValue("simplex_iteration_limit", iterations)
-        if seconds < math.inf:
-            # HiGHS counts the time of all its runs together
-            self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(0.05, seconds))
         self._highs.run()
         self.iterations += max(0, int(self._highs.getInfo().simplex_iteration_count))
         exact = self._highs.getModelStatus() == self._optimal

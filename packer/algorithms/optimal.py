@@ -5,7 +5,6 @@ solutions, and decides when to stop.
 """
 
 import math
-import time
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.column_generation import ColumnGeneration, pricing_work
 from packer.algorithms.exact_fill import exact_fill
-from packer.algorithms.jit import compile_seconds
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit
 from packer.algorithms.patterns import Patterns, Rows
 from packer.algorithms.round_patterns import follow_templates, joined, round_packs, rounded
@@ -47,14 +45,11 @@ WORK_PER_PLACE = 3
 WORK_PER_SPREAD = 25
 """Units of work of a try of spread, for each length."""
 
-SECONDS_PER_WORK = 4e-8
-"""Approximate seconds per unit of work, to tell whether there is time for another round."""
-
 PATIENCE = 8
 """Further rounds after the bound is reached: other solutions may round better."""
 
-SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
-"""Shares of the time (the first also of the work) after which spread ends, and no linear program is solved."""
+SHARE_OF_SPREAD = 0.3
+"""Share of the work after which spread ends."""
 
 SLACK = 1e-6
 """Tolerance of the linear program's objective, in packs."""
@@ -75,7 +70,7 @@ more than all the others."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When to stop: at the limit reached first. All except `seconds` stop at the same place on every machine."""
+    """When to stop: at the limit reached first, which is the same place on every machine."""
 
     rounds: int = 400
     """Most times that the linear program is solved."""
@@ -86,21 +81,10 @@ class Limits:
     work: int = 400_000_000
     """Most units of work (simplex iterations, pricing, rounding) of about 40 nanoseconds each."""
 
-    gap: float = 0.0
-    """Packs above the lower bound, as a share of it, that are good enough."""
 
-    seconds: float | None = None
-    """Time limit, shared by the heuristics, the rounds and their rounding; None sets no limit."""
-
-
-def solve(
-    histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0.0, seconds: float | None = None
-) -> Patterns:
-    """Pack by column generation; the patterns carry the lower bound that was proved.
-
-    Without `seconds` the limits are counted in rounds and columns, so the patterns are the same everywhere.
-    """
-    return Search(histogram, max_segments, Limits(gap=gap, seconds=seconds)).run()
+def solve(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Pack by column generation; the patterns carry the lower bound that was proved."""
+    return Search(histogram, max_segments, Limits()).run()
 
 
 def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
@@ -124,7 +108,6 @@ class Search:
         self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits, *, part_of: int | None = None
     ) -> None:
         """Start with the heuristics. For a part of a histogram, `part_of` packs are enough; None for a whole one."""
-        self._began = _clock()
         self._histogram = histogram
         self._max_segments = max_segments
         self._limits = limits
@@ -156,48 +139,37 @@ class Search:
         return replace(self.best, lower_bound=self.bound)
 
     def _spread(self) -> Patterns:
-        """Run spread, which stops after its share of the time and of the work."""
+        """Run spread, which stops after its share of the work."""
         lengths = np.flatnonzero(self._histogram)
         # it has all of them where pricing needs more than the rest
         pricing = pricing_work(lengths, len(self._histogram) - 1, self._limit)
-        share = SHARE_OF_SPREAD if self._allows(2 * pricing, 1 - SHARE_OF_SPREAD) else 1.0
+        share = SHARE_OF_SPREAD if self._work > 2 * pricing else 1.0
         at_the_end = self._work - int(share * self._work)
 
         def stop() -> bool:
             self._work -= WORK_PER_SPREAD * len(lengths)
-            return self._work < at_the_end or self._seconds(share) <= 0
+            return self._work < at_the_end
 
         return spread(self._histogram, self._max_segments, stop=stop)
 
-    def _seconds(self, share: float = 1.0) -> float:
-        """Return the seconds left of a share of the time."""
-        if self._limits.seconds is None:
-            return math.inf
-        return share * self._limits.seconds - (_clock() - self._began)
-
-    def _allows(self, work: int, share: float) -> bool:
-        """Whether so much work fits within the work limit and a share of the time."""
-        return self._work > work and self._seconds(share) > work * SECONDS_PER_WORK
-
     def enough(self) -> bool:
-        """Whether the packing is good enough, or the time is over."""
-        over = self.best.packs - max(self.bound, self._part_of or 0)
-        return self._seconds() <= 0 or over <= self._limits.gap * self.bound
+        """Whether no packing, or for a part none that is needed, has fewer packs."""
+        return self.best.packs <= max(self.bound, self._part_of or 0)
 
     def _may_go_on(self, program: ColumnGeneration) -> bool:
-        """Whether no limit is reached yet; some time is reserved for rounding."""
+        """Whether no limit is reached yet."""
         limits = self._limits
         allowed = self.rounds < limits.rounds and program.columns < limits.columns
-        return allowed and self._allows(program.pricing_work, SHARE_OF_ROUNDS) and not self.enough()
+        return allowed and self._work > program.pricing_work and not self.enough()
 
     def _solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
-        """Solve a linear program in rounds and round it; return False if the limits left no time for a single round."""
+        """Solve a linear program in rounds and round it; return False if the limits do not allow a single round."""
         before = self.rounds
         patience = 0 if coarse else PATIENCE
         solved = False
         while not solved and self._may_go_on(program):
             worked = program.work
-            program.step(self._work, self._seconds(SHARE_OF_ROUNDS))
+            program.step(self._work)
             self._work -= program.work - worked
             self.rounds += 1
             self.bound = max(self.bound, program.bound)
@@ -232,19 +204,15 @@ class Search:
         last = self._work - max(LEAST_FIXING, int(SHARE_OF_FIXING * (self._limits.work - self._work)))
         for attempt, share in enumerate(KEPT):
             # a program that was stopped early may have no solution to keep
-            if len(packs) == 0 or self.enough() or not self._allows(8 * program.pricing_work, 1.0):
-                break
-            if self._work <= last:
+            if len(packs) == 0 or self.enough() or self._work <= max(last, 8 * program.pricing_work):
                 break
             most = packs.sum() - LEFT_PER_TEMPLATE * len(packs)
             share = max(share, most / packs.sum())
             sums = np.floor(np.cumsum(rounded(packs, attempt)) * share + 0.5).astype(np.int64)
             counts = np.diff(sums, prepend=0)
             kept, left = follow_templates(self._histogram, self._limit, templates, counts, strict=not coarse)
-            seconds = None if self._limits.seconds is None else self._seconds()
             work = min(self._work, WORK_OF_PART, self._work - last)
-            limits = replace(self._limits, gap=0.0, work=work, seconds=seconds)
-            part = Search(left, self._max_segments, limits, part_of=self.bound - kept.packs)
+            part = Search(left, self._max_segments, replace(self._limits, work=work), part_of=self.bound - kept.packs)
             self.best = min(self.best, joined(kept, part.run()), key=_packs)
             self._work -= work - part._work
 
@@ -271,11 +239,6 @@ def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] |
         even = np.round(np.linspace(0, 1, rows // 3) * (len(lengths) - 1)).astype(np.int64)
         programs.append(np.unique(np.concatenate([by_length, even])))
     return [*programs, None]
-
-
-def _clock() -> float:
-    """Return seconds that stand still while kernels are compiled."""
-    return time.perf_counter() - compile_seconds()
 
 
 def _some(patterns: Patterns, count: int) -> Patterns:

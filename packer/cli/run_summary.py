@@ -171,7 +171,6 @@ def _facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> Ite
     yield "  truncated", totals.tokens_truncated, ""
     for reason, count in totals.tokens_dropped.items():
         yield f"  dropped, {reason.replace('_', ' ')}", count, ""
-    yield "  repeated", totals.tokens_repeated, ""
     yield "  padding", totals.tokens_stripped, "removed before, by attention_mask; not among the tokens"
     yield "  shared", totals.tokens_shared, "left out: beginnings of documents are stored once"
     if options.labels and options.lengths_column is None:
@@ -190,7 +189,7 @@ def _facts(manifest: Manifest, rows: RowFigures | None, *, verbose: bool) -> Ite
         extra, without = packed - groups.rows_ungrouped, groups.documents_without
         share = percent(extra / groups.rows_ungrouped)
         none = f"; {count_of(without, 'document')} in none" if without else ""
-        yield f"  {options.group_mode}", f"{extra:+,}", f"rows more than ungrouped, {share}"
+        yield "  together", f"{extra:+,}", f"rows more than ungrouped, {share}"
         yield "  groups", groups.groups, f"of {options.group_by}{none}"
     if verbose:
         yield "  pool", totals.pool_rows, f"{percent(totals.pool_rows / packed)} of the rows"

@@ -217,10 +217,7 @@ class Account(JsonRecord):
     """Tokens of the source: each is packed, truncated or dropped."""
 
     tokens_packed: Count
-    """Tokens in segments, repetitions included."""
-
-    tokens_repeated: Count
-    """Tokens in segments that are also in an earlier segment of their document."""
+    """Tokens in segments."""
 
     tokens_truncated: Count
     """Tokens cut off by truncation, including those of documents that are then dropped."""
@@ -250,7 +247,7 @@ class Account(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupTotals(JsonRecord):
-    """Groups of documents that are kept together or apart."""
+    """Groups of documents that are kept together."""
 
     groups: Count
     """Number of groups with at least one document."""

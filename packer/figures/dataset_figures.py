@@ -205,10 +205,8 @@ class Figures:
 
     @property
     def tokens_without_context(self) -> int:
-        """Tokens in segments that do not begin their document, without those that `--overlap` repeats."""
-        # A document that is truncated on the left has a segment that does not begin it, and is not split.
-        totals = self.totals
-        return self.row_figures.tokens_after_start - totals.tokens_repeated if totals.documents_split else 0
+        """Tokens in segments that do not begin their document."""
+        return self.row_figures.tokens_after_start
 
     @property
     def cut_share(self) -> float:

@@ -253,21 +253,19 @@ def tokens_section(figures: Figures) -> Section:
     """Say what became of every token of the source."""
     totals = figures.totals
     tokens = max(1, totals.tokens)  # a manifest that was changed may have none
-    once = totals.tokens_packed - totals.tokens_repeated
     if totals.tokens_lost:
         lost = count_of(totals.tokens_lost, "token")
         verdict = f"{lost} of {totals.tokens:,}, {share(totals.tokens_lost / tokens)}, are not in the rows."
     else:
         verdict = f"All {count_of(totals.tokens, 'token')} are in the rows."
-    fates = {"packed": (once, "blue")}
+    fates = {"packed": (totals.tokens_packed, "blue")}
     if isinstance(totals, Totals) and figures.options.labels:
         verdict += f" {share(totals.tokens_trained / totals.tokens_packed)} of what is packed is trained."
         fates = {"packed and trained": (totals.tokens_trained, "orange")}
-        fates["packed as context, without loss"] = (once - totals.tokens_trained, "blue")
+        fates["packed as context, without loss"] = (totals.tokens_packed - totals.tokens_trained, "blue")
     lost_by_reason = {f"dropped, {reason.replace('_', ' ')}": count for reason, count in totals.tokens_dropped.items()}
     for name, count in {"truncated": totals.tokens_truncated, **lost_by_reason}.items():
         fates[name] = (count, "rose")
-    fates["repeated by --overlap, as context"] = (totals.tokens_repeated, "gray")
     bars = [
         Bar(name=name, value=count, text=f"{count:,} ({share(count / tokens)})", color=color)
         for index, (name, (count, color)) in enumerate(fates.items())

@@ -14,7 +14,6 @@ from packer.gather.gather_kernels import (
     held_spans,
     is_remote,
     lengths_of,
-    mask_context,
     restart_positions,
 )
 from packer.gather.token_column import TokenColumn, list_lengths
@@ -30,6 +29,5 @@ __all__ = [
     "is_remote",
     "lengths_of",
     "list_lengths",
-    "mask_context",
     "restart_positions",
 ]

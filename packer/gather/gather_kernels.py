@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.memory import array_at, copy_bytes, prefetch
 from packer.gather.token_column import VALUE_TYPES, Addresses, TokenColumn
@@ -189,21 +188,6 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
     chunk = np.int64(0)
     for i in range(len(lists)):
         chunk, _, out[i] = _locate(column, lists[i], chunk)
-
-
-def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
-    """Exclude the head of every segment from loss: its first token, and tokens repeated from the previous piece.
-
-    Labels are stored unshifted, and trainers predict token t from the tokens before it in the row. The label of the
-    first token of a segment would thus be predicted from another document.
-
-    Args:
-        places: (segments,) position of each segment in `out`.
-        context: (segments,) number of tokens without loss at its head.
-        no_loss: label to write.
-        out: flat int32 labels, C-contiguous.
-    """
-    out[joined_ranges(places, context)] = no_loss
 
 
 @jit_if_large

@@ -20,12 +20,11 @@ from packer.algorithms.memory import array_at
 from packer.arrow import numpy_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
-from packer.gather import TokenColumn, mask_context
+from packer.gather import TokenColumn
 from packer.gather.token_column import VALUE_TYPES
 from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
-from packer.plan.segments import context_of
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat, refuse_other_types
 from packer.sources.corpus import Documents
@@ -43,7 +42,6 @@ class IndexTokens:
     documents: Documents  # of the source, all of them checked
     watch: Watch  # files of the source, which must stay as they are
     row_format: RowFormat  # of rows with their tokens
-    overlap: int  # tokens that each piece of a split document repeats from the end of the piece before it
     kept_names: tuple[str, ...]  # kept columns with a value per token, in order
     first_document: int  # number that the first document of the source has in the rows
 
@@ -60,7 +58,6 @@ class IndexTokens:
             documents=documents,
             watch=watch,
             row_format=RowFormat.of(replace(options, index_only=False), documents.source.value_columns()),
-            overlap=options.piece_overlap,
             kept_names=options.keep_tokens,
             first_document=manifest.first.document,
         )
@@ -108,8 +105,7 @@ class IndexTokens:
             if "labels" not in copied:
                 copied["labels"] = copied["input_ids"].copy()
                 copied["labels"].reshape(-1)[segments.gaps] = NO_LOSS
-            context = context_of(segments.starts, self.overlap)
-            mask_context(segments.places, context, NO_LOSS, copied["labels"].reshape(-1))
+            copied["labels"].reshape(-1)[segments.places] = NO_LOSS
             columns["labels"] = copied["labels"]
         if "position_ids" in self.row_format.token_columns:
             columns["position_ids"] = restart_positions(stored["seq_lengths"]).astype(np.int32).reshape(shape)

@@ -49,8 +49,6 @@ class PackArguments(RunArguments, total=False):
     eos: bool
     algorithm: str
     max_segments: int | None
-    gap: float | None
-    time_limit: float | None
     limit: Sequence[str]
     align: int
     untrained: choices.Untrained
@@ -58,13 +56,10 @@ class PackArguments(RunArguments, total=False):
     seed: int
     pad_id: int | None
     long: choices.LongPolicy
-    overlap: int | str
     split_at: choices.SplitAt
-    truncate_side: choices.TruncateSide
     mix_unit: choices.MixUnit
     mix_tokens: int | str | None
     group_by: str | None
-    group_mode: choices.GroupMode
     pairs: bool
     share_prefixes: bool
     add_column: str | Sequence[str]

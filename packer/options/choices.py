@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 LongPolicy = Literal["split", "truncate", "drop", "error"]
-TruncateSide = Literal["left", "right"]
 SplitAt = Literal["tokens", "turns"]
 Untrained = Literal["keep", "drop", "error"]
 EngineName = Literal["threads", "ray"]
 OnError = Literal["error", "skip"]
-GroupMode = Literal["together", "apart"]
 MixUnit = Literal["tokens", "epochs"]
 TrainOn = Literal["all", "completion", "assistant", "each-answer"]
 TokenColumn = Literal["position_ids"]

@@ -209,21 +209,6 @@ class PackFields(JsonRecord):
         metavar="NAME",
     )
     max_segments: int | None = option(None, "Maximum number of documents in a row.", ROWS, least=1, most=INT32)
-    gap: float | None = option(
-        None,
-        "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
-        ROWS,
-        most=1,
-        metavar="SHARE",
-        commands=PREDICTED,
-    )
-    time_limit: float | None = option(
-        None,
-        "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
-        ROWS,
-        metavar="SECONDS",
-        commands=PREDICTED,
-    )
     limit: tuple[str, ...] = option(
         (),
         "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
@@ -255,23 +240,12 @@ class PackFields(JsonRecord):
     )
 
     long: choices.LongPolicy = option("split", "What to do with documents longer than a row.", LONG)
-    overlap: int = option(
-        0,
-        "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
-        LONG,
-        most=INT32,
-        convert=as_length,
-        commands=PREDICTED,
-    )
     split_at: choices.SplitAt = option(
         "tokens",
         "With --long split, where to split: at any token, or only between the turns of a chat.",
         LONG,
         commands=PACK,
         needs_tokens=True,
-    )
-    truncate_side: choices.TruncateSide = option(
-        "right", "With --long truncate, the side to cut off.", LONG, commands=PREDICTED
     )
 
     weights: tuple[float, ...] = option(
@@ -295,12 +269,9 @@ class PackFields(JsonRecord):
     )
     group_by: str | None = option(
         None,
-        "Column by whose values documents are grouped; documents with null are in no group.",
+        "Column of groups: a row has documents of one group only; documents with null share rows with each other.",
         MIXTURES,
         metavar="COLUMN",
-    )
-    group_mode: choices.GroupMode = option(
-        "together", "With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES
     )
     pairs: bool = option(
         False,

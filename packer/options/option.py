@@ -2,8 +2,8 @@
 
 A field of a dataclass, such as `PackOptions`, or a parameter of a command declares an option:
 
-    overlap: int = option(0, "Number of tokens that pieces repeat.", LONG, metavar="N")
-    overlap: Annotated[int, Option("Number of tokens that pieces repeat.", LONG, metavar="N")] = 0
+    max_segments: int = option(0, "Maximum number of documents in a row.", ROWS, metavar="N")
+    max_segments: Annotated[int, Option("Maximum number of documents in a row.", ROWS, metavar="N")] = 0
 
 The command line, the checks of values, the manifest and the reference pages all follow from `options_of`.
 """

@@ -82,11 +82,6 @@ class PackOptions(PackFields):
         return self.max_segments // 2 if self.in_pairs and self.max_segments is not None else self.max_segments
 
     @property
-    def piece_overlap(self) -> int:
-        """Number of tokens that each piece of a split document repeats from the end of the piece before it."""
-        return self.overlap if self.long == "split" and self.split_at == "tokens" else 0
-
-    @property
     def keeps_order(self) -> bool:
         """Whether the algorithm keeps the order of the source."""
         return isinstance(get_algorithm(self.algorithm), OrderAlgorithm)
@@ -204,7 +199,7 @@ def conflicts(options: PackOptions) -> Iterator[str]:
 
 def _conflicts_of_documents(options: PackOptions) -> Iterator[Conflict]:
     """Yield conflicts of text, labels and long documents."""
-    max_len, long, overlap, algorithm = options.max_len, options.long, options.overlap, options.algorithm
+    max_len, long, algorithm = options.max_len, options.long, options.algorithm
     if options.chat_template is not None and not options.chat_template.strip():
         yield ["chat_template"], ", which is empty: give the content of a Jinja template, or leave it out"
     if options.tokenizer is None:
@@ -227,45 +222,33 @@ def _conflicts_of_documents(options: PackOptions) -> Iterator[Conflict]:
     if options.holdout is None or not 0 <= least < end <= HASHES or (least == 0) == (end == HASHES):
         yield ["content_hashes"], f": with --holdout, two numbers, the first 0 or the last {HASHES}"
     if not options.labels:
-        yield ["untrained", "overlap", "align"], ", which needs labels: leave them in"
-    if overlap >= max_len:
-        yield ["overlap"], f": it must be below --max-len {max_len}"
+        yield ["untrained", "align"], ", which needs labels: leave them in"
     if long != "split":
-        yield ["overlap"], f", and --long is {long}: only pieces overlap; use --long split"
         yield ["split_at"], f", which does not go with --long {long}: leave one out"
-    if long != "truncate":
-        yield ["truncate_side"], f", and --long is {long}: use --long truncate"
     if rest := max_len % options.align:
         near = " or ".join(str(size) for size in (max_len - rest, max_len - rest + options.align) if size)
         yield ["align"], f", and --max-len {max_len} is not a multiple of it: take {near}"
     if not options.keeps_whole:
-        yield ["overlap", "align"], f", and {algorithm} cuts documents wherever a row ends: choose another --algorithm"
+        yield ["align"], f", and {algorithm} cuts documents wherever a row ends: choose another --algorithm"
         yield ["split_at"], f", which does not go with --algorithm {algorithm}: leave one out"
-    if overlap > 0:
-        yield ["split_at"], f", which does not go with --overlap {overlap}: leave one out"
     if options.pairs:
-        yield ["split_at", "overlap"], ", and pairs are never split: leave it out"
+        yield ["split_at"], ", and pairs are never split: leave it out"
 
 
 def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
     """Yield conflicts of algorithms, mixtures, groups, limits, pairs, and beginnings that are stored once."""
     algorithm = get_algorithm(options.algorithm)
     of_tokens = {*options.keep_tokens, options.input_column, options.labels_column}
-    if not (isinstance(algorithm, Algorithm) and algorithm.limited):
-        yield ["gap", "time_limit"], f", which {algorithm.name} does not use: choose --algorithm optimal"
     if not options.weights:
         yield ["mix_tokens", "mix_unit"], ", but there is no mixture: give sources with weights"
     if options.mix_unit == "epochs":
         yield ["mix_tokens"], ", but weights in epochs fix the size already: choose one of the two"
-    if options.group_by is None:
-        yield ["group_mode"], ": name the column of groups with --group-by"
     if options.keeps_order:
         yield ["group_by"], f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
     if options.group_by in of_tokens:
         yield ["group_by"], ", a column of tokens: name one with a value per document"
     if options.limit:
-        apart = ["group_by", "pairs", "split_at", "overlap", "algorithm"]
-        yield apart, ", which does not go with --limit: leave one out"
+        yield ["group_by", "pairs", "split_at", "algorithm"], ", which does not go with --limit: leave one out"
     if not {*of_tokens, options.lengths_column}.isdisjoint(options.limits):
         yield ["limit"], ", a column of tokens or lengths: name one with a number for each document"
     if options.weights:
@@ -284,7 +267,7 @@ def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
     if options.in_pairs and options.max_len < 2 * options.align:
         yield ["max_len"], f": a pair takes at least {2 * options.align}, twice the alignment"
     if options.share_prefixes:
-        apart = ["split_at", "overlap", "keep_tokens", "labels", "add_column", "index_only"]
+        apart = ["split_at", "keep_tokens", "labels", "add_column", "index_only"]
         yield apart, ", which does not go with --share-prefixes: leave one out"
     if options.train_on == "all":
         reason = "every document trains its beginning, so none is shared"

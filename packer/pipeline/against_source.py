@@ -15,13 +15,13 @@ from packer.arrow import as_arrow, as_numpy, format_value, has_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import SourceError
 from packer.facts import Account
-from packer.gather import Spans, TokenColumn, gather, held_spans, mask_context
+from packer.gather import Spans, TokenColumn, gather, held_spans
 from packer.inputs.column_types import cast, cast_to_common_type, join
 from packer.inputs.documents import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
 from packer.plan.groups import together_bound
-from packer.plan.segments import Segments, context_of, cut_documents, extents_of
+from packer.plan.segments import Segments, cut_documents, extents_of
 from packer.planning.make_plan import group_totals
 from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
@@ -69,7 +69,6 @@ class TableDifferences:
         if self.in_structure:
             return
         ends, lists = np.cumsum(found.lengths), part.lists_of(found.documents - part.first_document)
-        context = context_of(found.starts, expected.overlap)
         begin, together = 0, _COMPARED_TOGETHER // max([1, *self._rows.widths.values()])
         while begin < len(ends):
             before = ends[begin] - found.lengths[begin]
@@ -80,7 +79,6 @@ class TableDifferences:
                 part=part,
                 segments=found.of(here),
                 lists=lists[here],
-                context=context[here],
                 places=ends[here] - found.lengths[here] - before,
             )
             columns = [column for column in (part.input_ids, part.labels) if column is not None]
@@ -136,7 +134,7 @@ class TableDifferences:
             return f"{self.describe(int(segments.documents[bad]))}: {name} of the source is out of range"
         gather(column.addresses, pieces.in_rows, NO_LOSS, found)
         if name == "labels":
-            mask_context(places, pieces.context, NO_LOSS, expected)
+            expected[places] = NO_LOSS
         differ = np.flatnonzero(expected != found)
         if not len(differ):
             return None
@@ -160,7 +158,6 @@ class _Pieces:
     lists: NDArray[np.int64]
     """Lists of the source that the segments come from."""
 
-    context: NDArray[np.int64]
     places: NDArray[np.int64]
     """Positions of the segments among the compared values."""
 
@@ -258,9 +255,8 @@ class SourceCounts:
         is_possible = least <= ungrouped <= len(documents) // step  # the exact number depends on the algorithm
         counted = group_totals(group_codes(groups), ungrouped if is_possible else least)
         yield from differences(totals, {"groups": counted.to_dict()}, "the source")
-        if options.group_mode == "together":
-            bound = together_bound(items, group_codes(of_segments)[::step], options.max_items)
-            yield from differences(totals, {"lower_bound": bound}, "the source")
+        bound = together_bound(items, group_codes(of_segments)[::step], options.max_items)
+        yield from differences(totals, {"lower_bound": bound}, "the source")
 
 
 def _difference(expected: pa.Array, found: pa.Array) -> int | None:

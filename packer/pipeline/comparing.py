@@ -33,9 +33,6 @@ from packer.stores import is_remote
 QUICK = 2.0
 """Seconds; an algorithm that takes less is timed again, and the second time counts."""
 
-PATIENCE = 60.0
-"""Time limit in seconds of algorithms that have one."""
-
 Result = TypeVar("Result")
 
 
@@ -145,7 +142,6 @@ def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
         documents_dropped={"empty": empty_documents, "too_long": long_documents if long == "drop" else 0},
         tokens=int(lengths @ counts),
         tokens_packed=tokens_of(histogram),
-        tokens_repeated=0,
         tokens_truncated=long_tokens - long_documents * max_len if long == "truncate" else 0,
         tokens_dropped={"too_long": long_tokens if long == "drop" else 0},
     )
@@ -163,8 +159,7 @@ def _figures_of(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptions) 
     An algorithm that does not support the options, or needs documents of which only a histogram is known, is a
     PackerError.
     """
-    limits = {"seconds": PATIENCE} if isinstance(algorithm, Algorithm) and algorithm.limited else {}
-    options = replace(options, algorithm=algorithm.name, gap=None, time_limit=limits.get("seconds"))
+    options = replace(options, algorithm=algorithm.name)
     totals: PlanTotals
     if corpus.measured is not None and needs_documents(algorithm, options):
         plan, seconds = _timed(partial(corpus.measured.plan, options))
@@ -174,7 +169,7 @@ def _figures_of(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptions) 
             raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
         if algorithm.always_draws:
             raise PackerError("needs a dataset: it draws rows from documents, and a histogram has none")
-        patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, options.max_segments, **limits))
+        patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, options.max_segments))
         sums = RowSums(options.max_len)
         sums.add(patterns.extents, patterns.offsets, patterns.counts)
         rows = replace(sums.finish(), tokens_after_start=corpus.tokens_after_start)

@@ -95,7 +95,6 @@ def _write(
             documents=documents,
             plan=IndexPlan(folder=folder, manifest=part, documents=documents),
             row_format=RowFormat.of(options, documents.table.extra),
-            overlap=options.piece_overlap,
             first_document=part.first.document,
         )
         makers.append(maker)

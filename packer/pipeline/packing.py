@@ -209,7 +209,6 @@ def pack_into(
         documents=documents,
         plan=plan,
         row_format=row_format,
-        overlap=options.piece_overlap,
         leftovers=leftover_values(documents, plan, row_format),
         first_document=0 if before is None else before.source.documents,
     )

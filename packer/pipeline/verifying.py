@@ -79,8 +79,8 @@ def verify(
 
     Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and
     tokens, which are otherwise compared with each other and with the limits that the rows set. Three that only the
-    planner knows are checked for their limits: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm or
-    `apart` may improve on the bounds of `packer.algorithms.bounds`.
+    planner knows are checked for their limits: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm may
+    improve on the bounds of `packer.algorithms.bounds`.
 
     Arguments are those of `packer.verify`. Progress is "verify" in bytes of the shards, and "compare" in tokens.
     """
@@ -256,11 +256,11 @@ def _cuts(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return (documents, starts) at which the rows cut the documents of a part, as `Segments.cut_at` takes them.
 
-    Starts are counted from the first kept token of a document. Impossible cuts are left out: the comparison reports
+    Impossible cuts are left out: the comparison reports
     such segments.
     """
     documents = found.documents - first_document
-    starts = found.starts - segments.kept_starts()[documents]
+    starts = found.starts
     is_cut = (starts > 0) & (starts < segments.kept_lengths()[documents])
     is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
     return documents[is_cut], starts[is_cut].astype(np.int32)

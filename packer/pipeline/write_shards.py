@@ -22,7 +22,7 @@ from packer.inputs.documents import reading, value_message, wrong_values
 from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing
 from packer.plan.rows import LocatedRows, Plan
-from packer.plan.segments import context_of, extents_of
+from packer.plan.segments import extents_of
 from packer.planning.leftover_values import LeftoverValues
 from packer.progress import Progress
 from packer.shards.file_names import all_shard_names, shard_name
@@ -54,9 +54,6 @@ class ShardMaker:
     documents: Documents
     plan: Plan
     row_format: RowFormat
-
-    overlap: int
-    """Tokens that each piece of a split document repeats from the end of the piece before it."""
 
     leftovers: LeftoverValues | None = None
     """Notes with the values of leftovers; None if every shard reads its segments from the source."""
@@ -98,7 +95,6 @@ class ShardMaker:
             starts=starts,
             lengths=lengths,
             extents=extents_of(lengths, self.row_format.align),
-            context=context_of(starts, self.overlap),
             row_starts=rows.row_starts,
         )
 

@@ -4,7 +4,7 @@
 - `partitions`: deals blocks of documents at random to partitions of a shard's size
 - `rows`: draws rows or follows patterns, fills them with segments, and locates these in the source; what every plan is
 - `vector_packing`: packs items that have several demands, such as tokens and images
-- `groups`: makes rows of one group only, or without two segments of a group
+- `groups`: makes rows of one group only
 - `mixture_shares`: decides how much a mixture takes of its sources, and which documents
 - `permute`: random permutations
 """

@@ -25,9 +25,7 @@ def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patte
     """Pack a histogram, int64 of shape (max_len + 1,), with the algorithm in the options."""
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
-    limits = {"gap": options.gap, "seconds": options.time_limit}
-    set_limits = {name: limit for name, limit in limits.items() if limit is not None}
-    return algorithm.solve(histogram, options.max_items, **set_limits)
+    return algorithm.solve(histogram, options.max_items)
 
 
 def place_rows(

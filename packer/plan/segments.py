@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from packer.algorithms.index_arrays import joined_ranges
 from packer.errors import SourceError
 from packer.facts import Account
 from packer.options import PackOptions
-from packer.options.choices import LongPolicy, TruncateSide
+from packer.options.choices import LongPolicy
 
 Integer = TypeVar("Integer", bound=np.integer[Any])
 
@@ -43,9 +42,6 @@ class Segments:
 
     max_len: int
     long: LongPolicy
-
-    overlap: int
-    """Tokens that a piece repeats from the end of the piece before it."""
 
     align: int
     """Divisor of max_len that all extents are multiples of."""
@@ -92,30 +88,23 @@ class Segments:
     def account(self) -> Account:
         """Documents and tokens, counted by what became of them."""
         with_heads, heads = np.unique(self.head_documents, return_counts=True)
-        tokens = int(self.lengths.sum(dtype=np.int64))
-        packed = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))
         dropped = {reason: lost for reason, (_, lost) in self.dropped.items() if reason != "empty"}
         return Account(
             documents=self.documents,
             documents_split=int(np.count_nonzero(heads + (self.tails[with_heads] > 0) > 1)),
             documents_truncated=self.truncated[0],
             documents_dropped={reason: documents for reason, (documents, _) in self.dropped.items()},
-            tokens=tokens,
-            tokens_packed=packed,
-            tokens_repeated=packed + self.truncated[1] + sum(dropped.values()) - tokens,
+            tokens=int(self.lengths.sum(dtype=np.int64)),
+            tokens_packed=int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64)),
             tokens_truncated=self.truncated[1],
             tokens_dropped=dropped,
         )
 
     def kept_lengths(self) -> NDArray[np.int32]:
-        """Return the tokens kept of each document, counted once each; 0 for dropped documents."""
+        """Return the tokens kept of each document, which are its first ones; 0 for dropped documents."""
         if self.long != "split" or self.tails is self.lengths:
             return self.tails
         return np.where(self.tails > 0, self.lengths, np.int32(0))
-
-    def kept_starts(self) -> NDArray[np.int32]:
-        """Return where the kept tokens of each document start: above 0 only if the policy truncates on the left."""
-        return np.zeros(self.documents, np.int32) if self.long == "split" else self.tail_starts
 
     def numbers(self) -> NDArray[np.int64]:
         """Return the numbers of all segments with tokens, tails first: int64."""
@@ -154,26 +143,25 @@ class Segments:
         return documents, starts, lengths
 
     def cut_at(self, documents: NDArray[np.int64], starts: NDArray[np.int32]) -> Segments:
-        """Return the same documents with their kept tokens cut elsewhere, and none repeated.
+        """Return the same documents with their kept tokens cut elsewhere.
 
         `documents` and `starts`, shape (cuts,), are ascending: the document of each cut, and the kept token at
         which the segment after the cut starts, above 0 and below the number of kept tokens.
         """
         is_first = np.diff(documents, prepend=-1) > 0
         is_last = np.diff(documents, append=self.documents) > 0
-        cut, begins = documents[is_last], self.kept_starts()
+        cut = documents[is_last]
         # Documents that are no longer cut become whole again.
-        tails, tail_starts = self.kept_lengths().copy(), begins.copy()
+        tails, tail_starts = self.kept_lengths().copy(), np.zeros(self.documents, np.int32)
         tails[cut] -= starts[is_last]
-        tail_starts[cut] += starts[is_last]
+        tail_starts[cut] = starts[is_last]
         head_starts = np.where(is_first, 0, np.concatenate([[0], starts])[:-1]).astype(np.int32)
         return replace(
             self,
-            overlap=0,
             tails=tails,
             tail_starts=tail_starts,
             head_documents=documents,
-            head_starts=begins[documents] + head_starts,
+            head_starts=head_starts,
             head_lengths=starts - head_starts,
         ).counted()
 
@@ -192,31 +180,12 @@ class Segments:
         ).counted()
 
     def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int]:
-        """Count the documents and tokens that are lost with these segments.
-
-        Example: of the pieces [0, 4), [1, 5) and [2, 6) of a document, removing the first and the last loses tokens 0
-        and 5. Removing the second loses none.
-        """
-        # Take all pieces of the documents that lose a piece, in order.
-        is_concerned = np.zeros(self.documents, np.bool_)
-        is_concerned[self.locate(numbers)[0]] = True
-        heads = np.flatnonzero(is_concerned[self.head_documents]) + self.documents
-        pieces = np.concatenate([np.flatnonzero(is_concerned & (self.tails > 0)), heads])
-        if not len(pieces):
-            return 0, 0
-        documents, starts, lengths = self.locate(pieces)
-        starts += documents << 32  # place documents end to end; both starts and ends of their pieces ascend
-        order = np.argsort(starts)
-        documents, starts, ends = documents[order], starts[order], (starts + lengths)[order]
-        is_gone = np.isin(pieces, numbers)[order]
-
-        firsts = np.flatnonzero(np.diff(documents, prepend=-1))
-        lost_documents = np.count_nonzero(np.logical_and.reduceat(is_gone, firsts))
-        previous_ends = np.concatenate([[0], ends[:-1]])
-        next_left = np.where(is_gone, np.iinfo(np.int64).max, starts)
-        next_left = np.minimum.accumulate(next_left[::-1])[::-1]
-        alone = np.minimum(ends, next_left) - np.maximum(starts, previous_ends)
-        return int(lost_documents), int(np.maximum(alone[is_gone], 0).sum())
+        """Count the tokens of these segments, and the documents that have no others."""
+        documents, _, lengths = self.locate(numbers)
+        concerned, lost = np.unique(documents, return_counts=True)
+        heads = np.bincount(self.head_documents, minlength=self.documents)[concerned]
+        pieces = heads + (self.tails[concerned] > 0)
+        return int(np.count_nonzero(pieces == lost)), int(lengths.sum())
 
     def counted(self) -> Segments:
         """Return the same segments with `histogram` recounted."""
@@ -239,11 +208,6 @@ def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> 
     return documents
 
 
-def context_of(starts: NDArray[np.int64], overlap: int) -> NDArray[np.int64]:
-    """Return how many tokens have no loss at the head of segments with these starts: 1, or the repeated ones."""
-    return np.ones_like(starts) if overlap <= 1 else np.where(starts > 0, overlap, 1)
-
-
 def cut_lengths_of(
     options: PackOptions,
     lengths: NDArray[np.int32],
@@ -257,8 +221,8 @@ def cut_lengths_of(
     """
     taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
     _refuse_long(options, taken, ranges)
-    cut = cut_pairs if options.in_pairs else partial(cut_documents, overlap=options.overlap)
-    segments = cut(taken, options.max_len, options.long, truncate_side=options.truncate_side, align=options.align)
+    cut = cut_pairs if options.in_pairs else cut_documents
+    segments = cut(taken, options.max_len, options.long, align=options.align)
     dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
     if left_out is not None:  # they were cut as empty documents
         count, tokens = _counts(lengths[left_out])
@@ -299,7 +263,7 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArr
 
 
 def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
-    """Count the tokens of each document that reach the rows, each token once: int32, shape (documents,).
+    """Count the tokens of each document that reach the rows: int32, shape (documents,).
 
     Errors are those of `cut_lengths_of`.
     """
@@ -313,65 +277,45 @@ def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_docu
     return kept
 
 
-def cut_documents(
-    lengths: NDArray[np.int32],
-    max_len: int,
-    long: LongPolicy,
-    *,
-    overlap: int = 0,
-    truncate_side: TruncateSide = "right",
-    align: int = 1,
-) -> Segments:
+def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *, align: int = 1) -> Segments:
     """Cut documents, of which `lengths` has the tokens, by the long-document policy.
 
-    `split` cuts a document every max_len tokens; with `overlap`, every piece except the first repeats that many
-    tokens of the piece before it. `truncate` keeps max_len tokens, the last ones if `truncate_side`, the side that
-    is cut off, is left. `drop` leaves long documents out; with `error`, there may be none. Every policy leaves out
-    empty documents. Extents are rounded up to a multiple of `align`, a divisor of max_len.
+    `split` cuts a document every max_len tokens, `truncate` keeps the first max_len tokens, and `drop` leaves long
+    documents out; with `error`, there may be none. Every policy leaves out empty documents. Extents are rounded up to
+    a multiple of `align`, a divisor of max_len.
     """
-    assert 0 <= overlap < max_len
     assert max_len % align == 0
     cut = np.flatnonzero(lengths > max_len)
     assert long != "error" or not len(cut)
     tails, tail_starts = lengths, np.zeros(len(lengths), np.int32)
-    of_long, stride = lengths[cut].astype(np.int64), max_len - overlap
-    heads = (of_long - overlap - 1) // stride if long == "split" else np.zeros(len(cut), np.int64)
+    of_long = lengths[cut].astype(np.int64)
+    heads = (of_long - 1) // max_len if long == "split" else np.zeros(len(cut), np.int64)
     dropped, truncated = (0, 0), (0, 0)
     if long == "split":
-        tail_starts[cut] = heads * stride
+        tail_starts[cut] = heads * max_len
     elif long == "drop":
         dropped = len(cut), int(of_long.sum())
     elif long == "truncate":
         truncated = len(cut), int((of_long - max_len).sum())
-        if truncate_side == "left":
-            tail_starts[cut] = of_long - max_len
     if len(cut):
         tails = lengths.copy()
-        tails[cut] = {"split": of_long - heads * stride, "truncate": max_len}.get(long, 0)
+        tails[cut] = {"split": of_long - heads * max_len, "truncate": max_len}.get(long, 0)
     return Segments(
         lengths=lengths,
         max_len=max_len,
         long=long,
-        overlap=overlap if long == "split" else 0,
         align=align,
         tails=tails,
         tail_starts=tail_starts,
         head_documents=np.repeat(cut, heads),
-        head_starts=(joined_ranges(np.zeros_like(heads), heads) * stride).astype(np.int32),
+        head_starts=(joined_ranges(np.zeros_like(heads), heads) * max_len).astype(np.int32),
         head_lengths=np.full(int(heads.sum()), max_len, np.int32),
         dropped={"empty": (len(lengths) - int(np.count_nonzero(lengths)), 0), "too_long": dropped},
         truncated=truncated,
     ).counted()
 
 
-def cut_pairs(
-    lengths: NDArray[np.int32],
-    max_len: int,
-    long: LongPolicy,
-    *,
-    truncate_side: TruncateSide = "right",
-    align: int = 1,
-) -> Segments:
+def cut_pairs(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *, align: int = 1) -> Segments:
     """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed max_len.
 
     Documents 2i and 2i + 1 are a pair. `truncate` keeps up to half a row of each side, and more of the longer side
@@ -397,7 +341,6 @@ def cut_pairs(
         tails[is_long] = 0
     tails = tails.reshape(-1)
     is_cut = (tails < lengths) & (tails > 0)
-    tail_starts = np.where(is_cut, lengths - tails, np.int32(0))
     unpaired = (lengths > 0) & np.repeat(~is_whole, 2)
     was_dropped = np.repeat(is_long, 2) if long == "drop" else np.zeros(len(lengths), np.bool_)
     dropped = {"empty": lengths == 0, "too_long": was_dropped, "unpaired": unpaired}
@@ -407,7 +350,6 @@ def cut_pairs(
         lengths=lengths,
         long=long,
         tails=tails,
-        tail_starts=tail_starts if truncate_side == "left" else np.zeros_like(tail_starts),
         dropped={reason: _counts(lengths[is_dropped]) for reason, is_dropped in dropped.items()},
         truncated=_counts((lengths - tails)[is_cut]),
     ).counted()

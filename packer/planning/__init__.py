@@ -5,7 +5,7 @@
 
 Plans:
 
-    make_plan.py          a plan of any kind; groups of documents, kept together or apart, and limits besides tokens
+    make_plan.py          a plan of any kind; groups of documents, and limits besides tokens
     order_plan.py         rows that follow the order of the source
 
 Plans of histogram algorithms, in which partitions pack their own documents, and regions what partitions leave over:

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm
 from packer.algorithms.bounds import lower_bound, vector_bounds
 from packer.algorithms.jit import prepare_for
-from packer.algorithms.patterns import Patterns, Rows
+from packer.algorithms.patterns import Rows
 from packer.arrow import as_numpy
 from packer.engine import Engine
 from packer.errors import SourceError
 from packer.facts import REMEDY, GroupTotals, PlanTotals
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
-from packer.plan.groups import NO_GROUP, apart_bound, deal_together, keep_apart
-from packer.plan.rows import LocatedRows, Plan, even_cuts, place_rows, rows_of_items, solve_histogram
+from packer.plan.groups import NO_GROUP, pack_by_group
+from packer.plan.rows import LocatedRows, Plan, even_cuts, rows_of_items, solve_histogram
 from packer.plan.segments import Segments, extents_of, items_of
 from packer.plan.vector_packing import pack_vectors
 from packer.planning.order_plan import plan_in_order
@@ -42,9 +42,6 @@ from packer.sources.number_columns import number_fault, wrong_numbers
 PLAN_VERSION = 1
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its
 shards would have other documents."""
-
-FEW_SEGMENTS = 1 << 17
-"""Most segments for which `auto` keeps groups apart in the rows of several algorithms, to save single rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,46 +213,22 @@ def plan_whole(segments: Segments, values: DocumentValues, options: PackOptions,
 
 
 def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOptions, rows_per_shard: int) -> WholePlan:
-    """Plan rows with documents of one group only (together), or with at most one document of each group (apart)."""
+    """Plan rows with documents of one group only."""
     items, of_items = items_of(segments, options.documents_each), groups[:: options.documents_each]
-    patterns = solve_histogram(options, items.histogram)
-    if options.group_mode == "together":
-        solve, proved, are_leftovers = partial(solve_histogram, options), 0, True
-        placed = deal_together(items, of_items, solve, max_segments=options.max_items, seed=options.seed)
-    else:
-        proved = patterns.lower_bound
-        placed, are_leftovers = _apart(items, of_items, patterns, options)
+    solve = partial(solve_histogram, options)
+    placed = pack_by_group(items, of_items, solve, max_segments=options.max_items, seed=options.seed)
     rows = len(placed)
     totals = PlanTotals.of(
         segments.account,
         max_len=options.max_len,
         segments=len(placed.values) * options.documents_each,
         rows=rows,
-        pool_rows=rows if are_leftovers or rows > rows_per_shard else 0,
-        lower_bound=max(proved, least_rows(segments, groups, options)),
-        groups=group_totals(groups, patterns.packs),
+        pool_rows=rows,
+        lower_bound=least_rows(segments, groups, options),
+        groups=group_totals(groups, solve(items.histogram).packs),
     )
     placed = rows_of_items(placed, options.documents_each)
     return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
-
-
-def _apart(items: Segments, groups: NDArray[np.int32], patterns: Patterns, options: PackOptions) -> tuple[Rows, bool]:
-    """Deal items, segments or pairs, to rows so that groups stay apart; return also whether rows were dissolved."""
-    least, extents = apart_bound(items, groups), items.extents_of_numbers()
-
-    def apart(patterns: Patterns) -> tuple[Rows, bool]:
-        placed, _ = place_rows(extents, patterns.rows(), items.max_len, seed=options.seed)
-        kept = keep_apart(placed, items, groups, least=least, max_segments=options.max_items, seed=options.seed)
-        return kept, kept is not placed
-
-    best = apart(patterns)
-    if options.algorithm == "auto" and len(best[0].values) <= FEW_SEGMENTS:
-        # Which patterns can be kept apart in the fewest rows is a matter of chance.
-        for name in ("ffd", "bfd"):
-            if len(best[0]) > max(least, patterns.lower_bound):
-                other = apart(solve_histogram(replace(options, algorithm=name), items.histogram))
-                best = min(best, other, key=lambda found: len(found[0]))
-    return best
 
 
 def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:

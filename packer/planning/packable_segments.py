@@ -21,13 +21,13 @@ from packer.column_names import NO_LOSS
 from packer.engine import DecodePool, Engine
 from packer.errors import SourceError
 from packer.facts import Account
-from packer.gather import Spans, count_trained, gather, held_spans, lengths_of, list_lengths, mask_context
+from packer.gather import Spans, count_trained, gather, held_spans, lengths_of, list_lengths
 from packer.inputs.documents import TURN_STARTS, reading
 from packer.inputs.token_tables import TokenTable
 from packer.notes import Notes
 from packer.options import PackOptions
-from packer.plan.groups import apart_bound, together_bound
-from packer.plan.segments import Segments, context_of, cut_lengths_of, documents_of, items_of
+from packer.plan.groups import together_bound
+from packer.plan.segments import Segments, cut_lengths_of, documents_of, items_of
 from packer.progress import Progress, silent
 from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
@@ -76,10 +76,9 @@ def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: Pa
     """
     items = items_of(segments, options.documents_each)
     groups = None if groups is None else groups[:: options.documents_each]
-    if groups is not None and options.group_mode == "together":
+    if groups is not None:
         return together_bound(items, groups, options.max_items)
-    bound = lower_bound(items.histogram, options.max_items)
-    return bound if groups is None else max(bound, apart_bound(items, groups))
+    return lower_bound(items.histogram, options.max_items)
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
@@ -188,15 +187,14 @@ def _without_untrained(
         return segments
     if not options.keeps_whole:
         documents = np.flatnonzero(segments.tails)
-        starts = segments.kept_starts()[documents].astype(np.int64)
         lengths = segments.kept_lengths()[documents].astype(np.int64)
-        gone = documents[~_trained(table, documents, starts, lengths, np.ones_like(lengths))]
+        gone = documents[~_trained(table, documents, np.zeros_like(lengths), lengths)]
         heads = np.flatnonzero(np.isin(segments.head_documents, gone)) + segments.documents
         numbers = np.concatenate([gone, heads])
     else:
         numbers = segments.numbers()
         documents, starts, lengths = segments.locate(numbers)
-        numbers = numbers[~_trained(table, documents, starts, lengths, context_of(starts, segments.overlap))]
+        numbers = numbers[~_trained(table, documents, starts, lengths)]
     if options.untrained == "error" and len(numbers):
         where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
         raise SourceError(
@@ -211,10 +209,9 @@ def _trained(
     documents: NDArray[np.int64],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
-    context: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Return whether each segment has a trained token after its first `context` tokens: bool, shape (segments,)."""
-    trained = lengths > context
+    """Return whether each segment has a trained token after its first one: bool, shape (segments,)."""
+    trained = lengths > 1
     if table.labels is None:
         return trained
     lists = table.lists_of(documents)
@@ -230,7 +227,7 @@ def _trained(
         with reading("labels"), held_spans([table.labels], *spans[:3]):
             bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
         if bad < 0:  # labels out of range are reported when their rows are written
-            mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
+            labels[places] = NO_LOSS
             trained[part] = count_trained(places, lengths[part], labels) > 0
         first = last
     return trained

@@ -76,7 +76,7 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
 
 
 def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
-    """Solve the histogram of all documents once; with a time limit, a second solution may differ."""
+    """Solve the histogram of all documents once; another version of HiGHS may give another solution."""
 
     def solve() -> Note:
         patterns = solve_histogram(planning.reader.options, histogram)

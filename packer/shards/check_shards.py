@@ -25,7 +25,6 @@ from packer.engine import Engine
 from packer.errors import UNREADABLE, PackerError
 from packer.facts import MixturePart, ShardEntry, Totals
 from packer.gather import count_trained
-from packer.plan.segments import context_of
 from packer.progress import Progress
 from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work
 from packer.shards.files import hash_file
@@ -164,7 +163,7 @@ def _counts(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) ->
     """Count the tokens and labels of a record batch that has no faults."""
     trained: NDArray[np.integer[Any]] | None = None
     if manifest.options.index_only and manifest.options.labels:
-        trained = np.maximum(segments.lengths - context_of(segments.starts, manifest.options.overlap), 0)
+        trained = segments.lengths - 1
     elif "labels" in batch.schema.names:
         trained = count_trained(segments.places, segments.extents, as_numpy(batch["labels"].flatten()))
     return Counts.of(segments.lengths, trained)
@@ -184,11 +183,10 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
     if (tokens[padding] != manifest.row_format.pad_id).any():
         return f"padding is not pad_id {manifest.row_format.pad_id}"
     if "labels" in flat:
-        context = np.minimum(context_of(segments.starts, manifest.options.overlap), segments.extents)
         untrained = padding.copy()
-        untrained[joined_ranges(segments.places, context)] = True
+        untrained[segments.places] = True
         if (flat["labels"][untrained] != NO_LOSS).any():
-            return f"a label of padding, of a segment's first token or of a repeated token is not {NO_LOSS}"
+            return f"a label of padding, or of a segment's first token, is not {NO_LOSS}"
     if "position_ids" in flat:
         extents = as_numpy(batch["seq_lengths"].values).astype(np.int64)  # those of padding tails, too
         expected = np.arange(len(padding)) - np.repeat(np.cumsum(extents) - extents, extents)
@@ -246,7 +244,7 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
     yield from differences(totals, counted, "the shards")
     yield from _outside("pool_rows", totals.pool_rows, 0, rows, origin="the shards")
     yield from _source_faults(manifest)
-    accounted = totals.tokens_packed - totals.tokens_repeated + totals.tokens_lost
+    accounted = totals.tokens_packed + totals.tokens_lost
     yield from differences(totals, {"tokens": accounted}, "those packed, truncated and dropped")
     if totals.documents_rejected is not None:
         rejected = {"rejected": sum(totals.documents_rejected.values())}
@@ -288,7 +286,7 @@ def _source_faults(manifest: Manifest) -> Iterator[str]:
         every = [part.taken for part in source.mixture]
         files_of_all, count = sum(part.files for part in source.mixture), len(source.files)
         yield from _outside("files of all sources", files_of_all, count, count, origin="their list")
-        kept = totals.tokens_packed - totals.tokens_repeated  # without the tokens that --untrained drop left out
+        kept = totals.tokens_packed  # without the tokens that --untrained drop left out
         for name, least, most in (
             ("documents", source.documents, source.documents),
             ("tokens", source.tokens, source.tokens),
@@ -313,19 +311,17 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
 
     # Each packed document has one segment that begins with its first token, unless that token was left out.
     drops = options.untrained == "drop"
-    most = segments if drops or options.truncate_side == "left" else counted.first
+    most = segments if drops else counted.first
     packed = totals.documents_packed
     yield from _outside("documents without those dropped", packed, counted.first, most, origin="the rows")
     if (pieces := segments - packed) >= 0:
         least, most = (0, totals.documents) if drops else (min(pieces, 1), min(pieces, packed))
         yield from _outside("documents_split", totals.documents_split, least, most, origin="the rows")
-        most = options.overlap * pieces
-        yield from _outside("tokens_repeated", totals.tokens_repeated, 0 if drops else most, most, origin="the rows")
 
-    # Groups may need more rows than the lower bound, and an algorithm may prove a higher one.
+    # Groups need more rows than the lower bound of all documents, and an algorithm may prove a higher one.
     algorithm = get_algorithm(options.algorithm)
-    may_be_higher = options.group_by is not None or (isinstance(algorithm, Algorithm) and algorithm.proves)
-    if not options.keeps_whole or (options.group_by is not None and options.group_mode == "together"):
+    may_be_higher = isinstance(algorithm, Algorithm) and algorithm.proves
+    if not options.keeps_whole or options.group_by is not None:
         least, may_be_higher = token_bound(items), True
     else:
         least = lower_bound(items, options.max_items)

@@ -1,4 +1,4 @@
-"""Check what a row may hold: at most max_segments, within limits, pairs adjacent, groups together or apart, trees."""
+"""Check what a row may hold: at most max_segments, within limits, pairs adjacent, one group, trees."""
 
 from __future__ import annotations
 
@@ -103,45 +103,35 @@ def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOpt
 def group_fault(
     rows: NDArray[np.int64], groups: pa.DictionaryArray, options: PackOptions, describe: Callable[[int], str]
 ) -> tuple[int, str] | None:
-    """Find the first row that holds two groups (`together`), or two segments of a group (`apart`).
+    """Find the first row that holds two groups.
 
     Returns the row and words for a message that starts with the row, or None. `rows` and `groups` (null: no group) have
     the shape (segments,); the two segments of a preference pair are adjacent and count as one. `describe` names the
     document of a segment.
     """
-    name, mode = options.group_by, options.group_mode
-    step = options.documents_each
-    found = clash(rows[::step], group_codes(groups)[::step], mode)
+    name, step = options.group_by, options.documents_each
+    found = clash(rows[::step], group_codes(groups)[::step])
     if found is None:
         return None
     one, other = (step * segment for segment in found)
     values = [format_value(value)[:40] if value.is_valid else "null" for value in (groups[one], groups[other])]
-    if mode == "together":
-        held = f"{describe(one)} of {name} {values[0]} and {describe(other)} of {name} {values[1]}"
-    else:
-        held = f"{describe(one)} and {describe(other)}, both of {name} {values[0]}"
-    return int(rows[one]), f"holds {held}, packed with group_by {name} {mode}"
+    held = f"{describe(one)} of {name} {values[0]} and {describe(other)} of {name} {values[1]}"
+    return int(rows[one]), f"holds {held}, packed with group_by {name}"
 
 
-def clash(rows: NDArray[np.int64], groups: NDArray[np.int32], mode: str) -> tuple[int, int] | None:
-    """Find two segments in the first row that holds two groups (`together`), or two segments of a group (`apart`).
+def clash(rows: NDArray[np.int64], groups: NDArray[np.int32]) -> tuple[int, int] | None:
+    """Find two segments in the first row that holds two groups.
 
-    Returns their positions, the lower one first, or None: for rows [0, 0, 1, 1] and groups [5, 6, 7, 7], (0, 1) for
-    together and (2, 3) for apart. Rows are in any order; NO_GROUP is a group like any other for together, none for
-    apart.
+    Returns their positions, the lower one first, or None: for rows [0, 0, 1, 1] and groups [7, 7, 5, 6], (2, 3). Rows
+    are in any order; NO_GROUP is a group like any other.
     """
-    if mode == "together":
-        first = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
-        first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last assignment, of the first segment, stays
-        others = np.flatnonzero(groups[first[rows]] != groups)
-        if not len(others):
-            return None
-        other = int(others[np.argmin(rows[others])])
-        return int(first[rows[other]]), other
-    held = np.flatnonzero(groups != NO_GROUP)
-    held = held[np.lexsort((groups[held], rows[held]))]  # stable: equal rows and groups keep their order
-    twice = np.flatnonzero((np.diff(rows[held]) == 0) & (np.diff(groups[held]) == 0))
-    return (int(held[twice[0]]), int(held[twice[0] + 1])) if len(twice) else None
+    first = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
+    first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last assignment, of the first segment, stays
+    others = np.flatnonzero(groups[first[rows]] != groups)
+    if not len(others):
+        return None
+    other = int(others[np.argmin(rows[others])])
+    return int(first[rows[other]]), other
 
 
 def _tree_fault(batch: pa.RecordBatch, segments: RowSegments) -> tuple[int, str] | None:

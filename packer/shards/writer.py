@@ -23,7 +23,6 @@ from packer.gather import (
     count_trained,
     gather,
     gather_bytes,
-    mask_context,
     restart_positions,
 )
 from packer.inputs.token_tables import ValueColumn
@@ -146,7 +145,6 @@ class RowBlock:
     starts: NDArray[np.int64]  # first tokens of the segments in their documents
     lengths: NDArray[np.int64]  # tokens of the segments
     extents: NDArray[np.int64]  # tokens and alignment of the segments
-    context: NDArray[np.int64]  # tokens at the start of the segments that have no loss, at least 1
     row_starts: NDArray[np.int64]  # (rows + 1,) row r holds segments row_starts[r]..row_starts[r + 1] - 1
 
     @property
@@ -209,7 +207,7 @@ def _token_arrays(
         if "labels" in source:
             copy_checked("labels", source["labels"], spans, labels)
         labels[gaps] = NO_LOSS
-        mask_context(places, block.context, NO_LOSS, labels)
+        labels[places] = NO_LOSS  # predicted from the document before it
         trained = count_trained(places, block.extents, labels)
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = np.empty(size, np.int32)
@@ -271,12 +269,12 @@ def _count_labels(block: RowBlock, source: Columns, row_format: RowFormat) -> ND
     if "labels" not in row_format.token_columns:
         return None
     if "labels" not in source:
-        trained: NDArray[np.int64] = np.maximum(block.lengths - block.context, 0)
+        trained: NDArray[np.int64] = block.lengths - 1
         return trained
     places = np.cumsum(block.lengths) - block.lengths
     labels = np.empty(int(block.lengths.sum()), np.int32)
     copy_checked("labels", source["labels"], Spans(block.lists, block.starts, block.lengths, places), labels)
-    mask_context(places, block.context, NO_LOSS, labels)
+    labels[places] = NO_LOSS
     return count_trained(places, block.lengths, labels)
 
 

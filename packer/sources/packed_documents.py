@@ -187,8 +187,7 @@ class PackedDocuments(Input):
     def decoded(self) -> DecodedSize:
         """Size of the documents once decoded; of a range, its share by the number of documents."""
         totals = self.rows_of.manifest.totals
-        tokens = totals.tokens_packed - totals.tokens_repeated
-        every = DecodedSize.of(tokens, totals.documents, has_labels=self.has_labels)
+        every = DecodedSize.of(totals.tokens_packed, totals.documents, has_labels=self.has_labels)
         return DecodedSize(*(size * self.rows // max(totals.documents, 1) for size in every))
 
     @property
@@ -325,17 +324,15 @@ class JoinedSegments(NamedTuple):
 def join_segments(segments: SortedSegments, documents: range, options: PackOptions) -> JoinedSegments:
     """Join all segments of some documents.
 
-    A DocumentError is raised if tokens between two segments of a document, or before the first, are in no row, or if
-    more tokens are in two of them than pieces overlap.
+    A DocumentError is raised if tokens between two segments of a document, or before the first, are in no row, or are
+    in two of them.
     """
     of, starts, lengths = segments.documents, segments.starts, segments.lengths
     ends = starts + lengths
     is_first = np.diff(of, prepend=-1) != 0
-    # A document that was truncated at the left begins with the first token that was kept.
-    is_left = options.long == "truncate" and options.truncate_side == "left"
-    covered = np.where(is_first, starts if is_left else 0, np.concatenate([[0], ends[:-1]]))
+    covered = np.where(is_first, 0, np.concatenate([[0], ends[:-1]]))
     rows = of - documents.start
-    wrong = np.flatnonzero((starts > covered) | (starts < covered - options.overlap) | (ends <= covered))
+    wrong = np.flatnonzero(starts != covered)
     if len(wrong):
         raise _fault(int(rows[wrong[0]]), int(covered[wrong[0]]), int(starts[wrong[0]]), options)
     skipped = covered - starts

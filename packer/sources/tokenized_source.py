@@ -346,7 +346,7 @@ def _warn_of_losses(folder: Path, manifest: Manifest) -> None:
     if left_out:
         log.warning("%s: tokens that --untrained drop left out are missing (%s)", folder, f"{left_out:,}")
     begins = totals.segments - totals.documents_packed
-    if begins and manifest.source.labels and not manifest.options.overlap:
+    if begins and manifest.source.labels:
         log.warning(
             "%s: tokens at which pieces of documents begin stay without loss (%s): rows do not hold their labels",
             folder,
