@@ -260,7 +260,6 @@ def test_unsupported_predictions_fail_in_one_line(tmp_path):
     histogram = tmp_path / "lengths.csv"
     histogram.write_text("length,count\n3,4\n")
     for arguments, words in (
-        (("stats", source, "--pairs", "--split-at", "turns", "--max-len", 32), "pairs are never split: leave it out"),
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
         (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),
