@@ -112,6 +112,16 @@ def test_text_and_errors_are_those_of_transformers(auto, name):
                 assert (found if isinstance(found, str) else (type(found), str(found))) == wanted
 
 
+@pytest.mark.parametrize(
+    "random", ["{{ messages | random }}", "{{ lipsum() }}", "{% filter random %}ab{% endfilter %}"]
+)
+def test_a_template_writes_nothing_random(auto, random):
+    """Equal packs would have other bytes."""
+    chat = Chat(messages_of(CHATS[0], "messages"))
+    with pytest.raises(DocumentError, match=r"does not render it: .*('random'|'lipsum')"):
+        Templates(of_transformers(auto), random).render(chat)
+
+
 def test_a_template_sees_nothing_but_json():
     """Values of Arrow such as times have methods, which the sandbox does not know."""
     import datetime

@@ -196,10 +196,7 @@ def write_corpus(folder: Path) -> Path:
     from packer.text.tokenizer import END_OF_TEXT, train_byte_level
 
     names, texts = zip(*standard_library_texts(), strict=True)
-    try:
-        tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINING_FILES)], _VOCAB_SIZE)
-    except ImportError as error:
-        raise PackerError("demo trains a tokenizer, which tokenizers 1 cannot: install 'tokenizers<1'") from error
+    tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINING_FILES)], _VOCAB_SIZE)
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids = [np.array([*encoded.ids, end], np.int32) for encoded in tokenizer.encode_batch(list(texts))]
     offsets = np.cumsum([0, *map(len, ids)], dtype=np.int32)

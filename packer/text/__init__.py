@@ -14,6 +14,5 @@ tokens.py                texts to tokens, and the tokens at which given characte
 fast_tokens.py           the same tokens by gigatoken, which is compared with the library all the time
 unlike_characters.py     the characters that it treats differently, by other versions of Unicode
 tokenizer.py             a tokenizer, with transformers or without
-tokenizers_v1.py         a tokenizer.json opened by version 1 of the tokenizers library, or by the one before it
 load_tokenizer.py        tokenizers by path or Hub id: by their files, or by transformers
 """

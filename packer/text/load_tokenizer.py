@@ -20,7 +20,6 @@ from packer.paths import expanded
 from packer.progress import STATUS
 from packer.system_errors import hub_is_unreachable
 from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
-from packer.text.tokenizers_v1 import open_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -143,10 +142,17 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
     return _open_alone(path).decode if path.is_file() else open_tokenizer(path_or_id).decode
 
 
+def _open_json(path: Path) -> RustTokenizer:
+    """Open a tokenizer.json by the library, which raises plain `Exception`."""
+    from tokenizers import Tokenizer as Rust
+
+    return Rust.from_file(str(path))
+
+
 def _open_alone(path: Path) -> Tokenizer:
     """Open a tokenizer.json without a configuration."""
     try:
-        backend = open_json(path)
+        backend = _open_json(path)
     except Exception as error:  # tokenizers raises plain Exception
         raise PackerError(f"{path} is not a tokenizer.json: {error}") from error
     special = {"pad_token": str(backend.padding["pad_token"])} if backend.padding is not None else {}
@@ -220,7 +226,7 @@ def _open_by_files(folder: Path, name: str) -> Tokenizer | None:
             return None
         template = _chat_template(folder, config.get("chat_template"))
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        backend = open_json(folder / "tokenizer.json")
+        backend = _open_json(folder / "tokenizer.json")
         padding = {} if backend.padding is None else {"pad_token": backend.padding["pad_token"]}
         named = {**padding, **config}
         special = {name: _text_of(named[name]) for name in _NAMES if named.get(name) is not None}

@@ -12,6 +12,7 @@ from jinja2 import Template, TemplateError
 
 from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
+from packer.progress import raise_if_interrupted
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
 from packer.text.conversations import Chat, Message, record_error
@@ -158,6 +159,7 @@ class Templates:
 
         `template` takes the place of the chat's own.
         """
+        raise_if_interrupted()
         source = "" if template is not None else self.source_of(chat)
         try:
             return (template or compiled(source, marked=marked)).render(

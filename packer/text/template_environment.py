@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 from jinja2 import Template, TemplateError, nodes, pass_context
@@ -17,17 +16,8 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from packer.progress import raise_if_interrupted
-
 BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
 """Private-use characters that are written around what {% generation %} encloses, on request."""
-
-_MOST_CHARACTERS = 100_000_000  # of a rendering, or of a value within it
-_MOST_BITS = 100_000  # of an integer
-_MOST_ROUNDS = 1_000_000  # of all loops and macros of a rendering, ...
-_ROUNDS_PER_MESSAGE = 10_000  # ... and so many more for each message: some templates take the square of their number
-_ROUNDS_OF_MACRO = 20  # rounds that a call of a macro counts as, by the time it takes
-_ROUNDS_BETWEEN = 1_000  # after which rounds are compared with their limit
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # which mean something else within a call
@@ -141,25 +131,9 @@ class WatchedMessages(Sequence[Any]):
 
 
 class _Rendering(Context):
-    """Counts the rounds of loops and macros, and holds the progress of the loop over messages."""
+    """Holds the progress of the loop over messages."""
 
-    rounds = 0
-    next_check = _ROUNDS_BETWEEN
     progress: Progress | None = None
-
-
-@pass_context
-def _count_rounds(context: _Rendering, rounds: int) -> None:
-    context.rounds += rounds
-    if context.rounds < context.next_check:
-        return
-    context.next_check += _ROUNDS_BETWEEN
-    raise_if_interrupted()
-    messages = context.get("messages", ())
-    count = len(messages._messages if isinstance(messages, WatchedMessages) else messages)
-    most = _MOST_ROUNDS + _ROUNDS_PER_MESSAGE * count
-    if context.rounds > most:
-        raise TemplateError(f"its loops and macros take more than {most:,} rounds")
 
 
 @pass_context
@@ -186,25 +160,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     marked = False
     """Whether marks are written around what {% generation %} encloses."""
     context_class = _Rendering
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Multiply, if the result is not too long."""
-        both = (left, right)
-        if isinstance(left, int) and isinstance(right, int):
-            size = left.bit_length() * (right if operator == "**" else 1) + right.bit_length()
-            _check_size(size, _MOST_BITS)
-        elif any(isinstance(one, str | list | tuple) for one in both):
-            _check_size(prod(len(one) if isinstance(one, str | list | tuple) else int(one) for one in both))
-        return super().call_binop(context, operator, left, right)
-
-    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-        """Count rounds where statements may be repeated."""
-        for node in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-            rounds = nodes.Const(1 if isinstance(node, nodes.For) else _ROUNDS_OF_MACRO)
-            count = nodes.ExprStmt(_filtered(rounds, "count_rounds"))
-            node.body.insert(0, count)  # type: ignore[attr-defined]
-        return super()._generate(source, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
@@ -245,7 +200,6 @@ class _PlainNamespace(Namespace):
 
     def __setitem__(self, name: str, value: Any) -> None:
         _PlainNamespace._check(name)
-        _check_size(len(value) if isinstance(value, str | list | tuple) else 0)
         super().__setitem__(name, value)
 
     @staticmethod
@@ -276,42 +230,23 @@ def _environment(marked: bool) -> _Sandbox:
     """Make the environment of `transformers.utils.chat_template_utils`.
 
     Templates come with tokenizers, which may be untrusted. They see JSON types only, cannot change them, and get no
-    Python names that would lead out of the sandbox. What they repeat and write is limited, so that one without an end
-    is refused.
+    Python names that would lead out of the sandbox; what they repeat and write is not limited. Nothing random is
+    offered, because equal packs would differ.
     """
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.marked = marked
-    environment.concat = _join  # type: ignore[method-assign]
     environment.filters |= {
         "tojson": _to_json,
-        "count_rounds": _count_rounds,
         "begin_messages": _begin_messages,
         "end_message": _end_message,
     }
-    del environment.globals["lipsum"]  # which is random, and takes any time
+    del environment.globals["lipsum"], environment.filters["random"]
     environment.globals |= {
         "raise_exception": _raise_exception,
         "dict": _Dict(),
         "namespace": _PlainNamespace,
     }
     return environment
-
-
-def _join(pieces: Iterable[str]) -> str:
-    """Join what a template writes, within limits."""
-    found, size = [], 0
-    for piece in pieces:
-        found.append(piece)
-        size += len(piece)
-        if size > _MOST_CHARACTERS:
-            _check_size(size)
-    return "".join(found)
-
-
-def _check_size(size: int, most: int = _MOST_CHARACTERS) -> None:
-    """Refuse a rendering, or a value within it, that is too long; integers have a limit of `_MOST_BITS`."""
-    if size > most:
-        raise TemplateError(f"it writes more than {most:,} {'bits' if most == _MOST_BITS else 'characters'}")
 
 
 def _to_json(

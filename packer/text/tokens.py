@@ -18,7 +18,6 @@ from packer.inputs.documents import DocumentError
 from packer.system_errors import check_address_space
 from packer.text.fast_tokens import Difference, FastTokens, by_library, is_refusal, joined
 from packer.text.tokenizer import Content, Tokenizer, content_of, shared_length
-from packer.text.tokenizers_v1 import TokenizerV1
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -154,10 +153,8 @@ class TextTokens:
         return Tokens(ids, ends, places, count, differing)
 
     def _with_offsets(self, texts: Sequence[str], cuts: Sequence[Sequence[int]]) -> Tokens:
-        """Tokenize by the library, and find places by its offsets, which version 1 does not have."""
+        """Tokenize by the library, and find places by its offsets."""
         assert self.backend is not None
-        if isinstance(self.backend, TokenizerV1):
-            return self._encode_slowly(texts, cuts)
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         places = []
         for encoding, text, at in zip(encodings, texts, cuts, strict=True):
