@@ -3,13 +3,11 @@
     python benchmarks/bench_memory.py 1e6 1e7 1e8
     python benchmarks/bench_memory.py 1e7 --max-len 512 --folder /dev/shm
     python benchmarks/bench_memory.py 1e7 --algorithm sequential
-    python benchmarks/bench_memory.py 1e6 1e7 --mixture
 
 Documents are tiny, 1 to 7 tokens of uint16 with labels of int32, so that what is held for each of them shows. They are
 saved in record batches of 1,000, as `datasets` writes them. Every command is a process of its own with two workers.
 Memory is the peak of RssAnon, looked at every 5 ms; pages of mapped files are not counted. The first line is a run that
-is not counted, in which the kernels are compiled. With --mixture, as many documents are taken of two sources: half of
-those of one that has so many, and twice those of one that has a quarter.
+is not counted, in which the kernels are compiled.
 """
 
 from __future__ import annotations
@@ -49,27 +47,20 @@ def make_source(path: Path, documents: int) -> int:
 @click.argument("documents", nargs=-1, type=float, required=True)
 @click.option("--max-len", default=4096, show_default=True)
 @click.option("--algorithm", default="auto", show_default=True)
-@click.option("--mixture", is_flag=True, help="Take the documents of two sources.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to work [default: the temporary folder].")
-def main(documents: tuple[float, ...], max_len: int, algorithm: str, mixture: bool, folder: Path | None) -> None:
+def main(documents: tuple[float, ...], max_len: int, algorithm: str, folder: Path | None) -> None:
     work = Path(tempfile.mkdtemp(prefix="bench-memory-", dir=folder))
-    source, other, out = work / "source.arrow", work / "other.arrow", work / "packed"
+    source, out = work / "source.arrow", work / "packed"
     packer = [sys.executable, "-m", "packer"]
-    given, sources = [str(source)], ["--source", str(source)]
-    if mixture:
-        given = ["--source", f"{source}:0.5", "--source", f"{other}:2", "--mix-unit", "epochs"]
-        sources += ["--source", str(other)]
     options = ["--max-len", str(max_len), "--algorithm", algorithm, "--workers", "2"]
     commands = {
-        "pack": [*packer, "pack", *given, "-o", str(out), *options],
-        "verify --source": [*packer, "verify", str(out), *sources],
+        "pack": [*packer, "pack", str(source), "-o", str(out), *options],
+        "verify --source": [*packer, "verify", str(out), "--source", str(source)],
     }
     try:
         print(f"{'documents':>13} {'tokens':>13} {'command':16} {'seconds':>8} {'RssAnon':>10}")
         for count in (10_000, *map(int, documents)):
             tokens = make_source(source, count)
-            if mixture:
-                tokens = tokens // 2 + 2 * make_source(other, count // 4)
             for name, command in commands.items():
                 run = timed(command)
                 shown = f"{run.seconds:8.1f} {run.anonymous / 2**20:6.0f} MiB"

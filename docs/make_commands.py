@@ -38,7 +38,6 @@ repeated on the command line is a list in Python. These differ:
 
 | command line | Python |
 |---|---|
-| `--source web:0.7 --source code:0.3` | `source=[("web", 0.7), ("code", 0.3)]` |
 | `--chat-template FILE` | `chat_template`: the content of the file (names are the same) |
 | `--add-column position_ids` | `add_column="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions return a result and raise errors |
@@ -158,7 +157,7 @@ def arguments_module() -> str:
     """Return the content of packer/options/arguments.py."""
     running = _types(RunOptions)
     shaping = _types(PackFields)
-    del running["output"], shaping["weights"], shaping["content_hashes"]  # which follow from arguments
+    del running["output"], shaping["content_hashes"]  # which follow from arguments
     classes = {"running": running, "shaping": shaping}
     fields = {
         name: "\n".join(f"    {field}: {hint}" for field, hint in hints.items()) for name, hints in classes.items()

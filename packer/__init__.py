@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from packer.loader.schedule import PackedSchedule, packed_schedule
     from packer.loader.token_masking import MaskedLM, masked_lm
     from packer.options import PackOptions
+    from packer.pipeline.verifying import Verification
     from packer.shards.manifest import Manifest
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "SourceError",
     "StaticShape",
     "StepLeaks",
+    "Verification",
     "append",
     "attention",
     "batches",
@@ -89,6 +91,7 @@ _HOMES = {
     "loader.row_segments": ("StaticShape",),
     "loader.schedule": ("PackedSchedule", "packed_schedule"),
     "options": ("PackOptions",),
+    "pipeline.verifying": ("Verification",),
     "shards.manifest": ("Manifest",),
 }
 """Names by the module that defines them; a module without names is itself a name."""

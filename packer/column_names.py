@@ -15,8 +15,6 @@ SEGMENT_COLUMNS = {
     "seq_tokens": "int32",
     "doc_ids": "int64",
     "doc_starts": "int32",
-    "source_ids": "int32",
-    "copy": "int32",
 }
 """Columns of one value per segment (a padding tail is one) and their types, in the order on disk."""
 

@@ -14,7 +14,7 @@ from packer.options.arguments import RunArguments
 from packer.pipeline import appending, materializing, packing, verifying
 from packer.pipeline.job import Job
 from packer.progress import Progress, silent
-from packer.sources.open_sources import split_weights
+from packer.sources.open_sources import one_source
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 
 def pack(
-    source: str
-    | Path
-    | Dataset
-    | DatasetDict
-    | Sequence[str | Path]
-    | Sequence[tuple[str | Path | Dataset | DatasetDict, float]],
+    source: str | Path | Dataset | DatasetDict | Sequence[str | Path],
     output: str | Path | None = None,
     **options: Unpack[PackArguments],
 ) -> Manifest:
@@ -41,8 +36,7 @@ def pack(
 
     Args:
         source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`). A list of files,
-            folders and globs is one source, in this order. A mixture is a list of sources with weights: [("web", 0.7),
-            ("code", 0.3)].
+            folders and globs is one source, in this order.
         output: folder to write; by default the name of the source with "-packed-MAX_LEN".
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
             `help(packer.PackOptions)` and docs/reference/commands.md list them. Those that do not change the bytes are:
@@ -61,14 +55,14 @@ def pack(
         PackerError: an error that the user can fix, in one line: the value, the limit and the remedy.
         TypeError: there is no option of that name, or `max_len` is missing.
     """
-    shaping = [name for name in options_of(PackOptions) if name not in ("weights", "content_hashes")]  # which follow
+    shaping = [name for name in options_of(PackOptions) if name != "content_hashes"]  # which follow
     _refuse_unknown("pack", options, ["output", *shaping, *RunArguments.__annotations__])
     if "max_len" not in options:
         raise TypeError("pack() is missing the keyword argument 'max_len'")
     with python_names():
-        sources, weights = split_weights(source)
-        pack_options = PackOptions(weights=weights, **values_of(PackOptions, options))
-        return packing.pack(sources, options=pack_options, job=Job(output=output, **values_of(Job, options))).record
+        pack_options = PackOptions(**values_of(PackOptions, options))
+        job = Job(output=output, **values_of(Job, options))
+        return packing.pack(one_source(source), options=pack_options, job=job).record
 
 
 def append(
@@ -113,8 +107,8 @@ def materialize(
 
     Args:
         index: folder that `pack` wrote with `index_only=True`.
-        source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and,
-            after `append`, of everything that was packed and appended.
+        source: source that was packed, or a list, in order: of all paths of a source, and, after `append`, of
+            everything that was packed and appended.
         output: folder to write.
         options: workers, sync, overwrite, engine, ray_address, rank, ranks, rank_timeout and progress, as in `pack`.
 
@@ -147,8 +141,8 @@ def verify(
 
     Args:
         packed: folder of the packed dataset.
-        source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and,
-            after `append`, of everything that was packed and appended. Text is tokenized again.
+        source: source that was packed, or a list, in order: of all paths of a source, and, after `append`, of
+            everything that was packed and appended. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
         workers: number of shards that are checked at a time; by default the number of available cores.
         engine: "threads", or "ray" to have the shards checked by a Ray cluster with the same storage.

@@ -9,7 +9,6 @@ DEAL_ROTATION = 1  # the partition that takes the first of the rows of a pattern
 EQUAL_LENGTHS = 2  # the order of segments of equal extent, within a partition or the pool
 ROWS = 3  # the order of rows
 SEGMENTS_IN_ROW = 4  # the order of segments within a row
-MIXTURE = 9  # the documents of a source that are repeated once more
 BLOCKS = 10  # the partition of each block of documents
 DRAWING = 11  # the order in which the segments of a partition, or of the rest of several, are drawn
 POOL_ROWS = 12  # the order of rows in a shard of the pool

@@ -102,8 +102,6 @@ def written_from(packed: Path, source: Path, last: Path) -> dict[str, Callable[[
         return {**again, "materialize": lambda out: packer.materialize(packed, source, out, sync=False)}
     return {
         **again,
-        "repack": lambda out: packer.pack(packed, out, max_len=20, sync=False),
-        "mixture": lambda out: packer.pack([(packed, 0.5), (source, 0.5)], out, max_len=20, sync=False),
         "export": lambda out: packer.export(packed, out, to="torchtitan", sync=False),
     }
 
@@ -120,7 +118,7 @@ def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
 
     def written(name: str, write: Callable[[Path], object], out: Path) -> str | None:
         write(out)
-        faults = list(packer.verify(out)) if name in ("repack", "mixture", "materialize") else []
+        faults = list(packer.verify(out)) if name == "materialize" else []
         if faults:
             return f"verify finds {faults}"
         return _wrong_row(packer.load(out)) if name == "materialize" else None

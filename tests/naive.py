@@ -3,7 +3,7 @@
 import struct
 from bisect import bisect_left, insort
 from collections import Counter
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import ceil, log
 
 import xxhash
@@ -563,54 +563,6 @@ def masked_segment(tokens, document, start, *, mlm, epoch):
         elif share < mlm.mask_share + mlm.random_share:
             hidden[place] = ordinary[mixed(draws[place] ^ 0x5851F42D4C957F2D) % 2**32 * len(ordinary) >> 32]
     return hidden, labels
-
-
-# ---- mixtures ----
-
-
-def take_documents(kept, target, order):
-    """How often each document comes: all as often as they fit, then those of `order` up to nearest to `target`."""
-    times = [int(target // sum(kept))] * len(kept)
-    rest = round(target - times[0] * sum(kept))
-    sums = list(accumulate((kept[document] for document in order), initial=0))
-    count = next(count for count, done in enumerate(sums) if done >= rest)
-    if count and sums[count] - rest >= rest - sums[count - 1]:
-        count -= 1
-    if sums[count] == sum(kept):
-        count = len(kept)
-    for document in order[:count]:
-        times[document] += 1
-    return times
-
-
-def numbered(times):
-    """(source, document, copy) of what is taken, by number: source by source, copy by copy, in the source's order."""
-    return [
-        (source, document, copy)
-        for source, each in enumerate(times)
-        for copy in range(max(each))
-        for document in range(len(each))
-        if copy < each[document]
-    ]
-
-
-def interleave(kept, times):
-    """(source, document, copy) in order: next is the source of which the smallest share has come."""
-    streams = [
-        [(document, copy) for copy in range(max(each)) for document in range(len(each)) if copy < each[document]]
-        for each in times
-    ]
-    whole = [sum(of[document] for document, _ in stream) for of, stream in zip(kept, streams, strict=True)]
-    done, mixture = [0] * len(streams), []
-    while any(streams):
-        source = min(
-            (source for source, stream in enumerate(streams) if stream),
-            key=lambda source: done[source] / max(whole[source], 1),
-        )
-        document, copy = streams[source].pop(0)
-        done[source] += kept[source][document]
-        mixture.append((source, document, copy))
-    return mixture
 
 
 def draw_rows(

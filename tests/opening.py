@@ -1,9 +1,11 @@
 """Open single sources, without a pack."""
 
 from packer.options import PackOptions
-from packer.sources.open_sources import open_with
+from packer.sources.open_sources import open_source as open_with_options
 
 
 def open_source(source, *, pairs=False, **options):
     """Open a source of tokens, or of text with a tokenizer, by options of a pack."""
-    return open_with(source, PackOptions(max_len=512, pairs=pairs, long="drop" if pairs else "split", **options))
+    return open_with_options(
+        source, PackOptions(max_len=512, pairs=pairs, long="drop" if pairs else "split", **options)
+    )

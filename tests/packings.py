@@ -1,7 +1,7 @@
 """Hypothesis strategies for small sources and options to pack them with, in every valid combination."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +18,36 @@ TOKEN_BYTES = 8  # a token and its label
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """Sources, and the options to pack them with."""
+    """A source, and the options to pack it with."""
 
-    sources: list[dict[str, list]]
-    """Columns of each source."""
+    columns: dict[str, list]
+    """Columns of the source."""
 
     kind: str
-    """Format in which the sources are saved."""
+    """Format in which the source is saved."""
 
     options: dict[str, Any]
     """Options of `packer.pack`."""
 
-    weights: list[float] = field(default_factory=list)
-    """Weights of the sources of a mixture; empty for a single source."""
+    def write(self, folder: Path) -> Path:
+        """Save the source."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return write(folder / f"rows.{self.kind}", self.columns)
 
-    def write(self, folder: Path) -> list[Path]:
-        """Save the sources."""
-        paths = []
-        for number, columns in enumerate(self.sources):
-            (folder / str(number)).mkdir(parents=True)
-            paths.append(write(folder / str(number) / f"rows.{self.kind}", columns))
-        return paths
-
-    def pack(self, paths: list[Path], out: Path) -> packer.Manifest | None:
-        """Pack the sources; return None if nothing is left to pack, or a document is too long for the options."""
-        source = list(zip(paths, self.weights, strict=True)) if self.weights else paths[0]
+    def pack(self, path: Path, out: Path) -> packer.Manifest | None:
+        """Pack the source; return None if nothing is left to pack, or a document is too long for the options."""
         try:
-            return packer.pack(source, out, sync=False, workers=1, allow_nothing_trained=True, **self.options)
+            return packer.pack(path, out, sync=False, workers=1, allow_nothing_trained=True, **self.options)
         except SourceError as error:
-            reasons = "nothing to pack", "nothing to take", "is null in every", "has a turn", "longer)", "empty dataset"
+            reasons = "nothing to pack", "is null in every", "has a turn", "longer)", "empty dataset"
             reasons += ("none is held out",)
             if not any(reason in str(error) for reason in reasons):
                 raise
             return None
 
-    def verify(self, paths: list[Path], out: Path) -> list[str]:
+    def verify(self, path: Path, out: Path) -> list[str]:
         """Return the faults that `packer verify --source` finds."""
-        return list(packer.verify(out, paths if self.weights else paths[0]))
+        return list(packer.verify(out, path))
 
 
 def write(path: Path, columns: dict[str, list]) -> Path:
@@ -82,7 +75,7 @@ def labelled(draw, lengths: list[int], trained: float, first_token: int) -> dict
 
 
 @st.composite
-def packings(draw, *, mixtures: bool = True, pairs: bool = True) -> Packing:
+def packings(draw, *, pairs: bool = True) -> Packing:
     """Draw a packing."""
     align = draw(st.sampled_from([1, 1, 2, 4]))
     max_len = align * draw(st.integers(3, 9))
@@ -104,33 +97,26 @@ def packings(draw, *, mixtures: bool = True, pairs: bool = True) -> Packing:
     }
     if algorithm != "wrapped":
         options["align"] = align
-    count = draw(st.sampled_from([0, 0, 2, 3])) if mixtures and not is_paired else 0
     if algorithm != "wrapped" and long == "split":
         options["split_at"] = draw(st.sampled_from(["tokens", "turns"]))
     if algorithm not in ("sequential", "wrapped") and draw(st.booleans()):
         options["group_by"] = "source"
         options["keep"] = draw(st.sampled_from([[], ["source"]]))
-    if count:
-        options["mix_unit"] = draw(st.sampled_from(["tokens", "epochs"]))
     trained = draw(st.sampled_from([0.05, 0.3, 1.0]))
-    sources = []
-    for number in range(max(count, 1)):
-        lengths = draw(st.lists(st.integers(0, longest), min_size=1, max_size=12))
-        columns = draw(labelled(lengths, trained, first_token=1 + 10_000 * number))
-        if is_paired:
-            others = draw(st.lists(st.integers(0, longest), min_size=len(lengths), max_size=len(lengths)))
-            rejected = draw(labelled(others, trained, first_token=5_000))
-            sides = {"chosen": columns, "rejected": rejected}
-            columns = {f"{role}_{name}": lists for role, side in sides.items() for name, lists in side.items()}
-        if "group_by" in options:
-            columns["source"] = draw(
-                st.lists(st.sampled_from(["a", "b", "c", None]), min_size=len(lengths), max_size=len(lengths))
-            )
-        if options.get("split_at") == "turns":
-            step = draw(st.integers(1, max_len))
-            columns["turn_starts"] = [list(range(0, length, step)) for length in lengths]
-        sources.append(columns)
-    weights = [draw(st.sampled_from([0.5, 1.0, 1.7])) for _ in range(count)]
-    has_types = set(sources[0]) <= {"input_ids", "labels"}  # the first line may have nulls in other columns
+    lengths = draw(st.lists(st.integers(0, longest), min_size=1, max_size=12))
+    columns = draw(labelled(lengths, trained, first_token=1))
+    if is_paired:
+        others = draw(st.lists(st.integers(0, longest), min_size=len(lengths), max_size=len(lengths)))
+        rejected = draw(labelled(others, trained, first_token=5_000))
+        sides = {"chosen": columns, "rejected": rejected}
+        columns = {f"{role}_{name}": lists for role, side in sides.items() for name, lists in side.items()}
+    if "group_by" in options:
+        columns["source"] = draw(
+            st.lists(st.sampled_from(["a", "b", "c", None]), min_size=len(lengths), max_size=len(lengths))
+        )
+    if options.get("split_at") == "turns":
+        step = draw(st.integers(1, max_len))
+        columns["turn_starts"] = [list(range(0, length, step)) for length in lengths]
+    has_types = set(columns) <= {"input_ids", "labels"}  # the first line may have nulls in other columns
     kind = draw(st.sampled_from(["arrow", "parquet", "jsonl"] if has_types else ["arrow", "parquet"]))
-    return Packing(sources=sources, kind=kind, options=options, weights=weights)
+    return Packing(columns=columns, kind=kind, options=options)

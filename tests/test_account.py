@@ -18,8 +18,8 @@ from tests.test_turns import naive_cuts
 
 
 def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
-    """Return the pieces that the long-document policy makes of a single source."""
-    options, (columns,) = packing.options, packing.sources
+    """Return the pieces that the long-document policy makes of the source."""
+    options, columns = packing.options, packing.columns
     lengths = [len(tokens) for tokens in columns["input_ids"]]
     if options.get("split_at") != "turns":
         return naive.cut_documents(lengths, options["max_len"], options["long"])
@@ -33,7 +33,7 @@ def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
 
 def naive_placed(packing: Packing, pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Return the pieces that are packed."""
-    options, (columns,) = packing.options, packing.sources
+    options, columns = packing.options, packing.columns
     if options["untrained"] == "keep":
         return pieces
     if options["algorithm"] == "wrapped":  # cuts documents elsewhere, and so leaves out only whole documents
@@ -65,13 +65,13 @@ def in_rows(out: Path) -> list[tuple[int, int, int]]:
 
 
 @settings(deadline=None, max_examples=60 * FUZZ)
-@given(packings(mixtures=False, pairs=False))
+@given(packings(pairs=False))
 def test_the_manifest_has_the_account_of_the_packed_documents(packing):
     pieces = naive_pieces(packing)
     placed = naive_placed(packing, pieces)
     with TemporaryDirectory() as folder:
-        paths = packing.write(Path(folder))
-        manifest = packing.pack(paths, Path(folder) / "out")
+        path = packing.write(Path(folder))
+        manifest = packing.pack(path, Path(folder) / "out")
         assume(manifest is not None)
         found = in_rows(Path(folder) / "out")
     if packing.options["algorithm"] == "wrapped":
@@ -81,7 +81,7 @@ def test_the_manifest_has_the_account_of_the_packed_documents(packing):
         assert tokens[0] == sorted(tokens[1])
     else:
         assert found == sorted(placed)
-    lengths = [len(tokens) for tokens in packing.sources[0]["input_ids"]]
+    lengths = [len(tokens) for tokens in packing.columns["input_ids"]]
     expected = naive.account(lengths, pieces, found, packing.options["long"])
     if packing.options["untrained"] == "keep":
         for by_reason in (expected["documents_dropped"], expected["tokens_dropped"]):

@@ -69,7 +69,6 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
         (["--pairs", "--split-at", "turns"], "--split-at is turns, and pairs are never split: leave it out"),
         (["--algorithm", "wrapped", "--align", 2], "choose another --algorithm"),
         (["--split-at", "turns", "--long", "drop"], "--split-at is turns, which does not go with --long drop"),
-        (["--mix-tokens", 5], "give sources with weights"),
         (["--text-column", "t"], "--text-column is 't', but there is no tokenizer: set --tokenizer"),
         (["--align", 3], "--align is 3, and --max-len 8 is not a multiple of it: take 6 or 9"),
         (["--keep", "input_ids"], "--keep 'input_ids': the rows have a column of that name"),
@@ -95,7 +94,7 @@ def test_in_python_options_are_called_as_the_arguments_are(rows):
         list(packer.verify("--nowhere"))
 
 
-@pytest.mark.parametrize(("command", "name"), [("pack", "max_len"), ("stats", "max_segments"), ("pack", "mix_tokens")])
+@pytest.mark.parametrize(("command", "name"), [("pack", "max_len"), ("stats", "max_segments"), ("pack", "pad_id")])
 def test_an_option_with_underscores_is_answered_with_the_right_one_alone(rows, command, name):
     done = run(command, rows, f"--{name}", 8)
     assert done.exit_code == 2
@@ -108,19 +107,3 @@ def test_an_output_of_another_source_is_called_that(tmp_path, rows, options):
     run("pack", rows, "--max-len", 8, "-o", "rows-packed-8")
     line = advice("pack", "rows.parquet", "--max-len", 8, "-o", "rows-packed-8", *options)
     assert "rows-packed-8 is complete, packed from other source files (rows.arrow, not rows.parquet): choose" in line
-
-
-@pytest.mark.parametrize(
-    ("weights", "options", "words"),
-    [
-        ((1e12, 1), ["--mix-unit", "epochs"], "the rows to be written need "),
-        ((1, 1e300), ["--mix-unit", "epochs"], "documents, as it repeats more.arrow 1e+300 times"),
-        ((1, 1), ["--mix-tokens", 2**62], "choose fewer --mix-tokens"),
-    ],
-)
-def test_a_mixture_of_too_many_documents_or_rows_says_what_limits_it(tmp_path, rows, weights, options, words):
-    (tmp_path / "more.arrow").write_bytes(rows.read_bytes())
-    sources = [f"--source={name}:{weight}" for name, weight in zip(["rows.arrow", "more.arrow"], weights, strict=True)]
-    line = advice("pack", *sources, *options, "--max-len", 8, "-o", "mixed")
-    assert words in line
-    assert "max-len" not in line

@@ -16,9 +16,9 @@ from tests.packings import packings, write
 def test_every_packed_dataset_agrees_with_its_source(packing):
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        paths = packing.write(Path(folder))
-        assume(packing.pack(paths, out) is not None)
-        assert packing.verify(paths, out) == []
+        path = packing.write(Path(folder))
+        assume(packing.pack(path, out) is not None)
+        assert packing.verify(path, out) == []
 
 
 @pytest.mark.parametrize("lengths", [[40, 100], [100, 100, 3], [65], [64, 200, 64]], ids=str)

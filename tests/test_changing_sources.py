@@ -68,7 +68,7 @@ def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypa
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
     source = write(tmp_path, kind, {"input_ids": made_documents(100)})
-    batches, spill = write_shards.ShardMaker.batches, packing.spill_corpus
+    batches, spill = write_shards.ShardMaker.batches, packing.spill_source
     monkeypatch.setattr(write_shards.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
     packer.pack(source, tmp_path / "out", max_len=64)
 
@@ -77,21 +77,10 @@ def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkey
         appended(source)
         return spilled
 
-    monkeypatch.setattr(packing, "spill_corpus", changing)
+    monkeypatch.setattr(packing, "spill_source", changing)
     with pytest.raises(SourceError, match="changed from"):
         packer.pack(source, tmp_path / "out2", max_len=64)
     assert not (tmp_path / "out2").exists()
-
-
-def test_a_changing_source_of_a_mixture_is_named(tmp_path, monkeypatch):
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        folder.mkdir()
-    sources = [write(folder, "arrow", {"input_ids": made_documents(50)}) for folder in folders]
-    batches = write_shards.ShardMaker.batches
-    monkeypatch.setattr(write_shards.ShardMaker, "batches", lambda *args: appended(sources[1]) or batches(*args))
-    with pytest.raises(SourceError, match="changed from"):
-        packer.pack([(source, 1) for source in sources], tmp_path / "out", max_len=64)
 
 
 def test_text_that_changes_while_it_is_tokenized_is_named(tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ def test_every_command_says_what_it_does_and_documents_every_option_in_80_column
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in COMMANDS["pack"].params}
-    others = {"weights": "sources", "lengths_column": "lengths", "content_hashes": "holdout"}
+    others = {"lengths_column": "lengths", "content_hashes": "holdout"}
     shaping = {others.get(name, name) for name in options_of(PackOptions)}
     assert shaping <= options
     others = "dataset output as_json debug verbose workers sync overwrite like config report with_text"
@@ -89,7 +89,7 @@ def test_what_commands_share_means_the_same():
     names = ("pack", "stats", "compare")
     pack, stats, compare = ({option.name: option for option in COMMANDS[name].params} for name in names)
     shared = ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug")
-    for name in (*shared, "dataset", "sources", "mix_unit", "mix_tokens", "group_by", "pairs", "seed"):
+    for name in (*shared, "dataset", "group_by", "pairs", "seed"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()
     for name in ("algorithm", "limit", "align"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict()
@@ -115,16 +115,15 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
     [
         ("", "Usage:"),
         ("frobnicate", "No such command 'frobnicate'"),
-        ("repack rows.arrow", "No such command 'repack'. Did you mean 'pack'?"),
+        ("packs rows.arrow", "No such command 'packs'. Did you mean 'pack'?"),
         ("materialise", "Did you mean 'materialize'?"),
-        ("pack --max-len 64", "Give a DATASET, or a mixture of several with --source PATH:WEIGHT."),
+        ("pack --max-len 64", "Give a DATASET."),
         ("pack rows.arrow", "Missing option '--max-len'"),
         ("pack rows.arrow --max-len 0", "'--max-len': 0 is not a whole number from 1 to 16777216"),
         ("pack rows.arrow --max-len many", "'--max-len': 'many' is not a whole number from 1"),
         ("pack rows.arrow --max-len 2147483648", "'--max-len': 2147483648 is not a whole number"),
         ("pack rows.arrow --max-len 4kb", "'--max-len': '4kb' is not a whole number"),
         ("pack rows.arrow --max-len 1.0001k", "'--max-len': '1.0001k' is not a whole number"),
-        ("pack --source rows.arrow:much --max-len 64", "'much' is not a weight"),
         ("pack rows.arrow --max_len 3", "--max-len"),  # the option that is meant, in the words of click
         ("show rows first", "'[ROW]': 'first'"),
         ("show rows", "Give a ROW, or a --document."),
@@ -183,13 +182,11 @@ def test_files_that_options_name_are_a_fault_of_what_is_found(source):
         assert result.stderr == f"packer: {json.loads(result.stdout)['error']}\n"
 
 
-def test_lengths_and_amounts_of_tokens_have_units(source):
+def test_lengths_in_tokens_have_units(source):
     assert json.loads(succeeded("pack", source, "--max-len", "0.25k", "--json"))["options"]["max_len"] == 256
     assert "  1,024  " in succeeded("stats", source, "--max-len", "1K,64")
     packer.pack(source, "long", max_len="2k")
     assert packer.load("long").manifest.options.max_len == 2048
-    mixture = ("--source", f"{source}:1", "--mix-tokens", "1.5k", "--max-len", 64, "-o", "mix", "--json")
-    assert json.loads(succeeded("pack", *mixture))["options"]["mix_tokens"] == 1500
 
 
 def test_version():
@@ -484,18 +481,6 @@ def test_show_finds_the_rows_of_a_document(tmp_path, monkeypatch):
     assert "--document is '0:1'" in run("show", "rows-packed-64", "--document", "0:1").stderr
     for arguments in ((), (0, "--document", 1)):
         assert run("show", "rows-packed-64", *arguments).exit_code == 2
-
-
-def test_show_finds_a_document_of_a_source_of_a_mixture(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, first in (("a", 1), ("b", 100)):
-        save_arrow(tmp_path / f"{name}.arrow", [[first + number] * (number + 2) for number in range(9)])
-    packer.pack([("a.arrow", 1), ("b.arrow", 2)], "mix", max_len=32, mix_unit="epochs")
-    content = json.loads(succeeded("show", "mix", "--document", "1:3", "--json"))
-    segments = [each for row in content["rows"] for each in row["segments"]]
-    assert {(each["source_id"], each["doc_id"], each["copy"]) for each in segments} == {(1, 3, 0), (1, 3, 1)}
-    assert all(each["input_ids"] == [103] * 5 for each in segments)
-    assert "give SOURCE:ID, with SOURCE from 0 to 1" in run("show", "mix", "--document", 3).stderr
 
 
 def test_show_tells_trained_tokens_from_their_context(tmp_path, monkeypatch):

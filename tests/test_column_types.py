@@ -144,9 +144,7 @@ def test_lists_of_parquet_and_json_may_be_kept_together(tmp_path):
     write_as(folder / "b.jsonl", [{"input_ids": [3], "k": [2.5], "tags": []}])
     packer.pack(folder, tmp_path / "out", max_len=4, keep=["tags"], keep_tokens=["k"], sync=False)
     assert list(packer.verify(tmp_path / "out", folder)) == []
-    sources = [(folder / "a.parquet", 1), (folder / "b.jsonl", 1)]
-    packer.pack(sources, tmp_path / "mixed", max_len=4, keep=["tags"], keep_tokens=["k"], mix_unit="epochs")
-    (row,) = packer.load(tmp_path / "mixed")
+    (row,) = packer.load(tmp_path / "out")
     assert sorted(row["k"].tolist()) == [0, 0.5, 1.5, 2.5]
 
 
@@ -200,19 +198,6 @@ def test_files_of_parquet_may_differ_in_type(tmp_path, request, kind, one, other
         pack(tmp_path / "files", tmp_path / name, request, kind)
         assert kept(tmp_path / name) == ([*of(one), *of(other)], joined)
     assert verified(tmp_path / "first", tmp_path / "files", request, kind) == []
-
-
-def test_sources_of_a_mixture_may_differ_in_type(tmp_path, request, kind):
-    sources = []
-    for name, values in (("a", [1, 2]), ("b", [0.5]), ("c", [None])):
-        sources.append((write(tmp_path / f"{name}.jsonl", [{"k": value} for value in values], kind), 1))
-    out = tmp_path / "out"
-    pack(sources, out, request, kind, mix_unit="epochs")
-    table = datasets.load_from_disk(str(out)).data.table
-    found = {value for row in table["k"].to_pylist() for value in row}
-    assert (found - {0}, table["k"].type.value_type) == ({1, 2, 0.5, None}, pa.float64())
-    assert verified(out, [path for path, _ in sources], request, kind) == []
-    pack(sources, tmp_path / "grouped", request, kind, mix_unit="epochs", group_by="k", keep=[])
 
 
 def test_pairs_of_json_lines_hold_every_value(tmp_path, small):

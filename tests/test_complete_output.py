@@ -102,15 +102,6 @@ def test_a_source_without_file_times_is_compared_by_its_tokens(tmp_path):
         pack(datasets.Dataset.from_dict({"input_ids": CHANGED}), out)
 
 
-def test_a_changed_source_of_a_mixture_is_noticed(tmp_path):
-    sources = [save_arrow(tmp_path / f"{name}.arrow", DOCUMENTS) for name in ("web", "code")]
-    out = tmp_path / "out"
-    pack(list(zip(sources, (1, 2), strict=True)), out)
-    save_arrow(sources[1], CHANGED)
-    with pytest.raises(packer.PackerError, match=r"a source that has changed since \(.*of code"):
-        pack(list(zip(sources, (1, 2), strict=True)), out)
-
-
 @pytest.mark.parametrize("damage", ["missing", "other bytes", "source"])
 def test_a_damaged_tokenized_dataset_is_not_complete(tmp_path, tokenizer, damage):  # noqa: F811
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"

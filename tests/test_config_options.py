@@ -50,17 +50,6 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_dataset(sourc
         }
 
 
-def test_a_source_of_a_mixture_stands_in_a_file_as_on_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in "ab":
-        save_arrow(tmp_path / f"{name}.arrow", made_documents(50))
-    Path("mix.toml").write_text(
-        'source = ["a.arrow:1", "b.arrow:2"]\nmix_unit = "epochs"\nmax_len = 64\noutput = "mix"\n'
-    )
-    succeeded("pack", "--config", "mix.toml")
-    assert manifest_of("mix")["options"]["weights"] == [1.0, 2.0]
-
-
 def test_one_value_of_a_list_needs_no_brackets_in_a_file(source):  # noqa: F811
     Path("pack.toml").write_text('max_len = 64\nkeep-tokens = "values"\noutput = "out"\n')
     pq.write_table(pa.table({"input_ids": [[1, 2]], "values": [[0.5, 1.5]]}), "rows.parquet")

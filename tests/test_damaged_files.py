@@ -16,7 +16,7 @@ from packer import PackerError
 from packer.facts import REMEDY
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
-from packer.sources.survey import survey_source
+from packer.sources.survey import read_documents
 from tests import fuzzing
 from tests.effort import FUZZ
 from tests.fuzzing_kept import SETS, make_set, written_from
@@ -190,7 +190,7 @@ def save(path: Path, *columns: pa.Array, names=("input_ids", "labels")) -> Path:
 
 def refusal(source: Path) -> str:
     with pytest.raises(PackerError) as caught:
-        survey_source(open_source(source))
+        read_documents(open_source(source))
     with pytest.raises(PackerError, match=r"[^\n]+"):
         packer.pack(source, source.with_suffix(".packed"), max_len=4, sync=False)
     assert not source.with_suffix(".packed").exists()
@@ -248,7 +248,7 @@ def test_a_document_above_the_longest_is_named(tmp_path):
         with SparseFile(path) as file, pa.ipc.new_stream(pa.PythonFile(file), batch.schema, options=options) as writer:
             writer.write_batch(batch)
         if length is None:
-            assert survey_source(open_source(path)).lengths().tolist() == [2, 2**31 - 2]
+            assert read_documents(open_source(path), hold_lengths=True).lengths.tolist() == [2, 2**31 - 2]
         else:
             expected = f"{length} tokens, more than the limit of {length - 1} for a document; split it"
             assert refusal(path) == f"document 1 (a.arrow row 1): {expected}; {REMEDY}"

@@ -157,23 +157,12 @@ def test_an_invalid_chat_is_named_by_its_line_and_left_out_whole(tokenizer, tmp_
     assert list(packer.verify(tmp_path / "out", source, tokenizer=str(tokenizer))) == []
 
 
-def test_records_are_numbered_through_the_pieces_of_a_file_and_within_each_source(tokenizer, tmp_path, monkeypatch):
+def test_records_are_numbered_through_the_pieces_of_all_files(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr("packer.sources.decoded_pieces._PIECE", 1000)
     one = write_lines(tmp_path / "one.jsonl", RECORDS)
     two = write_lines(tmp_path / "two.jsonl", RECORDS[::-1])
     packed([one, two], tmp_path / "joined", tokenizer)
     check_records(tmp_path / "joined", [*RECORDS, *RECORDS[::-1]])
-    packed([(one, 1.0), (two, 1.0)], tmp_path / "mixed", tokenizer, mix_unit="epochs")
-    rows = rows_on_disk(tmp_path / "mixed")
-    for source, records in enumerate([RECORDS, RECORDS[::-1]]):
-        numbers = {
-            number
-            for row in rows
-            for number, of in zip(row["record_ids"], row["source_ids"], strict=True)
-            if of == source
-        }
-        assert numbers == {at for at, record in enumerate(records) if trained_answers(record)}
-    assert list(packer.verify(tmp_path / "mixed", [one, two], tokenizer=str(tokenizer))) == []
 
 
 def trained_answers(record):

@@ -42,7 +42,6 @@ PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "add_column": ["position_ids"]}),
     "pairs": ("parquet", {"pairs": True, "long": "truncate", "algorithm": "ffd"}),
     "together": ("arrow", {"group_by": "source", "keep": ["source"], "shard_size": 300}),
-    "a mixture": ("arrow", {"mix_unit": "epochs"}),
 }
 
 
@@ -50,17 +49,14 @@ PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
 def made(request, tmp_path) -> tuple[Path, Any]:
     """(packed, source)."""
     kind, options = PACKINGS[request.param]
-    tables = [columns_of(LENGTHS, 1), columns_of(LENGTHS[::-1], 2)]
+    columns = columns_of(LENGTHS, 1)
     if kind == "jsonl":  # leave out the other columns, whose type depends on the first line
-        tables = [{name: columns[name] for name in ("input_ids", "labels")} for columns in tables]
+        columns = {name: columns[name] for name in ("input_ids", "labels")}
     if options.get("pairs"):
-        tables = [paired(columns) for columns in tables]
-    paths = []
-    for number, columns in enumerate(tables[: 2 if request.param == "a mixture" else 1]):
-        paths.append(write(tmp_path / f"{number}.{kind}", columns))
-    source = [(paths[0], 1.5), (paths[1], 1.0)] if len(paths) > 1 else paths[0]
+        columns = paired(columns)
+    source = write(tmp_path / f"0.{kind}", columns)
     packer.pack(source, tmp_path / "out", max_len=12, sync=False, **options)
-    return tmp_path / "out", paths if len(paths) > 1 else paths[0]
+    return tmp_path / "out", source
 
 
 def complaints(packed: Path, source: Any, **options: Any) -> list[str]:
@@ -178,8 +174,7 @@ def test_an_option_that_the_rows_contradict_is_named(made):
         "max_len": [11, 24], "max_segments": [1], "long": ["split", "truncate", "drop"], "pad_id": [7],
         "labels": [False], "add_column": [["position_ids"], []], "input_column": ["tokens"], "labels_column": ["loss"],
         "align": [2], "untrained": ["keep", "drop"],
-        "keep": [["weight"]], "group_by": ["weight"], "mix_unit": ["tokens"],
-        "weights": [[1.0, 1.5], [1.0]],
+        "keep": [["weight"]], "group_by": ["weight"],
     }  # fmt: skip
     unnoticed = []
     for name, values in others.items():

@@ -15,7 +15,6 @@ from test_pack import hashes, save_arrow
 from test_ranks import run_ranks
 
 import packer
-from packer.shards.reader import read_manifest
 from tests import naive
 from tests.commands import refused, succeeded
 from tests.kills import Killed, named
@@ -32,14 +31,10 @@ def repeating(count=300, seed=0) -> list[list[int]]:
 
 
 def placed(out: Path) -> Counter:
-    """Count the rows that hold a segment of each (source, document, copy)."""
+    """Count the rows that hold a segment of each document."""
     found = Counter()
     for row in packer.load(out):
-        names = ("source_ids", "doc_ids", "copy")
-        none = np.zeros_like(row["doc_ids"])
-        found.update(
-            {each for each in zip(*(row.get(name, none).tolist() for name in names), strict=True) if each[1] >= 0}
-        )
+        found.update({document for document in row["doc_ids"].tolist() if document >= 0})
     return found
 
 
@@ -48,62 +43,47 @@ def both(out):
     return out, out.parent / f"{out.name}-holdout"
 
 
-def contents(packing: Packing) -> list[list[list[int]]]:
-    """The tokens that decide about each document of each source: those of both answers of a pair."""
+def contents(packing: Packing) -> list[list[int]]:
+    """The tokens that decide about each document: those of both answers of a pair."""
     if not packing.options["pairs"]:
-        return [source["input_ids"] for source in packing.sources]
-    [source] = packing.sources
-    pairs = zip(source["chosen_input_ids"], source["rejected_input_ids"], strict=True)
-    return [list(chain(*([chosen + rejected] * 2 for chosen, rejected in pairs)))]
+        return packing.columns["input_ids"]
+    pairs = zip(packing.columns["chosen_input_ids"], packing.columns["rejected_input_ids"], strict=True)
+    return list(chain(*([chosen + rejected] * 2 for chosen, rejected in pairs)))
 
 
 @st.composite
 def with_copies(draw) -> Packing:
-    """Draw a packing in which documents are repeated, within and across sources, and some are held out."""
+    """Draw a packing in which documents are repeated, and some are held out."""
     packing = draw(packings())
     repeated = draw(st.integers(0, 8))
-    sources = [
-        {name: values + packing.sources[0][name][:repeated] for name, values in source.items() if name != "source"}
-        for source in packing.sources
-    ]
+    columns = {name: values + values[:repeated] for name, values in packing.columns.items() if name != "source"}
     ungrouped = {name: value for name, value in packing.options.items() if not name.startswith(("group", "keep"))}
     holdout = draw(st.sampled_from([1, 2, 3, 0.1, 0.3, 0.6]))
-    return replace(packing, sources=sources, options={**ungrouped, "holdout": holdout})
+    return replace(packing, columns=columns, options={**ungrouped, "holdout": holdout})
 
 
 @settings(max_examples=15)
 @given(packing=with_copies())
-def test_of_every_source_the_documents_of_a_hash_are_held_out_with_their_copies_and_the_others_trained(
-    packing, tmp_path_factory
-):
+def test_documents_of_a_hash_are_held_out_with_their_copies_and_the_others_trained(packing, tmp_path_factory):
     """Their hashes are compared with those of a plain twin, over packings of every kind."""
     folder = tmp_path_factory.mktemp("holdout")
     out, holdout = both(folder / "out")
-    paths = packing.write(folder)
-    of_sources = contents(packing)
-    held = naive.held_out(list(chain(*of_sources)), packing.options["holdout"], packing.options["seed"])
-    if held is None:
+    path = packing.write(folder)
+    is_held = naive.held_out(contents(packing), packing.options["holdout"], packing.options["seed"])
+    if is_held is None:
         with pytest.raises(packer.PackerError, match="different documents: hold out fewer of them"):
-            packing.pack(paths, out)
+            packing.pack(path, out)
         return
-    places = [(source, document) for source, each in enumerate(of_sources) for document in range(len(each))]
-    is_held = dict(zip(places, held, strict=True))
-    manifest = packing.pack(paths, out)
+    manifest = packing.pack(path, out)
     event("packed" if manifest else "nothing to pack")
     if manifest is None:
         return
     for side, is_other in ((out, True), (holdout, False)):
-        assert packing.verify(paths, side) == []
+        assert packing.verify(path, side) == []
         found = placed(side)
         assert found
-        assert {is_held[source, document] for source, document, _ in found} == {not is_other}
-        totals, mixture = (getattr(read_manifest(side), name) for name in ("totals", "source"))
-        if packing.weights and packing.options["untrained"] == "keep":  # shares count what is not left out
-            kept = sum(part.taken.tokens_kept for part in mixture.mixture)
-            assert kept == totals.tokens_packed
-    assert {copy for _, _, copy in placed(holdout)} == {0}  # also of a source that the mixture repeats or samples
-    if not packing.weights:
-        assert manifest.totals.documents_dropped["held_out"] == sum(held)
+        assert {is_held[document] for document in found} == {not is_other}
+    assert manifest.totals.documents_dropped["held_out"] == sum(is_held)
 
 
 def test_a_number_counts_different_documents_and_a_share_is_about_that_of_all(tmp_path):
@@ -111,7 +91,7 @@ def test_a_number_counts_different_documents_and_a_share_is_about_that_of_all(tm
     source = save_arrow(tmp_path / "rows.arrow", documents)
     for holdout, stored, least, most in ((70, 70, 70, 70), ("10%", 0.1, 150, 250), ("0.1", 0.1, 150, 250)):
         manifest = packer.pack(source, tmp_path / "out", max_len=64, holdout=holdout, overwrite=True, sync=False)
-        held = {tuple(documents[document]) for _, document, _ in placed(tmp_path / "out-holdout")}
+        held = {tuple(documents[document]) for document in placed(tmp_path / "out-holdout")}
         assert least <= len(held) <= most
         assert manifest.options.holdout == stored
 
@@ -126,29 +106,6 @@ def test_the_rest_is_packed_as_if_the_held_out_documents_were_empty(tmp_path):
     assert [shard.xxh3_128 for shard in manifest.shards] == [shard.xxh3_128 for shard in expected.shards]
     lost = sum(len(each) for each, is_held in zip(documents, held, strict=True) if is_held)
     assert manifest.totals.tokens_dropped == {"too_long": 0, "held_out": lost}
-
-
-def test_shares_of_a_mixture_are_those_of_what_is_trained(tmp_path):
-    """Of documents so many that one which is held out is often next to where a sample ends."""
-    for name, first in (("a", 0), ("b", 10_000)):
-        save_arrow(tmp_path / f"{name}.arrow", [[number] * (number % 4) for number in range(first, first + 10_000)])
-    sources = [(tmp_path / "a.arrow", 0.7), (tmp_path / "b.arrow", 0.3)]
-    for seed in (3, 4, 5):  # of which it is
-        options = {"max_len": 256, "holdout": "50%", "mix_tokens": 5000, "seed": seed, "overwrite": True}
-        manifest = packer.pack(sources, tmp_path / "out", **options, sync=False)
-        taken = [part.taken.tokens_kept for part in manifest.source.mixture]
-        assert sum(taken) == manifest.totals.tokens_packed
-        assert taken == pytest.approx([3500, 1500], abs=2)
-    assert list(packer.verify(tmp_path / "out", [path for path, _ in sources])) == []
-
-
-def test_nothing_need_be_held_out_of_every_source_of_a_mixture(tmp_path):
-    for name, first in (("a", 0), ("b", 10_000)):
-        save_arrow(tmp_path / f"{name}.arrow", [[number] for number in range(first, first + 30)])
-    sources = [(tmp_path / "a.arrow", 0.7), (tmp_path / "b.arrow", 0.3)]
-    packer.pack(sources, tmp_path / "out", max_len=16, holdout=1, sync=False)
-    assert placed(tmp_path / "out-holdout").total() == 1
-    assert list(packer.verify(tmp_path / "out-holdout", [path for path, _ in sources])) == []
 
 
 def test_long_documents_that_are_held_out_are_not_split_at_turns(tmp_path):
@@ -166,7 +123,7 @@ def test_a_seed_holds_out_others(tmp_path):
     found = []
     for seed in (0, 1):
         packer.pack(source, tmp_path / str(seed), max_len=64, holdout="10%", seed=seed, sync=False)
-        found.append({document for _, document, _ in placed(tmp_path / f"{seed}-holdout")})
+        found.append(set(placed(tmp_path / f"{seed}-holdout")))
     assert len(found[0] & found[1]) < min(map(len, found)) / 2
 
 
@@ -177,7 +134,7 @@ def test_text_is_tokenized_once(tmp_path, tokenizer):  # noqa: F811
     packer.pack(source, tmp_path / "out", **options, progress=lambda *step: steps.append(step))
     done = [number for stage, number, _ in steps if stage == "tokenize"]
     assert done == sorted(done)
-    texts = [{document % 90 for _, document, _ in placed(side)} for side in both(tmp_path / "out")]
+    texts = [{document % 90 for document in placed(side)} for side in both(tmp_path / "out")]
     assert len(texts[1]) == 9
     assert texts[0] == set(range(90)) - texts[1]
     for side in both(tmp_path / "out"):
@@ -276,7 +233,7 @@ def test_appended_documents_are_judged_by_the_same_hash(tmp_path):
     assert f"held out are in {holdout}; append the same documents to it" in said
     succeeded("append", holdout, sources[1])
     documents = first + more
-    trained, kept = ({tuple(documents[each]) for _, each, _ in placed(side)} for side in (out, holdout))
+    trained, kept = ({tuple(documents[each]) for each in placed(side)} for side in (out, holdout))
     assert held < kept
     assert not kept & trained
     assert kept | trained == {tuple(each) for each in documents if each}
@@ -371,7 +328,7 @@ def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
     tokens, offsets = column.values.to_numpy(), column.offsets.to_numpy()
     documents = [tokens[begin:end].tobytes() for begin, end in pairwise(offsets)]
     manifest = packer.pack(source, tmp_path / "out", max_len=4096, holdout="2%", sync=False)
-    trained, held = ({documents[each] for _, each, _ in placed(side)} for side in both(tmp_path / "out"))
+    trained, held = ({documents[each] for each in placed(side)} for side in both(tmp_path / "out"))
     assert not trained & held
     assert trained | held == {each for each in documents if each}
     assert 0.018 * len(set(documents)) < len(held) < 0.022 * len(set(documents))

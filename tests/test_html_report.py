@@ -58,13 +58,6 @@ def packed(folder, source) -> Path:
     return folder / "packed"
 
 
-@pytest.fixture(scope="module")
-def mixture(folder, source) -> Path:
-    other = write_documents(folder / "other.parquet", [40] * 200)
-    succeeded("pack", "--source", f"{source}:3", "--source", f"{other}:1", "--max-len", 128, "-o", folder / "mixture")
-    return folder / "mixture"
-
-
 class Page(HTMLParser):
     """A page, read: its elements as (tag, attributes), and the text in them."""
 
@@ -93,13 +86,13 @@ class Page(HTMLParser):
 # What a page holds
 
 
-def test_a_packed_dataset_a_dataset_and_a_mixture_have_all_sections(source, packed, mixture, tmp_path) -> None:
-    for dataset, sections in ((source, PLOTS[:-1]), (packed, PLOTS[:-1]), (mixture, PLOTS)):
+def test_a_packed_dataset_and_a_dataset_have_all_sections(source, packed, tmp_path) -> None:
+    for dataset in (source, packed):
         succeeded("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html")
         page = Page((tmp_path / "report.html").read_text())
-        assert page.ids("section") == list(sections)
+        assert page.ids("section") == list(PLOTS)
         drawn = [at["data-plot"] for tag, at in page.elements if tag == "svg" and "data-plot" in at]
-        assert drawn == list(sections)
+        assert drawn == list(PLOTS)
 
 
 def test_the_plots_that_can_be_chosen_are_the_sections() -> None:
@@ -205,20 +198,16 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_and_nothing_else
 
 
 def test_names_are_escaped_wherever_they_stand(folder, tmp_path) -> None:
-    """A file name cannot hold a slash; the name of a source in the manifest can."""
+    """A file name cannot hold a slash."""
     name = MARKUP.replace("/", "")
-    sources = [write_documents(tmp_path / f"{name}{number}.parquet", [9, 30, 70] * 9) for number in range(2)]
-    options = [word for path in sources for word in ("--source", path)]
+    source = write_documents(tmp_path / f"{name}.parquet", [9, 30, 70] * 9)
     out = tmp_path / f"{name}-packed"
-    succeeded("pack", *options, "--max-len", 64, "-o", out, "--report", tmp_path / "page.html")
+    succeeded("pack", source, "--max-len", 64, "-o", out, "--report", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)&lt;script&gt;&amp;" in text
-    data = re.search(r'<script type="application/json" id="row-data">(.*?)</script>', text, re.DOTALL)[1]
-    assert json.loads(data)["sources"] == [path.name for path in sources]
-    for plot in ("mixture", "rows"):
-        succeeded("stats", out, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
-        ElementTree.parse(tmp_path / "plot.svg")
+    succeeded("stats", out, "--plot", tmp_path / "plot.svg", "--plot-of", "rows")
+    ElementTree.parse(tmp_path / "plot.svg")
 
 
 def test_text_and_kept_columns_are_shown_only_with_text(tmp_path, shared_data) -> None:
@@ -294,17 +283,6 @@ def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> N
     np.testing.assert_array_equal(counts, expected[1])
 
 
-def test_copies_in_a_mixture_count_as_documents(source, folder, tmp_path) -> None:
-    other = write_documents(tmp_path / "other.parquet", [40] * 20)
-    sources = ("--source", f"{other}:2.5", "--source", f"{source}:1")
-    succeeded("pack", *sources, "--mix-unit", "epochs", "--max-len", 128, "-o", tmp_path / "out")
-    figures = packed_figures(tmp_path / "out", for_report=True)
-    values, counts = figures.document_lengths
-    assert counts.sum() == figures.totals.documents_packed
-    assert values @ counts == figures.totals.tokens
-    assert counts[values == 40] >= 50
-
-
 @pytest.mark.parametrize("options", [("--long", "truncate"), ("--group-by", "url")])
 def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -> None:
     succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
@@ -333,8 +311,8 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
 
 
 @pytest.mark.parametrize("plot", PLOTS)
-def test_every_plot_is_a_file_of_its_own(mixture, tmp_path, plot) -> None:
-    said = succeeded("stats", mixture, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
+def test_every_plot_is_a_file_of_its_own(packed, tmp_path, plot) -> None:
+    said = succeeded("stats", packed, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
     assert said.endswith(f"Plot written to {tmp_path / 'plot.svg'}\n")
     root = ElementTree.parse(tmp_path / "plot.svg").getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -351,8 +329,4 @@ def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_p
     assert not (tmp_path / "out").exists()
     words = ("stats", source, "--with-text", "--tokenizer", "T", "--report", tmp_path / "page.html")
     assert "--with-text is for a packed dataset" in run(*words).stderr
-    assert (
-        "it is not a mixture; choose another"
-        in run("stats", packed, "--plot", tmp_path / "plot.svg", "--plot-of", "mixture").stderr
-    )
     assert list(tmp_path.iterdir()) == []

@@ -138,20 +138,6 @@ def test_rows_with_their_source_are_those_of_the_copied_dataset_which_an_index_b
     assert hashes(tmp_path / "made") == hashes(copy)
 
 
-def test_a_mixture_with_repeated_documents(tmp_path):
-    one = write(tmp_path / "one.arrow", columns_of(LENGTHS[:60], labels=masked))
-    other = write(tmp_path / "other.arrow", columns_of(LENGTHS[60:], 60, token_type="int64"))
-    mixed = [(one, 2.5), (other, 0.5)]
-    copy, index = packed_twice(tmp_path, mixed, mix_unit="epochs")
-    same_rows(packer.load(copy), packer.load(index, source=[one, other]))
-    packer.materialize(index, [one, other], tmp_path / "made", sync=False)
-    assert hashes(tmp_path / "made") == hashes(copy)
-    with pytest.raises(PackerError, match=r"mixture of one.arrow, other.arrow, and 1 source"):
-        packer.load(index, source=one)
-    with pytest.raises(PackerError, match=r"packed from one.arrow of .* bytes, and the source has other.arrow"):
-        packer.load(index, source=[other, one])
-
-
 def test_materializing_is_resumed_with_the_same_rows_only(tmp_path, monkeypatch):
     source = plain(tmp_path, labels=masked)
     copy, index = packed_twice(tmp_path, source)

@@ -155,7 +155,7 @@ def test_verify_treats_nan_as_equal_to_nan(tmp_path, beside):
         ({"keep": ["missing"]}, "no column 'missing'"),
         ({"keep_tokens": ["weight"]}, r"'weight' holds .* lists? of numbers"),
         ({"keep": ["labels"]}, "the rows have a column of that name"),
-        ({"keep": ["source_ids"]}, "the rows have a column of that name"),
+        ({"keep": ["doc_ids"]}, "the rows have a column of that name"),
         ({"keep": ["weight"], "keep_tokens": ["weight"]}, "it is named 2 times"),
         ({"keep_tokens": ["attention_mask"]}, "masks become labels"),
     ],

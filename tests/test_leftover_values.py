@@ -92,13 +92,6 @@ def test_a_remote_source_gives_the_bytes_of_a_local_one(name, bucket, tmp_path):
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 
 
-def test_sources_of_a_mixture_may_be_local_and_remote(bucket, tmp_path):
-    one, two = (write(tmp_path / name, table(seed)) for seed, name in enumerate(("one", "two")))
-    for number, first in enumerate((str(one), str(upload(one, bucket / "one")))):
-        packer.pack([(first, 0.7), (str(two), 1.4)], tmp_path / f"{number}", mix_unit="epochs", **OPTIONS)
-    assert hashes(tmp_path / "0") == hashes(tmp_path / "1")
-
-
 def test_leftovers_are_not_read_one_by_one(bucket, tmp_path, monkeypatch, store_server):
     shrink(monkeypatch, blocks_per_partition=8)  # blocks of many chunks, as those of 1 MB are
     source = str(upload(write(tmp_path / "data", table(count=3000, longest=400)), bucket / "data"))

@@ -110,19 +110,6 @@ def test_columns_are_kept_and_group(tmp_path):
     assert not list(packer.verify(tmp_path / "packed", path))
 
 
-def test_datasets_in_memory_and_mixtures(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    one = datasets.Dataset.from_dict({"n": LENGTHS[:300]}).shuffle(seed=1)
-    other = datasets.Dataset.from_dict({"n": LENGTHS[300:]})
-    packer.pack([(one, 1.0), (other, 2.0)], tmp_path / "packed", max_len=64, lengths_column="n", mix_unit="epochs")
-    found = documents_in(tmp_path / "packed")
-    lengths = {(0, doc): length for doc, length in enumerate(one["n"])}
-    lengths |= {(1, doc): length for doc, length in enumerate(other["n"])}
-    expected = [(doc, 0, length, 0) for (source, doc), length in lengths.items() if length and source == 0]
-    expected += 2 * [(doc, 0, length, 1) for (source, doc), length in lengths.items() if length and source == 1]
-    assert found == sorted(expected)
-
-
 @pytest.mark.parametrize(
     ("name", "lengths", "message"),
     [

@@ -113,8 +113,6 @@ def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
     assert [as_lists(row) for row in opened] == expected
     assert sum(len(offsets) - 1 for offsets, _, _ in opened.segments()) == len(expected)
     assert opened.find(3) == packer.load(out).find(3)
-    with pytest.raises(PackerError, match=r"source_id is 0, and .* is no mixture: leave it out"):
-        opened.find(3, source_id=0)
 
 
 def test_of_many_shards_sizes_are_checked_at_once_and_the_rest_when_they_are_read(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 KINDS = {
     "plain": {"max_len": 8, "shard_size": 300},
     "grouped": {"max_len": 8, "keep": ["k"], "keep_tokens": ["t"], "group_by": "k", "align": 4, "max_segments": 5},
-    "mixture": {"max_len": 8, "max_segments": 3},
+    "few segments": {"max_len": 8, "max_segments": 3},
     "pairs": {"max_len": 16, "pairs": True, "long": "drop"},
     "many shards": {"max_len": 8, "shard_size": 300},
 }
@@ -66,11 +66,9 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     table = {"input_ids": tokens, "t": tokens, "k": [f"k{number % 3}" for number in range(len(lengths))]}
     if request.param == "pairs":
         table = {"chosen_input_ids": tokens, "rejected_input_ids": tokens[::-1]}
-    sources = [folder / "a.arrow", folder / "b.arrow"][: 2 if request.param == "mixture" else 1]
-    for path in sources:
-        with pa.ipc.new_stream(str(path), pa.table(table).schema) as stream:
-            stream.write_table(pa.table(table))
-    source = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
+    source = folder / "a.arrow"
+    with pa.ipc.new_stream(str(source), pa.table(table).schema) as stream:
+        stream.write_table(pa.table(table))
     with pytest.MonkeyPatch.context() as few:
         if request.param == "many shards":
             shrink(few, shards_in_manifest=1)
@@ -81,12 +79,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
         for one in value if isinstance(value, list) else [value]:
             option = names.get(name, f"--{name.replace('_', '-')}")
             again += [option, *(() if one is True else (str(one),))]
-    if request.param == "mixture":
-        again += ["--source", f"{sources[0]}:0.5", "--source", f"{sources[1]}:0.25"]
-    else:
-        again.append(str(sources[0]))
-    of_source = [argument for path in sources for argument in ("--source", str(path))]
-    return folder / "packed", again, of_source
+    return folder / "packed", [*again, str(source)], ["--source", str(source)]
 
 
 def faults(folder: Path, commands: list[list[str]]) -> Iterator[str]:

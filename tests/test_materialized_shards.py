@@ -86,22 +86,6 @@ def test_boundaries_are_read_without_making_shards(tmp_path, bucket, cache):
     assert not cached(cache)
 
 
-def test_a_mixture_of_a_local_and_a_remote_source(tmp_path, bucket):
-    one = write(tmp_path / "one.arrow", columns_of(LENGTHS[:60], labels=masked))
-    other = write(tmp_path / "other.arrow", columns_of(LENGTHS[60:], 60, token_type="int64"))
-    copy, index = packed_twice(tmp_path, [(one, 2.5), (other, 0.5)], mix_unit="epochs")
-    same_rows(packer.load(copy), packer.load(index, source=[one, uploaded(other, bucket)]))
-
-
-def test_a_mixture_with_a_dataset_in_memory_is_refused(tmp_path, bucket):
-    datasets = pytest.importorskip("datasets")
-    one = datasets.Dataset.from_dict({"input_ids": [[1, 2, 3], [4, 5]]})
-    other = plain(tmp_path)
-    packer.pack([(one, 0.5), (other, 0.5)], tmp_path / "index", max_len=16, index_only=True)
-    with pytest.raises(PackerError, match="is in memory, and another source in object storage: save it with"):
-        packer.load(tmp_path / "index", source=[one, uploaded(other, bucket)])
-
-
 def test_an_index_that_was_appended_to_keeps_its_made_shards(tmp_path, bucket, store_server):
     files = [
         write(tmp_path / f"{name}.arrow", columns_of(lengths, first, labels=masked))

@@ -93,10 +93,6 @@ def several(folder: Path) -> list[Path]:
     return [parquet(folder), arrow(folder / "more", made=table(LENGTHS[:50], seed=6))]
 
 
-def mixture(folder: Path) -> list[tuple[Path, float]]:
-    return list(zip(several(folder), (0.3, 0.7), strict=True))
-
-
 def paired(folder: Path) -> Path:
     columns = {}
     for side, lengths in (("chosen", LENGTHS), ("rejected", LENGTHS[::-1])):
@@ -108,11 +104,6 @@ def paired(folder: Path) -> Path:
 def lengths_alone(folder: Path) -> Path:
     np.save(folder / "lengths.npy", np.array(LENGTHS, np.int64))
     return folder / "lengths.npy"
-
-
-def packed(folder: Path) -> Path:
-    packer.pack(parquet(folder), folder / "packed", sync=False, **SPLIT)
-    return folder / "packed"
 
 
 WORDS = [f"Row {number}: " + "the quick brown fox, Zoë's «café» 中文 😀 " * (number % 7) for number in range(60)]
@@ -159,7 +150,6 @@ PACKS = {
     "shuffled dataset in memory": (in_memory, {}),
     "split": (split, {"split": "test"}),
     "several paths": (several, {}),
-    "packed dataset": (packed, {"max_len": 96}),
     "one shard": (parquet, {"shard_size": "1GB"}),
     **{
         f"algorithm {name}": (parquet, {"algorithm": name})
@@ -182,10 +172,6 @@ PACKS = {
     "no labels": (unlabelled, {"labels": False, "add_column": ["position_ids"]}),
     "limit": (parquet, {"limit": ["images:6"], "long": "drop"}),
     "grouped": (parquet, {"group_by": "topic"}),
-    "mixture by tokens": (mixture, {}),
-    "mixture by epochs": (mixture, {"mix_unit": "epochs", "mix_tokens": None}),
-    "mixture of some tokens": (mixture, {"mix_tokens": 5000}),
-    "mixture, sequential": (mixture, {"algorithm": "sequential"}),
     "pairs": (paired, {"pairs": True, "max_len": 64}),
     "text": (texts, {"tokenizer": True, "keep": ["topic"]}),
     "text without ends": (texts, {"tokenizer": True, "eos": False}),
@@ -264,24 +250,18 @@ def test_a_pack_keeps_its_bytes(tmp_path, net, tokenizer, name):
     compare(net, name, found_in(pack(tmp_path, write(tmp_path), tokenizer, **options)))
 
 
-@pytest.mark.parametrize("name", ["parquet", "align", "keep", "grouped", "mixture by tokens", "pairs"])
+@pytest.mark.parametrize("name", ["parquet", "align", "keep", "grouped", "pairs"])
 def test_an_index_has_the_rows_of_the_pack_and_becomes_it(tmp_path, net, name):
     """Only for sources that are mapped; `materialize` writes the bytes of the pack."""
     _, options = PACKS[name]
-    source = {"mixture by tokens": mapped_mixture, "pairs": paired}.get(name, arrow)(tmp_path)
-    paths = [path for path, _ in source] if isinstance(source, list) else source
+    source = {"pairs": paired}.get(name, arrow)(tmp_path)
     packer.pack(source, tmp_path / "whole", sync=False, **SPLIT | options)
     packer.pack(source, tmp_path / "index", sync=False, index_only=True, **SPLIT | options)
-    packer.materialize(tmp_path / "index", paths, tmp_path / "out", sync=False)
+    packer.materialize(tmp_path / "index", source, tmp_path / "out", sync=False)
     whole = found_in(tmp_path / "whole")
     assert found_in(tmp_path / "out") == whole
-    assert found_in(tmp_path / "index", source=paths)["rows"] == whole["rows"]
+    assert found_in(tmp_path / "index", source=source)["rows"] == whole["rows"]
     compare(net, f"index of {name}", whole)
-
-
-def mapped_mixture(folder: Path) -> list[tuple[Path, float]]:
-    (folder / "more").mkdir()
-    return [(arrow(folder), 0.4), (arrow(folder / "more", made=table(LENGTHS[:70], seed=8)), 0.6)]
 
 
 def test_an_append_keeps_its_bytes(tmp_path, net):

@@ -31,7 +31,6 @@ SAMPLES = {
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
     "limit": ("images:16",), "align": 4, "untrained": "drop",
     "allow_nothing_trained": True, "seed": 7, "pad_id": 9, "long": "truncate", "split_at": "turns",
-    "mix_unit": "epochs", "mix_tokens": 100,
     "group_by": "topic", "pairs": True, "share_prefixes": True,
     "add_column": ("position_ids",), "labels": False,
     "holdout": 0.25, "index_only": True, "shard_size": 2 * 10**6,
@@ -40,7 +39,6 @@ SAMPLES = {
 
 NEEDS = {
     "text_column": ("tokenizer",), "train_on": ("tokenizer",), "chat_template": ("tokenizer",), "eos": ("tokenizer",),
-    "mix_unit": ("sources",), "mix_tokens": ("sources",),
 }  # fmt: skip
 """Options that others need."""
 
@@ -74,16 +72,13 @@ def in_command(name: str, value: object, folder: Path) -> list[str]:
 def in_both(asked, folder: Path, names: Iterable[str]) -> PackOptions:
     """The options that the command and `packer.pack` make of the same values; they must be equal."""
     names = dict.fromkeys(["max_len", *names])
-    values = {name: SAMPLES[name] for name in names if name != "sources"}
+    values = {name: SAMPLES[name] for name in names}
     command = [word for name, value in values.items() for word in in_command(name, value, folder)]
-    mixed = "sources" in names
-    sources = ["--source", "one:0.5", "--source", "other"] if mixed else ["one"]
     with pytest.raises(packer.PackerError, match="not packed"):
-        CliRunner().invoke(cli, ["pack", *sources, *command, "--debug"], catch_exceptions=False)
-    source = [("one", 0.5), ("other", 1)] if mixed else "one"
+        CliRunner().invoke(cli, ["pack", "one", *command, "--debug"], catch_exceptions=False)
     arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     with pytest.raises(packer.PackerError, match="not packed"):
-        packer.pack(source, **arguments)
+        packer.pack("one", **arguments)
     of_command, of_function = asked
     assert of_command == of_function
     return of_command[1]
@@ -106,7 +101,7 @@ def test_an_option_is_the_same_in_the_command_the_function_and_the_manifest(aske
     options = in_both(asked, tmp_path, needed)
     assert getattr(options, name) == SAMPLES[name]
     content = json.loads(json.dumps(options.to_dict()))
-    assert content.keys() == {"max_len", *(each if each != "sources" else "weights" for each in needed)}
+    assert content.keys() == {"max_len", *needed}
     assert PackOptions.from_dict(content) == options
 
 
@@ -122,7 +117,6 @@ def test_the_types_of_keyword_arguments_are_made_from_the_declarations():
         ("position_id", "'position_id'"),
         ("ouput", "'ouput': did you mean output?"),
         ("maxsegments", "'maxsegments': did you mean max_segments?"),
-        ("weights", "'weights'"),
         ("xyz", "'xyz'$"),
     ],
 )

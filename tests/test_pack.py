@@ -14,7 +14,7 @@ import pytest
 
 import packer
 from packer.plan.segments import cut_documents
-from packer.sources.survey import survey_source
+from packer.sources.survey import read_documents
 from packer.stores import AnyPath
 from tests import naive
 from tests.opening import open_source
@@ -70,7 +70,7 @@ def test_real_corpora_pack_like_naive_best_fit_and_verify(shared_data, tmp_path,
     assert manifest.totals.documents == documents
     assert list(packer.verify(out, source)) == []
 
-    lengths = survey_source(open_source(source, split=None)).lengths()
+    lengths = read_documents(open_source(source, split=None), hold_lengths=True).lengths
     assert manifest.rows == naive_packs(lengths, max_len)
     one_shard = packer.pack(source, tmp_path / "one", max_len=max_len, algorithm="bfd", shard_size="4GB")
     assert len(one_shard.shards) == 1 < len(manifest.shards)

@@ -36,7 +36,7 @@ def test_home_stands_for_a_tilde_at_the_start_alone(home, monkeypatch):
 def test_an_empty_path_is_not_taken_for_the_current_folder(home):
     """As of `packer pack "$DATA"` where DATA is not set."""
     save_arrow(Path("rows.arrow"), made_documents(50))
-    for arguments in (["", "-o", "out"], ["--source", ":1", "-o", "out"], ["rows.arrow", "-o", ""]):
+    for arguments in (["", "-o", "out"], ["rows.arrow", "-o", ""]):
         result = run("pack", *arguments, "--max-len", 64)
         assert result.exit_code in (1, 2)
         assert "a path is empty, as a variable is that was not set: name a file or folder" in result.output
@@ -59,15 +59,6 @@ def test_every_command_that_reads_or_writes_tokens_takes_it(home):
     succeeded("compare", "~/counts.csv", "--max-len", 64, "--algorithm", "bfd")
     made = {path.name for path in home.iterdir() if path.is_dir()}
     assert made == {"out", "rows-packed-32", "exported"}
-
-
-def test_every_source_of_a_mixture_takes_it(home):
-    save_arrow(home / "a.arrow", made_documents(50))
-    save_arrow(home / "b.arrow", made_documents(60))
-    sources = ["--source", "~/a.arrow:0.5", "--source=~/b.arrow"]
-    succeeded("pack", *sources, "--max-len", 64, "-o", "~/mixed")
-    succeeded("stats", *sources, "--max-len", 64)
-    succeeded("verify", "~/mixed", "--source", "~/a.arrow", "--source", "~/b.arrow")
 
 
 def test_tokenizers_and_templates_take_it(home):

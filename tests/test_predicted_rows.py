@@ -1,4 +1,4 @@
-"""`stats` and `compare` predict the rows that `pack` writes: mixtures, groups, pairs and limits from every kind of
+"""`stats` and `compare` predict the rows that `pack` writes: groups, pairs and limits from every kind of
 source."""
 
 import json
@@ -16,14 +16,18 @@ from packer.pipeline.collect_figures import dataset_figures, packed_figures, row
 from packer.pipeline.comparing import compare
 from packer.pipeline.job import Job
 from packer.pipeline.packing import pack as run_pack
-from tests.chat_templates import save_tokenizer
 from tests.commands import run
 from tests.test_kept import KINDS as ALL_KINDS
 from tests.test_kept import write
-from tests.test_mixtures import documents_of, save
 from tests.writing import write_ipc
 
 KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved")]
+
+
+def documents_of(count: int) -> list[list[int]]:
+    """Return documents of random lengths; some are empty."""
+    lengths = np.random.default_rng(count).integers(0, 40, count)
+    return [[document + 1] * int(length) for document, length in enumerate(lengths)]
 
 
 def predicted_and_packed(source, out, options):
@@ -48,7 +52,7 @@ def two_sources(folder, kinds):
     for number, (count, kind) in enumerate(zip((200, 60), kinds, strict=True)):
         (folder / str(number)).mkdir()
         groups = [f"group {document % 13}" if document % 7 != 3 else None for document in range(count)]
-        columns = {"input_ids": documents_of(number, count), "source": groups}
+        columns = {"input_ids": documents_of(count), "source": groups}
         found.append(write(folder / str(number), kind, columns))
     return found
 
@@ -65,57 +69,27 @@ def preferences(folder, kind):
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"mix_tokens": 9000, "seed": 3, "align": 4},
-        {"mix_unit": "epochs", "long": "drop", "max_segments": 3},
-        {"mix_unit": "epochs", "algorithm": "sequential"},
-        {"algorithm": "wrapped"},
-    ],
-    ids=str,
-)
-def test_stats_predict_the_rows_of_a_mixture(tmp_path, kinds, options):
-    sources = two_sources(tmp_path, kinds)
-    options = PackOptions(**{"max_len": 32, "weights": (0.5, 2.25), "algorithm": "bfd", **options})
-    assert_alike(*predicted_and_packed(sources, tmp_path / "out", options))
-
-
-@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
-@pytest.mark.parametrize("mixed", [False, True])
-def test_stats_predict_the_rows_of_groups(tmp_path, kinds, mixed):
-    sources = two_sources(tmp_path, kinds)
+def test_stats_predict_the_rows_of_groups(tmp_path, kinds):
     options = PackOptions(max_len=48, algorithm="bfd", group_by="source", long="truncate")
-    if not mixed:
-        for number, source in enumerate(sources):
-            assert_alike(*predicted_and_packed(source, tmp_path / f"out-{number}", options))
-        return
-    options = replace(options, weights=(0.5, 2.25), mix_unit="epochs")
-    found, made = predicted_and_packed(sources, tmp_path / "out", options)
-    assert_alike(found, made)
-    assert made.totals.rows - made.totals.groups.rows_ungrouped >= 1
+    for number, source in enumerate(two_sources(tmp_path, kinds)):
+        assert_alike(*predicted_and_packed(source, tmp_path / f"out-{number}", options))
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
-@pytest.mark.parametrize("mixed", [False, True])
-def test_stats_predict_the_rows_within_limits(tmp_path, kinds, mixed):
+def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
     sources = []
     for number, (count, kind) in enumerate(zip((200, 60), kinds, strict=True)):
         (tmp_path / str(number)).mkdir()
         images = [document * 5 % 8 for document in range(count)]
-        columns = {"input_ids": documents_of(number, count), "images": images}
+        columns = {"input_ids": documents_of(count), "images": images}
         sources.append(write(tmp_path / str(number), kind, columns))
     options = PackOptions(max_len=48, long="drop", limit=("images:7",), max_segments=6)
-    cases = [(source, options) for source in sources]
-    if mixed:
-        cases = [(sources, replace(options, weights=(0.5, 2.25), mix_unit="epochs"))]
-    for number, (source, asked) in enumerate(cases):
+    for number, source in enumerate(sources):
         out = tmp_path / f"out-{number}"
-        found, made = predicted_and_packed(source, out, asked)
+        found, made = predicted_and_packed(source, out, options)
         assert_alike(found, made)
-        assert found.rows > dataset_figures(source, options=replace(asked, limit=())).rows
-        lengths = row_lengths(source, options=asked, max_lens=[32, 48])
+        assert found.rows > dataset_figures(source, options=replace(options, limit=())).rows
+        lengths = row_lengths(source, options=options, max_lens=[32, 48])
         assert lengths.lengths[-1].rows == found.rows
         sums = [int(row["images"].sum()) for row in packer.load(out)]
         [planned], [packed] = found.limits, packed_figures(out).limits
@@ -134,28 +108,6 @@ def test_stats_predict_the_rows_of_pairs(tmp_path, kind, long, options):
     assert sum(made.totals.documents_dropped.values())
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_stats_predict_the_rows_of_a_mixture_of_text(tmp_path, grouped):
-    pytest.importorskip("transformers")
-    from tests.test_from_text import chats, texts
-    from tests.writing import write_lines
-
-    tokenizer = save_tokenizer(tmp_path / "tokenizer", template="{% for m in messages %}{{ m.content }}\n{% endfor %}")
-    named = [{**record, "source": f"s{number % 4}"} for number, record in enumerate(texts())]
-    pq.write_table(pa.Table.from_pylist(named), tmp_path / "web.parquet")
-    talks = [{**record, "source": f"s{number % 3}"} for number, record in enumerate(chats())]
-    sources = [tmp_path / "web.parquet", write_lines(tmp_path / "chats.jsonl", talks)]
-    options = PackOptions(
-        max_len=64,
-        algorithm="bfd",
-        weights=(0.3, 0.7),
-        tokenizer=tokenizer,
-        train_on="all",
-        group_by="source" if grouped else None,
-    )
-    assert_alike(*predicted_and_packed(sources, tmp_path / "out", options))
-
-
 def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
     for kind in ("parquet", "arrow"):
         paths = []
@@ -168,8 +120,6 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
                 write_ipc(paths[-1], table)
         words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; use one type"
         options = PackOptions(max_len=8, group_by="group")
-        with pytest.raises(PackerError, match=words):
-            dataset_figures(paths, options=replace(options, weights=(1, 1)))
         with pytest.raises(PackerError, match=words):
             dataset_figures(str(tmp_path / f"o*.{kind}"), options=options)
 
@@ -185,35 +135,6 @@ def attention_in(out):
     """Return the sum of squared segment lengths of each row."""
     return [sum(int(n) ** 2 for n, d in zip(row["seq_lengths"], row["doc_ids"], strict=True) if d >= 0)
             for row in packer.load(out)]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"group_by": "source", "long": "split"},
-        {"group_by": "source", "long": "drop"},
-    ],
-    ids=str,
-)
-def test_compare_predicts_the_rows_of_a_mixture_and_of_groups(tmp_path, options):
-    sources = two_sources(tmp_path, ("parquet", "jsonl"))
-    options = PackOptions(max_len=32, weights=(0.5, 2.25), **options)
-    names = ["bfd", "ffd", "sequential"]
-    found = compare(sources, options=options, algorithms=names)
-    ordered = [] if options.group_by else ["sequential"]
-    assert {outcome.algorithm for outcome in found.outcomes} == {"bfd", "ffd", *ordered}
-    assert all("keeps the order of the source" in error for error in found.failures.values())
-    for outcome in found.outcomes:
-        out = tmp_path / outcome.algorithm
-        totals = _totals(sources, out, options, outcome.algorithm)
-        rows = attention_in(out)
-        assert (outcome.rows, outcome.row_figures.segments) == (totals.rows, totals.segments)
-        assert outcome.row_figures.attention == sum(rows)
-        if options.group_by:  # its rows are those of the plan, whereas rows of patterns are dealt in another order
-            assert outcome.row_figures.attention_peak == pytest.approx(max(rows) / np.mean(rows))
-        assert found.lower_bound >= totals.lower_bound
-        assert found.account.documents_packed == totals.documents_packed
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -235,37 +156,28 @@ def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped):
 
 
 def test_the_commands_take_the_options_of_pack(tmp_path):
-    one, other = save(tmp_path, 0, 200), save(tmp_path, 1, 60, "jsonl")
-    mixture = ["--source", f"{one}:0.7", "--source", f"{other}:0.3", "--mix-tokens", 4000, "--seed", 5]
-    packed = json.loads(run("pack", *mixture, "--max-len", 32, "-o", tmp_path / "out", "--json").stdout)
-    stats = json.loads(run("stats", *mixture, "--max-len", 32, "--json").stdout)
+    source, options = write(tmp_path, "jsonl", {"input_ids": documents_of(200)}), ["--max-len", 32, "--seed", 5]
+    packed = json.loads(run("pack", source, *options, "-o", tmp_path / "out", "--json").stdout)
+    stats = json.loads(run("stats", source, *options, "--json").stdout)
     assert stats["rows"] == packed["totals"]["rows"]
-    compared = json.loads(run("compare", *mixture, "--max-len", 32, "--algorithm", "bfd", "--json").stdout)
+    compared = json.loads(run("compare", source, *options, "--algorithm", "bfd", "--json").stdout)
     assert compared["tokens"] == packed["totals"]["tokens"]
-    shown = run("stats", *mixture, "--max-len", 32)
-    assert f"{packed['totals']['rows']:,} rows of 32 tokens" in shown.stdout
-    assert stats["mixture"] == packed["source"]["mixture"]
-    asked = next(line.split() for line in shown.stdout.splitlines() if line.startswith("source.jsonl"))
-    assert asked[1:3] == ["30.0%", f"{stats['mixture'][1]['taken']['documents']}"]
+    assert f"{packed['totals']['rows']:,} rows of 32 tokens" in run("stats", source, *options).stdout
     for command in ("stats", "compare"):
         nothing = run(command, "--max-len", 32)
-        assert (nothing.exit_code, "Give a DATASET, or a mixture of several with --source" in nothing.output) == (
-            2,
-            True,
-        )
+        assert nothing.exit_code == 2
+        assert "Give a DATASET" in nothing.output
 
 
 def test_unsupported_predictions_fail_in_one_line(tmp_path):
-    source = save(tmp_path, 0, 20)
+    source = write(tmp_path, "arrow", {"input_ids": documents_of(20)})
     histogram = tmp_path / "lengths.csv"
     histogram.write_text("length,count\n3,4\n")
     for arguments, words in (
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
-        (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),
         (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "has no pairs or groups"),
         (("compare", histogram, "--group-by", "x", "--max-len", 8), "has no pairs or groups"),
-        (("compare", "--source", histogram, "--max-len", 8), "CSV holds text, not lists of tokens"),
     ):
         done = run(*arguments)
         assert done.exit_code in (1, 2)

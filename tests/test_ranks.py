@@ -50,10 +50,6 @@ def as_files(folder):
     return made
 
 
-def as_mixture(folder):
-    return [(scored(folder / "a.jsonl", 300), 0.5), (save_arrow(folder / "b.arrow", made_documents(200)), 1)]
-
-
 def as_arrow(folder):
     return save_arrow(folder / "rows.arrow", made_documents(900))
 
@@ -64,7 +60,6 @@ CASES = {
     "drawn": (as_arrow, {"algorithm": "mixed"}),
     "by patterns": (as_arrow, {"algorithm": "bfd"}),
     "in order": (as_arrow, {"algorithm": "sequential"}),
-    "mixture": (as_mixture, {"mix_unit": "epochs"}),
     "groups": (as_files, {"group_by": "score", "algorithm": "bfd"}),
 }
 
@@ -95,7 +90,7 @@ def options_of(extra):
 
 FOLDERS = [("folder", "decoded", 1), *(("folder", name, count) for name in CASES for count in (2, 5))]
 STORES = [("store", "decoded", 3)]
-BY_NIGHT = [("store", name, 1) for name in ("decoded", "by patterns", "in order", "mixture", "groups")]
+BY_NIGHT = [("store", name, 1) for name in ("decoded", "by patterns", "in order", "groups")]
 
 
 @pytest.mark.parametrize(

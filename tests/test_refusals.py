@@ -319,11 +319,6 @@ KEPT += [
 ]
 KEPT += [
     pack({"rows.jsonl": [{"input_ids": [], "k": []}] * 2}, "nothing to pack", "--keep-tokens k"),
-    Case(
-        {"a.jsonl": [{"input_ids": [1], "k": 1}], "b.jsonl": [{"input_ids": [1], "k": "x"}]},
-        "pack --source a.jsonl:1 --source b.jsonl:1 --max-len 16 --mix-unit epochs --keep k -o out",
-        f"b.jsonl: document 0 (b.jsonl line 1): 'k' holds \"x\", {HOLD}",
-    ),
 ]
 
 # ---- text: CSV, arrays, text files ----
@@ -473,7 +468,7 @@ PATHS = [
         f"pack {BOTH} text.jsonl --max-len 16 -o out",
         "text.jsonl: no column 'input_ids' (found: text)",
     ),
-    Case(HALVES, f"pack {BOTH} --source x:1 --max-len 16", "Give a DATASET, or a mixture of several with --source", 2),
+    Case({}, "pack --max-len 16", "Give a DATASET", 2),
     Case({}, "tokenize --tokenizer x", "Missing argument 'DATASET...'", 2),
 ]
 

@@ -497,29 +497,6 @@ def test_the_list_of_a_replaced_output_goes_with_it(source, tmp_path, monkeypatc
     assert list(packer.verify(out)) == []
 
 
-def test_a_mixture_counts_copies_and_lists_each_record_of_each_source(tmp_path):
-    one = write_lines(tmp_path / "one.jsonl", ["nonsense", *GOOD[:20], {"input_ids": [-1], "labels": [1]}])
-    table = pa.table({"input_ids": pa.array([[1, 2], None, [3, 4, 5]] * 5, pa.list_(pa.int32()))})
-    pq.write_table(table, tmp_path / "two.parquet")
-    sources = [(one, 2.0), (tmp_path / "two.parquet", 1.5)]
-    manifest = pack(sources, tmp_path / "out", mix_unit="epochs")
-    found = [(one["source"], one["document"], one["reason"]) for one in listed(tmp_path / "out")]
-    assert found == [
-        ("one.jsonl", 0, "unreadable"),
-        ("one.jsonl", 21, "invalid_tokens"),
-        *(("two.parquet", n, "missing_value") for n in range(1, 15, 3)),
-    ]
-    rejected = manifest.totals.documents_rejected
-    assert rejected["unreadable"] == rejected["invalid_tokens"] == 2
-    assert 5 <= rejected["missing_value"] <= 10
-    assert manifest.totals.documents_dropped["rejected"] == sum(rejected.values())
-    paths = [path for path, _ in sources]
-    assert list(packer.verify(tmp_path / "out", paths)) == []
-    table = table.set_column(0, "input_ids", pa.array([[1, 2], [], [3, 4, 5]] * 5, pa.list_(pa.int32())))
-    pq.write_table(table, tmp_path / "two.parquet")
-    assert any("rejected" in fault for fault in packer.verify(tmp_path / "out", paths))
-
-
 @pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.parquet", "table"])
 def test_a_rejected_side_of_a_pair_leaves_the_other_unpaired(tmp_path, name):
     records = [{"chosen_input_ids": [n + 1, 2], "rejected_input_ids": [n + 1, 3, 4]} for n in range(8)]

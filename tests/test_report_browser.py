@@ -27,17 +27,14 @@ HEADERS: dict[str, str] = {}
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory) -> Path:
-    """A mixture of two sources, of which one has labels."""
+    """A packed dataset with labels."""
     folder = tmp_path_factory.mktemp("browser")
     draw = np.random.default_rng([2])
-    for name, lengths in (("chats", draw.geometric(0.01, 900)), ("web & <code>", draw.integers(1, 400, 300))):
-        tokens = [draw.integers(0, 1000, length).astype(np.int32) for length in lengths]
-        table = {"input_ids": tokens}
-        if name == "chats":
-            table["labels"] = [np.where(np.arange(len(one)) % 40 < 20, -100, one).astype(np.int32) for one in tokens]
-        pq.write_table(pa.table(table), folder / f"{name}.parquet")
-    sources = [word for path in sorted(folder.glob("*.parquet")) for word in ("--source", f"{path}:1")]
-    succeeded("pack", *sources, "--max-len", 512, "-o", folder / "packed", "--report", folder / "report.html")
+    tokens = [draw.integers(0, 1000, length).astype(np.int32) for length in draw.geometric(0.01, 1200)]
+    labels = [np.where(np.arange(len(one)) % 40 < 20, -100, one).astype(np.int32) for one in tokens]
+    source = folder / "web & <code>.parquet"
+    pq.write_table(pa.table({"input_ids": tokens, "labels": labels}), source)
+    succeeded("pack", source, "--max-len", 512, "-o", folder / "packed", "--report", folder / "report.html")
     return folder / "packed"
 
 
@@ -184,7 +181,6 @@ def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, p
     from packer.pipeline.collect_figures import packed_figures
 
     rows = packed_figures(packed, for_report=True).shown_rows
-    sources = ["chats.parquet", "web & <code>.parquet"]
     browser.open(address)
     for index, segment in ((0, 0), (5, 1), (len(rows) - 1, 0)):
         row = rows[index]
@@ -194,7 +190,7 @@ def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, p
         length, trained = row.lengths[segment], row.trained[segment]
         why = "" if row.chosen == "at random" else f" ({row.chosen})"
         assert told.startswith(f"Row {row.row:,}{why}, segment {segment + 1} of {len(row.lengths)}: ")
-        assert f"document {row.documents[segment]:,} of {sources[row.sources[segment]]}, {length:,} token" in told
+        assert f"document {row.documents[segment]:,}, {length:,} token" in told
         assert f"{trained:,} trained ({100 * trained / length:.1f}%)" in told
     browser.point(0.01, 8, click=True)
     kept = browser.told()

@@ -152,19 +152,6 @@ def test_each_line_is_what_stats_and_pack_say_at_that_length(source, tmp_path) -
     assert f"{content['smallest']:,} is the smallest" in text
 
 
-def test_a_mixture_is_drawn_anew_where_it_depends_on_the_length(source, tmp_path) -> None:
-    other = tmp_path / "other.parquet"
-    other.write_bytes(source.read_bytes())
-    options = PackOptions(max_len=64, weights=(1, 1), long="drop")
-    sources = [source, other]
-    lengths = row_lengths(sources, options=options, max_lens=(32, 64)).lengths
-    for found in lengths:
-        alone = json.loads(
-            succeeded("--source", source, "--source", other, "--long", "drop", "--max-len", found.max_len, "--json")
-        )
-        assert (found.rows, found.tokens) == (alone["rows"], alone["tokens"])
-
-
 def test_one_length_prints_what_it_always_printed(source) -> None:
     assert succeeded(source, "--max-len", 64).startswith("400 documents")
     assert "Padding by batch size" in succeeded(source, "--max-len", "64,64")

@@ -109,17 +109,27 @@ def test_python_takes_a_list_of_paths(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(Path.cwd()))
     given = [Path("~/data/a.jsonl"), "~/data/b.jsonl"]
     manifest = packer.pack(given, "out", max_len=64, sync=False)
-    assert manifest.source.mixture == ()
     assert manifest.source.documents == 100
-    assert manifest.options.weights == ()
     assert list(packer.verify("out", given)) == []
     alone = packer.pack([folder / "a.jsonl"], max_len=64, sync=False)
     assert Path("data/a-packed-64").is_dir()
     assert alone == packer.pack(folder / "a.jsonl", "a", max_len=64, sync=False)
-    mixed = packer.pack(
-        [("data/a.jsonl", 1), ("data/b.jsonl", 1)], "mixture", max_len=64, mix_unit="epochs", sync=False
-    )
-    assert len(mixed.source.mixture) == 2
+    with pytest.raises(packer.PackerError, match=r"to mix datasets, pack each of them, and load them together, as in"):
+        packer.pack([("data/a.jsonl", 0.7), ("data/b.jsonl", 0.3)], "mixed", max_len=64)
+    assert not Path("mixed").exists()
+
+
+def test_what_is_packed_is_not_packed_again(folder):
+    packer.pack(folder / "a.jsonl", "packed", max_len=64, sync=False)
+    shard = next(Path("packed").glob("*.arrow"))
+    for source in ("packed", ["packed", folder / "b.jsonl"], "./packed/"):
+        with pytest.raises(
+            packer.PackerError, match=r"packed already: pack the source .* or what `packer tokenize` wrote$"
+        ):
+            packer.pack(source, "again", max_len=32)
+    with pytest.raises(packer.PackerError, match="holds packed rows, not documents: pack the source"):
+        packer.pack(shard, "again", max_len=32)
+    assert not Path("again").exists()
 
 
 def test_every_command_takes_several_paths(folder):

@@ -67,22 +67,6 @@ def test_files_that_links_give_several_names_are_warned_of(tmp_path, caplog):
     assert "are the same file" in run("stats", folder, "--max-len", 8).stderr
 
 
-def test_the_source_of_a_mixture_that_looks_padded_is_named(tmp_path, caplog):
-    documents = [tokens or [5] for tokens in made_documents(300)]
-    good = save_arrow(tmp_path / "good.arrow", documents)
-    bad = save_arrow(tmp_path / "bad.arrow", padded(documents, 64))
-    (warning,) = warnings_of(caplog, [(good, 1), (bad, 1)], tmp_path / "out", max_len=64)
-    assert "most documents of bad.arrow begin or end" in warning
-
-
-def test_a_source_of_which_no_document_is_taken_is_named(tmp_path, caplog):
-    web, rare = (save_arrow(tmp_path / f"{name}.arrow", made_documents(30)) for name in ("web", "rare"))
-    (warning,) = warnings_of(caplog, [(web, 1), (rare, 1e-6)], tmp_path / "out", max_len=64)
-    assert warning.startswith("no document of rare.arrow is taken: its share is less than half a document; raise")
-    with pytest.raises(packer.SourceError, match="no source's share is half a document; raise mix_tokens or the"):
-        packer.pack([(web, 1), (rare, 1)], tmp_path / "none", max_len=64, mix_tokens=1)
-
-
 def test_shuffled_datasets_in_memory_and_pairs_are_looked_at(tmp_path, caplog):
     documents = padded([[1 + number] for number in range(100)], 8)
     dataset = datasets.Dataset.from_dict({"input_ids": documents})
@@ -125,8 +109,7 @@ def test_tokens_with_turn_starts_are_chats_in_every_format(tmp_path, caplog):
     pq.write_table(table, tmp_path / "chats.parquet")
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
     dataset = datasets.Dataset(table)
-    packer.pack(dataset, tmp_path / "packed", max_len=20, keep=["turn_starts"], sync=False)
-    for source in (tmp_path / "chats.parquet", tmp_path / "chats.jsonl", dataset, tmp_path / "packed"):
+    for source in (tmp_path / "chats.parquet", tmp_path / "chats.jsonl", dataset):
         (warning,) = warnings_of(caplog, source, tmp_path / "out", max_len=16)
         assert warning.startswith("9 documents longer than a row are split inside a message")
     (tmp_path / "lines.jsonl").write_text('{"input_ids": [1, 2, 3, 4]}\n' * 9)

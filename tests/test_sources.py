@@ -22,7 +22,7 @@ from packer.gather import Spans, TokenColumn, gather
 from packer.inputs.token_tables import TokenTable
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
-from packer.sources.survey import survey_source
+from packer.sources.survey import read_documents
 from tests.opening import open_source
 from tests.small import shrink
 from tests.writing import write_ipc
@@ -53,7 +53,7 @@ def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None
 
 def read_whole(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
     """Return all documents and labels, read through `Source.table`."""
-    table = source.table(survey_source(source).lengths())
+    table = source.table(read_documents(source, hold_lengths=True).lengths)
     labels = lists_of(table.labels, table) if table.labels is not None else None
     return lists_of(table.input_ids, table), labels
 
@@ -114,17 +114,17 @@ def test_every_format_gives_the_same_documents(tmp_path, kind, labels):
     assert spilled.mapped
     assert spilled.files == source.files
     assert read_whole(spilled) == (DOCUMENTS, labels)
-    assert survey_source(spilled).identity == survey_source(open_source(path)).identity
+    assert read_documents(spilled).identity == read_documents(open_source(path)).identity
 
 
 def test_identity_depends_on_the_content_of_the_source(tmp_path):
     (tmp_path / "d" / "b").mkdir(parents=True)
     write(tmp_path / "d" / "b" / "two", "jsonl", DOCUMENTS[3:])
     write(tmp_path / "d" / "a", "stream", DOCUMENTS[:3])
-    found = survey_source(open_source(tmp_path / "d"))
+    found = read_documents(open_source(tmp_path / "d"), hold_lengths=True)
     lengths = np.array([len(d) for d in DOCUMENTS], np.int32)
-    assert found.lengths().dtype == np.int32
-    assert found.lengths().tolist() == lengths.tolist()
+    assert found.lengths.dtype == np.int32
+    assert found.lengths.tolist() == lengths.tolist()
     assert found.identity.tokens == 58
     sizes = [(tmp_path / "d" / name).stat().st_size for name in ("a.arrow", "b/two.jsonl")]
     assert found.identity.to_dict() == {
@@ -219,7 +219,10 @@ def test_datasets_in_memory_and_on_disk(tmp_path, how, where):
     source = open_source(dataset)
     assert read_tables(source)[0] == expected
     assert read_whole(source)[0] == expected
-    assert spill_source(source, tmp_path / "unused").table(survey_source(source).lengths()).lists is source.indices
+    assert (
+        spill_source(source, tmp_path / "unused").table(read_documents(source, hold_lengths=True).lengths).lists
+        is source.indices
+    )
     dataset.save_to_disk(tmp_path / "saved")
     assert read_whole(open_source(tmp_path / "saved"))[0] == expected
 
@@ -251,7 +254,7 @@ def test_a_saved_indices_mapping_is_applied(tmp_path, monkeypatch):
     source = open_source(tmp_path / "d")
     assert read_tables(source)[0] == [DOCUMENTS[i] for i in indices]
     assert read_whole(source)[0] == [DOCUMENTS[i] for i in indices]
-    identity = survey_source(source).identity
+    identity = read_documents(source).identity
     assert [(file.rows, file.tokens) for file in identity.files] == [(2, 3), (3, 102)]
     assert source.describe(2) == "document 2 (more.arrow row 2)"
 
@@ -264,7 +267,7 @@ def test_describe_gives_the_location_in_each_format(tmp_path):
     write(tmp_path / "b", "jsonl", [[3], [4]])
     write(tmp_path / "c", "stream", [[5], [6]])
     source = open_source(tmp_path)
-    survey_source(source)
+    read_documents(source)
     for opened in (source, spill_source(source, tmp_path / ".spill")):
         assert opened.describe(1) == "document 1 (a.parquet row 1)"
         assert opened.describe(3) == "document 3 (b.jsonl line 2)"
@@ -302,7 +305,7 @@ def test_any_documents_round_trip_through_any_formats(tmp_path_factory, document
 )
 def test_real_data(shared_data, tmp_path, name, rows):
     source = spill_source(open_source(shared_data / "tokenized" / name), tmp_path / "spill")
-    found = survey_source(source)
+    found = read_documents(source)
     assert len(found.lengths()) == rows
     table = source.table(found.lengths())
     path = shared_data / "tokenized" / name

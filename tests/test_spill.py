@@ -25,7 +25,7 @@ from packer.pipeline import output_place
 from packer.pipeline.job import Job
 from packer.pipeline.packing import pack
 from packer.sources.spill import spill_source
-from packer.sources.survey import survey_source
+from packer.sources.survey import read_documents
 from tests.kills import kill
 from tests.opening import open_source
 from tests.small import shrink
@@ -66,7 +66,7 @@ def test_the_streams_are_the_same_for_any_number_of_workers(tmp_path, kind):
         assert len(found[0]) > 10
     source = open_source(path)
     assert read_whole(spill_source(source, tmp_path / "7", engine=Engine(workers=2))) == (documents, documents)
-    assert survey_source(spill_source(source, tmp_path / "7")).identity == survey_source(open_source(path)).identity
+    assert read_documents(spill_source(source, tmp_path / "7")).identity == read_documents(open_source(path)).identity
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -120,7 +120,7 @@ def test_the_first_invalid_line_is_named_for_any_number_of_workers(tmp_path, kin
         with pytest.raises(SourceError, match=rf"^document 118 \(a\.{kind} line 121\): ") as caught:
             spill_source(open_source(path), tmp_path / str(workers), engine=Engine(workers=workers))
         with pytest.raises(SourceError) as streamed:
-            survey_source(open_source(path))
+            read_documents(open_source(path))
         assert str(caught.value) == str(streamed.value)
         assert not list((tmp_path / str(workers)).glob(".*"))
 

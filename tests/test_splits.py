@@ -6,7 +6,6 @@ import datasets
 import pytest
 from datasets.data_files import get_data_patterns, resolve_pattern
 
-import packer
 from packer.errors import PackerError
 from packer.sources.find_source import splits_of
 from tests.commands import run
@@ -139,14 +138,3 @@ def test_every_command_takes_a_split_and_refuses_several(tmp_path, tokenizer, co
         assert found.get("documents", found.get("totals", found.get("source", {})).get("documents")) == 1
     packed = tmp_path / "hub-test-packed-8"
     assert run("verify", packed, "--source", source, *text).exit_code == 0
-
-
-def test_a_mixture_reads_the_split_of_each_source(tmp_path):
-    one = save(tmp_path / "one", ["train.jsonl", "test.jsonl"])
-    other = save(tmp_path / "other", ["test/a.jsonl", "train/a.jsonl"])
-    with pytest.raises(PackerError, match=r"one: its files form 2 splits"):
-        packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8)
-    packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8, split="train")
-    (row,) = packer.load(tmp_path / "out")
-    assert sorted(row["input_ids"][:2]) == [0, 1]
-    assert list(packer.verify(tmp_path / "out", [one, other])) == []

@@ -378,10 +378,3 @@ def test_json_that_is_wrong_is_named_with_its_line_and_text_that_mentions_it_is_
     assert skipping.totals.documents_rejected == {"invalid_chat": 1}
     texts = [*as_json(chats(), "messages")[:2], {"messages": "The format is a list of messages."}, {"messages": "[1]"}]
     pack(write_lines(tmp_path / "docs.jsonl", texts), tmp_path / "text", tokenizer, text_column="messages")
-
-
-def test_a_source_of_a_mixture_may_be_json(tmp_path, tokenizer):
-    json_lines = write_lines(tmp_path / "json.jsonl", as_json(chats(), "messages"))
-    other = write_lines(tmp_path / "texts.jsonl", texts())
-    manifest = pack([(json_lines, 0.5), (other, 0.5)], tmp_path / "mix", tokenizer, text_column="messages:json")
-    assert [text.train_on for text in manifest.source.texts.values()] == ["assistant", "all"]

@@ -490,8 +490,6 @@ def test_trees_are_refused_where_their_branches_would_see_each_other(made, tmp_p
             packer.collate(rows, format=name)
     with pytest.raises(packer.PackerError, match=r"holds trees .*, whose branches would see each other"):
         packer.export(out, tmp_path / "export", to="torchtune")
-    with pytest.raises(packer.PackerError, match=r"holds trees .*, which cannot be packed again: pack its source"):
-        packer.pack(out, tmp_path / "again", max_len=16)
 
 
 def collators():
@@ -527,15 +525,10 @@ def test_packing_trees_says_how_to_train_on_them(tmp_path):
         assert ('train only with format="tree"' in found) == says
 
 
-def test_trees_are_mixed_grouped_and_packed_by_ranks_like_documents(tmp_path):
-    sources = [
-        write_lines(tmp_path / f"{name}.jsonl", [samples(seed + number) for number in range(40)])
-        for name, seed in (("one", 0), ("two", 100))
-    ]
+def test_trees_are_grouped_like_documents(tmp_path):
+    source = write_lines(tmp_path / "one.jsonl", [samples(number) for number in range(40)])
     options = {"max_len": 48, "share_prefixes": True}
-    packer.pack([(source, 1.0) for source in sources], tmp_path / "mixed", mix_unit="epochs", **options)
-    assert list(packer.verify(tmp_path / "mixed", sources)) == []
-    packer.pack(sources[0], tmp_path / "grouped", keep=["weight"], group_by="weight", **options)
+    packer.pack(source, tmp_path / "grouped", keep=["weight"], group_by="weight", **options)
     for row in rows_on_disk(tmp_path / "grouped"):
         assert len({value for value, document in zip(row["weight"], row["doc_ids"], strict=True) if document >= 0}) == 1
 

@@ -211,7 +211,7 @@ def of_segments(table: pa.Table) -> pa.Array:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda table: table.append_column("source_ids", of_segments(table)),
+        lambda table: table.append_column("other_ids", of_segments(table)),
         lambda table: table.append_column("seq_tokens", table["seq_lengths"]),
         lambda table: table.append_column("note", pa.array(["x"] * len(table))),
         lambda table: table.append_column("kind", table["kind"]),
@@ -285,7 +285,7 @@ def test_an_append_follows_no_link_in_the_work_folder(folder, home, inner):
 
 
 @pytest.mark.parametrize("inner", ["", "spill", "notes", "committed", "lock", "request.json"])
-@pytest.mark.parametrize("command", ["pack", "overwrite", "tokenize", "materialize", "export", "repack"])
+@pytest.mark.parametrize("command", ["pack", "overwrite", "tokenize", "materialize", "export"])
 def test_no_command_follows_a_link_in_the_work_folder_of_its_output(folder, home, tmp_path, command, inner):
     out, source = tmp_path / "out", str(tmp_path / "source.arrow")
     if command == "overwrite":
@@ -306,7 +306,6 @@ def test_no_command_follows_a_link_in_the_work_folder_of_its_output(folder, home
         "tokenize": ["tokenize", str(tmp_path / "texts.jsonl"), "--tokenizer", str(tmp_path / "tokenizer")],
         "materialize": ["materialize", str(tmp_path / "index"), "--source", source],
         "export": ["export", str(folder), "--to", "parquet"],
-        "repack": ["pack", str(folder), "--max-len", "24"],
     }
     refused_link([*commands[command], *(["-o", str(out)] if "-o" not in commands[command] else [])], link, home)
 

@@ -259,22 +259,14 @@ def test_types_of_several_files_are_joined_and_their_numbers_of_values_compared(
         packer.pack(folder, tmp_path / "other", max_len=8, keep_tokens=KEPT)
 
 
-def test_sources_of_a_mixture_and_generations_have_one_number_of_values(tmp_path):
+def test_generations_have_one_number_of_values(tmp_path):
     one, two = (save(tmp_path, f"{width}.arrow", made([5, 9, 3], width)) for width in (2, 3))
-    with pytest.raises(PackerError, match=r"fixed_size_list.*use one type"):
-        packer.pack([(one, 1), (two, 1)], tmp_path / "out", mix_unit="epochs", max_len=8, keep_tokens=KEPT)
-    same = save(tmp_path, "same.arrow", made([5, 9, 3], 2, seed=1))
-    manifest = packer.pack([(one, 1), (same, 2)], tmp_path / "out", mix_unit="epochs", max_len=8, keep_tokens=KEPT)
-    assert (manifest.format_version, manifest.source.mixture[1].widths) == (8, {"ids": 2, "logprobs": 2})
     packer.pack(one, tmp_path / "set", max_len=8, keep_tokens=KEPT)
     assert packer.append(tmp_path / "set", save(tmp_path, "more.arrow", made([6], 2))).format_version == 8
     with pytest.raises(
         PackerError, match=r"'ids' is fixed_size_list<.*>\[3\] in these documents, and fixed_size_list<.*2"
     ):
         packer.append(tmp_path / "set", two)
-    lines = [save(tmp_path, f"{width}.jsonl", made([5, 9, 3], width)) for width in (2, 3)]
-    with pytest.raises(PackerError, match=r"save equally many numbers per token|use one type"):
-        packer.pack([(path, 1) for path in lines], tmp_path / "lines", mix_unit="epochs", max_len=8, keep_tokens=KEPT)
 
 
 def test_batches_and_other_readers_have_an_axis_of_values(tmp_path):
@@ -318,17 +310,6 @@ def test_verify_names_a_token_whose_values_differ(tmp_path):
     columns["ids"][1][4] = [11, 12]
     (fault,) = packer.verify(tmp_path / "out", save(tmp_path, "rows.arrow", columns))
     assert fault.startswith("document 1 (rows.arrow row 1): ids is [11, 12] in the source, [")
-
-
-def test_repacking_gives_the_rows_of_the_first_source(tmp_path):
-    source = save(tmp_path, "rows.arrow", made([50, 0, 9, 3, 40, 7] * 5, 3))
-    options = {"max_len": 24, "keep_tokens": KEPT, "sync": False}
-    packer.pack(source, tmp_path / "direct", **options)
-    packer.pack(source, tmp_path / "first", **options | {"max_len": 16})
-    again = packer.pack(tmp_path / "first", tmp_path / "again", **options)
-    direct = packer.load(tmp_path / "direct").manifest
-    assert [shard.xxh3_128 for shard in again.shards] == [shard.xxh3_128 for shard in direct.shards]
-    assert (again.format_version, again.source.widths) == (8, {"ids": 3, "logprobs": 3})
 
 
 def test_damaged_values_of_a_token_are_left_out_by_the_loader(tmp_path):

@@ -1,7 +1,6 @@
 """Faults that `verify` finds even if all hashes match: wrong values in rows, and a manifest that contradicts them."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -220,13 +219,10 @@ def set_in(content: Any, path: tuple[Any, ...], value: int) -> None:
     content[path[-1]] = value
 
 
-@pytest.mark.parametrize("kind", [*MANIFESTS, "mixture", "appended", "grouped"])
+@pytest.mark.parametrize("kind", [*MANIFESTS, "appended", "grouped"])
 def test_no_number_of_the_manifest_is_believed_without_the_source(tmp_path, kind):
     packed = tmp_path / "packed"
-    if kind == "mixture":
-        sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS * (number + 1)) for number in range(2)]
-        packer.pack([(sources[0], 2.0), (sources[1], 1.0)], packed, max_len=MAX_LEN, mix_unit="epochs", sync=False)
-    elif kind == "grouped":
+    if kind == "grouped":
         table = pa.table({"input_ids": [[number + 1] * 4 for number in range(40)], "topic": [0, 1, 2, None] * 10})
         pq.write_table(table, tmp_path / "grouped.parquet")
         packer.pack(tmp_path / "grouped.parquet", packed, max_len=MAX_LEN, group_by="topic", sync=False)
@@ -266,36 +262,9 @@ def test_more_documents_than_fit_in_memory_are_refused_even_if_all_counts_agree(
     for use in (
         packer.load,
         lambda path: list(packer.verify(path)),
-        lambda path: packer.pack(path, tmp_path / "out", max_len=8),
     ):
         with pytest.raises(PackerError, match=r"documents is 35184372088832, not a whole number from 0 to 10995"):
             use(packed)
-
-
-UNKNOWN = r"document [\d,]+ of source \d, copy \d, is not in the mixture$"
-NEGATIVE = "a segment belongs to no source or has a negative copy"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("doc_ids", 7, UNKNOWN),
-        ("doc_ids", 2**45, UNKNOWN),
-        ("source_ids", 2, UNKNOWN),
-        ("copy", 2, UNKNOWN),
-        ("source_ids", -1, NEGATIVE),
-        ("copy", -1, NEGATIVE),
-    ],
-)
-def test_segments_of_no_document_of_the_mixture_are_found_without_it(tmp_path, name, value, words):
-    """Both sources have 7 documents, of which a copy is taken."""
-    sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS) for number in range(2)]
-    packer.pack([(source, 1.0) for source in sources], tmp_path / "mixture", max_len=MAX_LEN, sync=False)
-    (path,) = (tmp_path / "mixture").glob("*.arrow")
-    rewrite(path, set_at(name, value, is_long))
-    reseal(tmp_path / "mixture")
-    (fault,) = packer.verify(tmp_path / "mixture")  # rows with a fault are not counted
-    assert re.search(words, fault)
 
 
 def test_a_segment_that_the_source_lacks_is_named_by_its_document(tmp_path):

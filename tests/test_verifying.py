@@ -40,19 +40,14 @@ def grouped_columns(documents=240, groups=12):
     }
 
 
-def sources_of(rows, columns, starts=(0,)):
+def sources_of(rows, columns):
     """Return the groups of the segments of every row."""
-    found = []
-    for row in rows:
-        of = row.get("source_ids", [0] * len(row["doc_ids"]))
-        held = zip(row["doc_ids"], of, strict=True)
-        found.append([columns["source"][starts[source] + document] for document, source in held if document >= 0])
-    return found
+    return [[columns["source"][document] for document in row["doc_ids"] if document >= 0] for row in rows]
 
 
-def violate(rows, columns, starts=(0,)):
+def violate(rows, columns):
     """Exchange two segments so that the first row with several segments breaks the rule of its groups."""
-    found = sources_of(rows, columns, starts)
+    found = sources_of(rows, columns)
     number = next(at for at, held in enumerate(found) if len(held) > 1 and None not in held)
     for other, names in enumerate(found):
         for at, name in enumerate(names):
@@ -93,25 +88,6 @@ def test_exchanging_segments_of_one_group_is_no_fault(tmp_path):
 
     change_rows(out, exchange)
     assert list(packer.verify(out, source)) == []
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_group_may_span_the_sources_of_a_mixture(keep, tmp_path):
-    columns, out = grouped_columns(), tmp_path / "out"
-    sources = []
-    for name, here in (("a", slice(0, 120)), ("b", slice(120, 240))):
-        (tmp_path / name).mkdir()
-        sources.append(write(tmp_path / name, "parquet", {key: values[here] for key, values in columns.items()}))
-    packer.pack(
-        [(source, 1) for source in sources], out, max_len=50, mix_unit="epochs",
-        group_by="source", keep=["source"] if keep else [],
-    )  # fmt: skip
-    assert list(packer.verify(out, sources)) == []
-    change_rows(out, lambda rows: violate(rows, columns, (0, 120)))
-    faults = list(packer.verify(out, sources))
-    assert faults
-    assert all("packed with group_by source" in fault for fault in faults)
-    assert bool(list(packer.verify(out))) == keep
 
 
 def paired_columns(pairs=120, length=None):

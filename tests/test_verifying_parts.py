@@ -12,20 +12,19 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.verifying import compare_opened
 from packer.progress import silent
-from packer.shards.files import HashingFile
 from packer.shards.reader import read_manifest
 from packer.sources import segment_index
-from packer.sources.open_sources import open_sources
+from packer.sources.open_sources import open_source
 from packer.stores.local_files import temporary_folder
-from tests.packings import Packing, packings, write
+from tests.packings import packings, write
 from tests.small import shrink
 from tests.test_verifying import change_rows
 
 
-def compared(packing: Packing, paths: list[Path], out: Path) -> list[str]:
+def compared(path: Path, out: Path) -> list[str]:
     """Return the differences between the rows and the source, without checking the rows by themselves."""
     manifest = read_manifest(out)
-    opened = open_sources(paths if packing.weights else paths[0], manifest.options)
+    opened = open_source(path, manifest.options)
     try:
         return list(compare_opened(out, manifest, opened, silent))
     except PackerError as error:
@@ -56,13 +55,13 @@ def damage(draw, rows: list[dict], options: PackOptions) -> None:
 def test_the_faults_of_damaged_rows_do_not_depend_on_how_many_are_read_together(packing, data):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         out = Path(folder) / "out"
-        paths = packing.write(Path(folder))
-        manifest = packing.pack(paths, out)
+        path = packing.write(Path(folder))
+        manifest = packing.pack(path, out)
         assume(manifest is not None)
         options = manifest.options
         if data.draw(st.integers(0, 9)):
             change_rows(out, lambda rows: damage(data.draw, rows, options))
-        expected = compared(packing, paths, out)
+        expected = compared(path, out)
         shrink(
             patched,
             segment_run=data.draw(st.sampled_from([1, 100, 1000])),
@@ -70,7 +69,7 @@ def test_the_faults_of_damaged_rows_do_not_depend_on_how_many_are_read_together(
             verified_segments=data.draw(st.sampled_from([1, 7, 100])),
             compared_segments=data.draw(st.sampled_from([1, 7, 100])),
         )
-        assert compared(packing, paths, out) == expected
+        assert compared(path, out) == expected
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def test_no_temporary_file_is_left_after_a_comparison_a_fault_or_an_interrupt(sm
 @pytest.mark.parametrize("reason", ["No space left on device", "No such file or directory"])
 def test_temporary_files_that_cannot_be_written_are_reported_in_one_line(small, tmp_path, monkeypatch, reason):
     if reason.startswith("No space"):
-        monkeypatch.setattr(segment_index, "HashingFile", lambda path: HashingFile(Path("/dev/full")))
+        monkeypatch.setattr(segment_index.SegmentIndex, "run", lambda index, number: Path("/dev/full"))
     else:
         monkeypatch.setattr(segment_index, "temporary_folder", lambda: tmp_path / "missing")
     with pytest.raises(PackerError, match=f"{reason}: to sort 200 segments by document takes 0.0 GB there") as error:

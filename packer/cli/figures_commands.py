@@ -15,12 +15,11 @@ from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import (
     AsJson,
     BatchSize,
-    MixtureSources,
     Report,
     ReportFiles,
     WithText,
     like_option,
-    sources_and_weights,
+    source_of,
 )
 from packer.errors import OptionError, PackerError
 from packer.options import Option, PackOptions, values_of
@@ -71,7 +70,6 @@ def stats(
     dataset: tuple[str, ...],
     max_len: tuple[int, ...],
     tokenizer: str | None,
-    sources: MixtureSources = (),
     batch_size: BatchSize = 64,
     report: Report = None,
     with_text: WithText = False,
@@ -82,15 +80,15 @@ def stats(
 ) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
 
-    It predicts the number of rows that `pack` makes with the same options, also for mixtures, groups, pairs and
-    limits. Several row lengths are compared in a table.
+    It predicts the number of rows that `pack` makes with the same options, also for groups, pairs and limits.
+    Several row lengths are compared in a table.
     """
     from packer.figures.dataset_figures import Figures
     from packer.figures.figure_tables import render_figures, render_row_lengths
     from packer.figures.plain_text import in_encoding
     from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
 
-    source, weights = sources_and_weights(dataset, sources)
+    source = source_of(dataset)
     files = ReportFiles(report=report, plot=plot, plot_of=plot_of, with_text=with_text, tokenizer=tokenizer)
     wants_files, several = report is not None or plot is not None, len(max_len) > 1
     found: Figures | RowLengths | None
@@ -109,7 +107,7 @@ def stats(
                     "--with-text is for a packed dataset: pack first, as in packer pack DATASET --report F"
                 )
             collecting["options"] = PackOptions(
-                weights=weights, max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values)
+                max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values)
             )
             collecting["max_lens"] = max_len if several else ()
             if several and not wants_files:  # only what tells the lengths apart
@@ -147,7 +145,6 @@ def _is_packed(source: str) -> bool:
 def compare(
     dataset: tuple[str, ...],
     algorithm: tuple[str, ...],
-    sources: MixtureSources = (),
     batch_size: BatchSize = 64,
     as_json: AsJson = False,
     **values: object,
@@ -161,8 +158,8 @@ def compare(
     from packer.figures.figure_tables import render_comparison
     from packer.pipeline import comparing
 
-    source, weights = sources_and_weights(dataset, sources)
-    pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
+    source = source_of(dataset)
+    pack_options = PackOptions(**values_of(PackOptions, values))
     with progress_bars() as progress:
         found = comparing.compare(
             source, options=pack_options, algorithms=algorithm, documents_per_step=batch_size, progress=progress

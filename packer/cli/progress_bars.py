@@ -28,7 +28,6 @@ _UNITS = {
     "write": ("tok", "tokens"),
     "export": ("tok", "tokens"),
     "compare": ("tok", "tokens"),
-    "sort": ("seg", "segments"),
     "plan": ("part", "partitions"),
     "length": ("plan", "plans"),
     "solve": ("alg", "algorithms"),
@@ -77,7 +76,7 @@ def _drawn() -> Iterator[Progress]:
         nonlocal kind, begun, last, bar
         raise_if_interrupted()
         now = time.monotonic()
-        if stage.split()[0] != kind:  # a stage may come back: sources of a mixture are decoded and tokenized in turn
+        if stage.split()[0] != kind:
             if bar is not None:
                 bar.close()
             kind, begun, last, bar = stage.split()[0], now, now, None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer.facts import REJECTED, TextIdentity, Totals
-from packer.figures.figure_tables import mixing_facts, render_mixture
+from packer.figures.figure_tables import mixing_facts
 from packer.figures.plain_text import count_of, folded, number, percent, render_table
 from packer.figures.row_figures import RowFigures
 from packer.options import byte_size
@@ -79,8 +79,6 @@ def _rows_summary(
     yield from _table(_facts(manifest, rows, verbose=verbose), verbose=verbose)
     if verbose:
         yield from map(folded, _EXPLAINED if rows is not None else _EXPLAINED[:1])
-    if options.weights:
-        yield render_mixture(source.mixture, unit=options.mix_unit)
 
     # What a user of the rows should know before training.
     if options.algorithm == "wrapped":
@@ -94,12 +92,9 @@ def _rows_summary(
         yield "No labels were written: only packer.load is safe."
         yield "Other trainers would train on padding and across the boundaries of documents."
 
-    # How text was tokenized and which of its tokens are trained, for each source of a mixture.
-    for name, text in source.texts.items():
-        tokenized = f"{name} tokenized" if name else "Tokenized"
-        yield f"{tokenized} with {options.tokenizer}, {_text_identity(text)}"
-    if unlabeled := [part.name for part in source.mixture if source.labels and not part.labels]:
-        yield f"All tokens of {', '.join(unlabeled)} are trained"
+    # How text was tokenized and which of its tokens are trained.
+    if source.text is not None:
+        yield f"Tokenized with {options.tokenizer}, {_text_identity(source.text)}"
     if options.holdout is not None and is_packed(
         held_out := holdout_of(any_path(output), is_holdout=options.is_holdout)
     ):

@@ -20,7 +20,7 @@ from packer.cli.command import ARGUMENTS, FileContent, UserPath
 from packer.cli.printing import echo
 from packer.errors import OptionError, PackerError
 from packer.options import Option, PackOptions, options_of
-from packer.options.option import GENERAL, MIXTURES, OUTPUT, READING
+from packer.options.option import GENERAL, OUTPUT, READING
 from packer.paths import PathList
 from packer.stores import RemotePath
 
@@ -33,20 +33,10 @@ BatchSize = Annotated[int, Option("Documents per optimizer step in training with
 PackedSources = Annotated[
     tuple[str, ...],
     Option(
-        "Dataset that was packed. Repeat it, in order, for all sources of a mixture, for all paths of a source, "
-        "and for what was appended.",
+        "Dataset that was packed. Repeat it, in order, for all paths of a source, and for what was appended.",
         READING,
         flags=("--source",),
         metavar="DATASET",
-    ),
-]
-MixtureSources = Annotated[
-    tuple[str, ...],
-    Option(
-        "Source of a mixture, instead of DATASET; its weight is 1 by default.",
-        MIXTURES,
-        flags=("--source",),
-        metavar="PATH:WEIGHT",
     ),
 ]
 Report = Annotated[
@@ -59,28 +49,10 @@ WithText = Annotated[
 
 
 def source_of(dataset: tuple[str, ...]) -> str | PathList:
-    """Return a path as it is, and several as one source."""
+    """Return a path as it is, and several as one source; a UsageError if there is none."""
+    if not dataset:
+        raise click.UsageError("Give a DATASET.")
     return dataset[0] if len(dataset) == 1 else PathList(dataset)
-
-
-def sources_and_weights(
-    dataset: tuple[str, ...], sources: tuple[str, ...]
-) -> tuple[str | PathList | list[str], tuple[float, ...]]:
-    """Return (the source, ()), or (the sources of a mixture, their weights)."""
-    if bool(dataset) == bool(sources):
-        raise click.UsageError("Give a DATASET, or a mixture of several with --source PATH:WEIGHT.")
-    if dataset:
-        return source_of(dataset), ()
-    paths, weights = [], []
-    for source in sources:
-        path, colon, weight = source.rpartition(":")  # a path may have colons
-        try:
-            weights.append(float(weight) if colon else 1.0)
-        except ValueError:
-            remedy = "write PATH:WEIGHT, as in web:0.7"
-            raise OptionError(f"--source {source}: {weight!r} is not a weight; {remedy}") from None
-        paths.append(path if colon else source)
-    return paths, tuple(weights)
 
 
 # ---- --config and --like: the command line overrides the file, and the file overrides the dataset ----

@@ -43,11 +43,7 @@ Segment = dict[str, Any]
 
 Document = Annotated[
     str | None,
-    Option(
-        "Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
-        GENERAL,
-        metavar="ID",
-    ),
+    Option("Show the segments of this document instead of a row.", GENERAL, metavar="ID"),
 ]
 
 
@@ -117,19 +113,12 @@ def show(
 
 def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[Segment]]:
     """Return the segments of a document, by the rows that hold them."""
-    mixture = dataset.manifest.source.mixture
-    source_id, colon, doc_id = document.rpartition(":")
-    if bool(colon) != bool(mixture) or not doc_id.isdecimal() or (colon and not source_id.isdecimal()):
-        expected = f"SOURCE:ID, with SOURCE from 0 to {len(mixture) - 1}" if mixture else "the number of a document"
-        raise PackerError(f"--document is {document!r}: give {expected}")
-    chosen = (int(doc_id), int(source_id) if colon else None)
-    rows = dataset.find(*chosen)
+    if not document.isdecimal():
+        raise PackerError(f"--document is {document!r}: give the number of a document")
+    rows = dataset.find(int(document))
     if not rows:
         raise PackerError(f"{packed} holds no document {document}: it is empty, dropped, or not in the source")
-    return {
-        row: [each for each in segments_of(dataset, row) if (each["doc_id"], each.get("source_id")) == chosen]
-        for row in rows
-    }
+    return {row: [each for each in segments_of(dataset, row) if each["doc_id"] == int(document)] for row in rows}
 
 
 def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
@@ -138,8 +127,7 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
 
     row: Mapping[str, Any] = dataset[number]
     options, place = dataset.manifest.options, 0
-    origin = {"source_id": "source_ids", "copy": "copy"} if "source_ids" in row and "copy" in row else {}
-    numbers = {"extent": "seq_lengths", "doc_id": "doc_ids", "doc_start": "doc_starts", **origin}
+    numbers = {"extent": "seq_lengths", "doc_id": "doc_ids", "doc_start": "doc_starts"}
     lengths = row.get("seq_tokens", row["seq_lengths"])
     found = []
     for index, (length, document) in enumerate(zip(lengths, row["doc_ids"], strict=True)):
@@ -157,9 +145,8 @@ def segments_of(dataset: PackedDataset, number: int) -> list[Segment]:
 
 
 def _name(segment: Segment) -> str:
-    """Return the name of the document; in a mixture, with its source and copy."""
-    origin = " of source {source_id}, copy {copy}".format_map(segment) if "copy" in segment else ""
-    return "padding" if segment["doc_id"] < 0 else f"{segment['doc_id']:,}{origin}"
+    """Return the name of the document."""
+    return "padding" if segment["doc_id"] < 0 else f"{segment['doc_id']:,}"
 
 
 def _trained(segment: Segment) -> str:

@@ -18,7 +18,6 @@ from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import (
     AsJson,
-    MixtureSources,
     PackedSources,
     Report,
     ReportFiles,
@@ -27,7 +26,6 @@ from packer.cli.shared_options import (
     config_option,
     like_option,
     source_of,
-    sources_and_weights,
 )
 from packer.errors import OptionError
 from packer.exporting.targets import TARGETS
@@ -126,7 +124,6 @@ Lengths = Annotated[
 def pack(
     dataset: tuple[str, ...],
     tokenizer: str | None,
-    sources: MixtureSources = (),
     lengths: Lengths = None,
     report: Report = None,
     with_text: WithText = False,
@@ -137,24 +134,24 @@ def pack(
     """Pack DATASET into rows of exactly --max-len tokens.
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
-    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. A packed dataset is read as its
-    documents. Several paths are read as one dataset, in this order; name the output with --output. An interrupted
-    command continues where it stopped when it is run again.
+    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. Several paths are
+    read as one dataset, in this order; name the output with --output. An interrupted command continues where it stopped
+    when it is run again.
     """
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import packing
     from packer.sources.number_columns import ARRAY_COLUMN
 
     if lengths is not None:
-        if dataset or sources:
+        if dataset:
             raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
         path, _, column = lengths.rpartition(":")
         has_columns = not lengths.endswith(".npy")
         if has_columns and (not path or not column or "/" in column):
             raise OptionError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
         dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), ARRAY_COLUMN)
-    source, weights = sources_and_weights(dataset, sources)
-    pack_options = PackOptions(weights=weights, tokenizer=tokenizer, **values_of(PackOptions, values))
+    source = source_of(dataset)
+    pack_options = PackOptions(tokenizer=tokenizer, **values_of(PackOptions, values))
     files = ReportFiles(report=report, with_text=with_text, tokenizer=tokenizer)
     if report is not None and is_remote(values["output"]):
         raise OptionError(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from packer.facts.json_record import Count, Documents, JsonRecord, Positive, Ratio, Weight
+from packer.facts.json_record import Count, Documents, JsonRecord, Positive, Ratio
 
 Reason = Literal[
     "unreadable",
@@ -110,64 +110,16 @@ class TextIdentity(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TakenDocuments(JsonRecord):
-    """Counts of what a mixture takes of a source."""
-
-    copies: Count
-    """Number of times that all documents are taken, in addition to the sample."""
-
-    documents: Count
-    """Number of documents taken, copies included."""
-
-    tokens: Count
-    """Tokens of these documents."""
-
-    tokens_kept: Count
-    """Tokens of these documents that reach the rows."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MixturePart(JsonRecord):
-    """A source of a mixture, whether its documents are taken or not.
-
-    Fields of the same name mean the same as in `SourceIdentity`.
-    """
-
-    name: str
-    """Name of the source in messages; no two of a mixture are equal."""
-
-    weight: Weight
-    """Requested weight, in units of `mix_unit`."""
-
-    files: Count
-    """Number of files; the files themselves are listed by the mixture."""
-
-    documents: Documents
-    tokens: Count
-    labels: bool
-    lengths_xxh3_128: str
-    columns: tuple[str, ...] = ()
-    widths: Mapping[str, Positive] | None = None
-    text: TextIdentity | None = None
-    indices_xxh3_128: str | None = None
-    tokens_kept: Count
-    """Tokens of the whole source that would reach the rows; 0 only if none of it is held out for a holdout."""
-
-    taken: TakenDocuments
-    """Counts of what the mixture takes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SourceIdentity(JsonRecord):
-    """A source or a mixture; for a mixture, documents and tokens are those that are taken."""
+    """What identifies a source."""
 
     files: tuple[FileIdentity, ...]
-    """Files in order; for a mixture, those of all sources."""
+    """Files in order."""
 
     documents: Documents
     tokens: Count
     labels: bool
-    """Whether the source has labels; for a mixture, whether any of its sources has."""
+    """Whether the source has labels."""
 
     lengths_xxh3_128: str
     """xxh3-128 of the lengths of all documents in order, int32, hexadecimal."""
@@ -179,19 +131,10 @@ class SourceIdentity(JsonRecord):
     """Values per token, of the extra columns that have several; None without such columns."""
 
     text: TextIdentity | None = None
-    """Everything that shapes the tokens; None if the source holds tokens or is a mixture."""
+    """Everything that shapes the tokens; None if the source holds tokens."""
 
     indices_xxh3_128: str | None = None
     """xxh3-128 of the order of the documents, int64, hexadecimal; None if it is that of the files."""
-
-    mixture: tuple[MixturePart, ...] = ()
-    """The sources of a mixture; empty for a single source."""
-
-    @property
-    def texts(self) -> dict[str, TextIdentity]:
-        """Text identity of each source of text by its name in the mixture, or "" for a single source."""
-        parts = [("", self.text), *((part.name, part.text) for part in self.mixture)]
-        return {name: text for name, text in parts if text is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -368,9 +311,6 @@ class ShardEntry(JsonRecord):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedRecord(JsonRecord):
     """A line of rejected.jsonl. The message may quote a value such as a role, but no text of the record."""
-
-    source: str | None = None
-    """Name of the source in a mixture; None for a single source."""
 
     document: Count
     """Number of the document in its source, as in `doc_ids`."""

@@ -49,7 +49,6 @@ Count = Annotated[int, whole_number(0, 2**63 - 1)]
 Documents = Annotated[int, whole_number(0, 2**40)]  # a trillion: their lengths alone take 4 TB
 Positive = Annotated[int, whole_number(1, 2**63 - 1)]
 Ratio = Annotated[float, number(0)]
-Weight = Annotated[float, number(sys.float_info.min)]
 
 
 class JsonRecord:

@@ -27,7 +27,6 @@ PALETTE = {
 }
 """Color of each role on a light and on a dark page."""
 
-SOURCE_COLORS = ("green", "purple", "rose", "gray")  # in a mixture; further sources repeat them
 HEIGHT = 180  # of the area of a plot, in pixels
 _LEFT, _RIGHT = 0.12, 0.97  # shares of the width
 _MOST_TICKS = 7
@@ -266,12 +265,9 @@ class ShownRow:
 
     lengths: tuple[int, ...] = ()
     documents: tuple[int, ...] = ()
-    """Index of each document in its source."""
+    """Number of each document."""
 
     starts: tuple[int, ...] = ()
-    sources: tuple[int, ...] | None = None
-    """Source of each document in a mixture, which gives its color; None if it is not known, or there is one source."""
-
     trained: tuple[int, ...] | None = None
     """Trained tokens of each segment; None if labels were not read."""
 
@@ -285,11 +281,10 @@ class ShownRow:
     """Beginning of each segment as text; None to show no text."""
 
 
-def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Sequence[str] = ()) -> Plot:
+def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int) -> Plot:
     """Draw rows below each other; segments have alternating shades, and what is left of a row is padding.
 
-    Branches of trees are lower than what they continue. In a mixture, segments have the color of their source, and
-    `sources` are the names for the legend.
+    Branches of trees are lower than what they continue.
     """
     shapes: dict[str, list[str]] = {}
     borders: list[str] = []
@@ -298,8 +293,6 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Seq
         ends = list(accumulate(row.extents))
         for number, (extent, end) in enumerate(zip(row.extents, ends, strict=True)):
             color = ("blue", "sky")[number % 2]
-            if row.sources is not None:
-                color = SOURCE_COLORS[row.sources[number] % len(SOURCE_COLORS)]
             place = end - extent
             for tokens, depth in row.nodes[number] if row.nodes and row.nodes[number] else [(extent, 0)]:
                 top = min(depth * _BRANCH, BAR - 2 * _TRAINED)  # a branch is lower than what it continues
@@ -310,10 +303,9 @@ def row_plot(title: str, rows: Sequence[ShownRow], *, max_len: int, sources: Seq
         for first, end in row.trained_runs:
             shapes.setdefault("orange", []).append(_box(first, y + BAR - _TRAINED, end - first, _TRAINED))
         borders += [f"M{end} {y}v{BAR}" for end in ends if end < max_len]
-    known = {} if sources else {"documents, in turn": "blue"}
-    known |= {shortened(source): color for source, color in zip(sources, SOURCE_COLORS, strict=False)}
+    known = {"documents, in turn": "blue"}
     known |= {"trained tokens": "orange"} if any(row.trained is not None for row in rows) else {}
-    known |= {"lower: a branch": "blue"} if any(any(row.nodes) for row in rows) and not sources else {}
+    known |= {"lower: a branch": "blue"} if any(any(row.nodes) for row in rows) else {}
     entries, top = legend(known | {"padding": "empty"})
     height = STEP * len(rows)
     order = sorted(shapes, key=lambda color: color == "orange")  # trained strips lie on top

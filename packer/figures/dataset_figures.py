@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
-from packer.facts import Account, MixturePart, PlanTotals
+from packer.facts import Account, PlanTotals
 from packer.figures.charts import ShownRow
 from packer.figures.length_figures import Distribution, Padding, Tally, distribution, padding_ratios
 from packer.figures.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures, shuffled
@@ -77,9 +77,6 @@ class Figures:
 
     is_packed: bool = False
     """Whether the rows exist; otherwise they are those that packing would make."""
-
-    mixture: tuple[MixturePart, ...] = ()
-    """Sources of a mixture and what is taken of each; empty for a single source."""
 
     document_lengths: Tally | None = None
     """Distinct ascending document lengths, and the number of documents of each; None if they were not read."""
@@ -235,8 +232,6 @@ class Figures:
                 **_named(self, "repeated_tokens", "saved_tokens"),
                 "stored_once": self.options.share_prefixes,
             }
-        if self.mixture:
-            content["mixture"] = [part.to_dict() for part in self.mixture]
         if not self.is_packed:
             return content | {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}
         rows = self.row_figures

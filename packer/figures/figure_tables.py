@@ -1,9 +1,8 @@
 """Tables of figures: of a dataset, of packed rows, of several row lengths, and of algorithms side by side."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from packer.facts import MixturePart
 from packer.figures.dataset_figures import TOLERATED, Comparison, Epoch, Figures, RowLengths
 from packer.figures.length_figures import Distribution, Padding
 from packer.figures.plain_text import count_of, folded, number, percent, render_bars, render_table, share
@@ -24,8 +23,6 @@ def _planned_lines(figures: Figures) -> Iterator[str]:
     yield f"Packed: {count_of(figures.rows, 'row')} of {max_len:,} tokens, {full}"
     for use in figures.limits:
         yield f"{use.column}: {number(use.mean)} {_of_limit(use)}"
-    if figures.mixture:
-        yield render_mixture(figures.mixture, unit=options.mix_unit)
     yield ""
     yield _render_distribution(figures.lengths, "Tokens per document")
     repeated, saved = figures.repeated_tokens, figures.saved_tokens
@@ -75,29 +72,6 @@ def mixing_facts(rows: RowFigures) -> list[list[str]]:
         ["mixed", f"{rows.within_row_share:.2f}", f"length variance within rows; shuffled {shuffled}"],
         ["  work", f"{rows.attention_spread:.2f}", f"attention: std / mean; max / mean {rows.attention_peak:.2f}"],
     ]
-
-
-def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
-    """Compare the requested share or epochs, by `unit`, of each source of a mixture with the tokens in the rows."""
-    all_tokens = sum(source.taken.tokens_kept for source in sources)
-    all_weights = sum(source.weight for source in sources)
-    asked = "epochs asked" if unit == "epochs" else "asked"
-    table = [["source", asked, "documents", "tokens", "share", "epochs"]]
-    for source in sources:
-        weight, taken = source.weight, source.taken
-        tokens = taken.tokens_kept
-        epochs = tokens / max(source.tokens_kept, 1)
-        table.append(
-            [
-                source.name,
-                f"{weight:g}" if unit == "epochs" else percent(weight / all_weights),
-                f"{taken.documents:,}",
-                f"{tokens:,}",
-                percent(tokens / max(all_tokens, 1)),
-                f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}",  # 3,000, not 3e+03
-            ]
-        )
-    return render_table(table)
 
 
 def _render_padding(padding: Padding, *, max_len: int, packed: str) -> str:

@@ -56,8 +56,9 @@ def render_plot(figures: Figures, name: str) -> str:
     """Return the plot of a section as an SVG file; a plot that the dataset does not have is a PackerError."""
     section = SECTIONS[name](figures)
     if section is None or section.plot is None:
-        reason = "it is not a mixture" if section is None else "its rows do not show it"
-        raise PackerError(f"--plot-of {name}: {figures.name} has no such plot, because {reason}; choose another")
+        raise PackerError(
+            f"--plot-of {name}: {figures.name} has no such plot, because its rows do not show it; choose another"
+        )
     return section.plot.file()
 
 
@@ -108,7 +109,7 @@ def _row_data(figures: Figures) -> str:
     rows = [asdict(row) for row in figures.shown_rows]
     for row in rows:
         del row["trained_runs"], row["nodes"]  # which only the plot shows
-    content = {"maxLen": figures.max_len, "sources": [part.name for part in figures.mixture], "rows": rows}
+    content = {"maxLen": figures.max_len, "rows": rows}
     # An element of HTML cannot be ended early, because < is written as an escape.
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
@@ -119,8 +120,6 @@ def _listed(figures: Figures) -> list[list[str]]:
     for row in figures.shown_rows:
         for index, document in enumerate(row.documents[: _LISTED - len(lines)]):
             line = {"row": f"{row.row:,}", "document": f"{document:,}"}
-            if row.sources:
-                line["source"] = figures.mixture[row.sources[index]].name
             line |= {"tokens": f"{row.lengths[index]:,}", "from": f"{row.starts[index]:,}"}
             if row.trained:
                 line["trained"] = f"{row.trained[index]:,}"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from packer.facts import Totals
 from packer.figures.charts import (
-    SOURCE_COLORS,
     Bar,
     Plot,
     Series,
@@ -21,7 +20,6 @@ from packer.figures.charts import (
     histogram_plot,
     line_plot,
     row_plot,
-    shortened,
 )
 from packer.figures.dataset_figures import Figures
 from packer.figures.figure_tables import length_notes, length_table, recommend_length
@@ -62,8 +60,7 @@ def rows_section(figures: Figures) -> Section:
         f"{holds} on average; rows are {share(figures.totals.efficiency)} full. Of {count_of(figures.rows, 'row')}, "
         f"{', then '.join(shown)}:"
     )
-    sources = [part.name for part in figures.mixture if any(row.sources is not None for row in rows)]
-    plot = row_plot("Rows", rows, max_len=figures.max_len, sources=sources)
+    plot = row_plot("Rows", rows, max_len=figures.max_len)
     notes = []
     if not figures.is_packed:
         notes.append("These rows are planned. Which of their tokens are trained is known once they are packed.")
@@ -282,36 +279,6 @@ def tokens_section(figures: Figures) -> Section:
     return Section(question="What became of every token?", verdict=verdict, plot=plot, notes=notes)
 
 
-def mixture_section(figures: Figures) -> Section | None:
-    """Compare what a mixture holds of each source with what was asked for; None without a mixture."""
-    parts = figures.mixture
-    if not parts:
-        return None
-    tokens = [part.taken.tokens_kept for part in parts]
-    by_epochs = figures.options.mix_unit == "epochs"
-    unit, said = ("epochs", "{:.4g}".format) if by_epochs else ("of the tokens", share)
-    all_weights = 1 if by_epochs else sum(part.weight for part in parts)
-    wholes = [part.tokens_kept if by_epochs else max(1, sum(tokens)) for part in parts]
-    asked = [part.weight / all_weights for part in parts]
-    found = [count / whole for count, whole in zip(tokens, wholes, strict=True)]
-    miss = max(abs(one - two) for one, two in zip(found, asked, strict=True))
-    answer = "Yes" if miss < 0.005 else "Not quite"
-    verdict = f"{answer}: no source differs by more than {said(max(miss, 0.0001))} {unit}."
-    bars = [
-        Bar(
-            name=shortened(part.name),
-            value=got,
-            text=f"{said(got)}; asked {said(wanted)}",
-            color=SOURCE_COLORS[number % len(SOURCE_COLORS)],
-            mark=wanted,
-        )
-        for number, (part, got, wanted) in enumerate(zip(parts, found, asked, strict=True))
-    ]
-    title = f"Sources by {'epochs' if by_epochs else 'share of the tokens'}, and lines at what was asked for"
-    plot = bar_plot(title, bars, largest=0.0 if by_epochs else 1.0)
-    return Section(question="Is the mixture what was asked for?", verdict=verdict, plot=plot)
-
-
 SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
     "rows": rows_section,
     "padding": padding_section,
@@ -320,6 +287,5 @@ SECTIONS: dict[str, Callable[[Figures], Section | None]] = {
     "mixing": mixing_section,
     "attention": attention_section,
     "tokens": tokens_section,
-    "mixture": mixture_section,
 }
 """Function that makes each section, in the order of the page, by name; a name is one of `ReportPlot`."""

@@ -25,7 +25,7 @@
   // Rows: the segment under the pointer, or the one that was clicked or reached with the arrow keys.
   const plot = document.querySelector('[data-plot="rows"] .rows');
   const output = byId("segment");
-  const { maxLen, sources, rows } = JSON.parse(byId("row-data").textContent);
+  const { maxLen, rows } = JSON.parse(byId("row-data").textContent);
   const step = 22, bar = 16;
   const ends = rows.map((row) => { let end = 0; return row.extents.map((extent) => (end += extent)); });
   const picked = document.createElementNS("http://www.w3.org/2000/svg", "rect");
@@ -51,7 +51,6 @@
     const length = row.lengths[s], start = row.starts[s];
     picked.setAttribute("width", row.extents[s]);
     let text = `Row ${count(row.row)}${why}, segment ${s + 1} of ${row.extents.length}: document ${count(row.documents[s])}`;
-    if (row.sources) text += ` of ${sources[row.sources[s]]}`;
     text += `, ${count(length)} ${length === 1 ? "token" : "tokens"}`;
     if (start) text += ` from token ${count(start)} on`;
     if (row.trained) text += `, ${count(row.trained[s])} trained (${((100 * row.trained[s]) / length).toFixed(1)}%)`;

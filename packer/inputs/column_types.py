@@ -380,7 +380,7 @@ def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, M
 
 
 def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
-    """Return the type that all parts (files, or sources of a mixture) have for a column; null if there are no parts.
+    """Return the type that all files have for a column; null if there are no parts.
 
     Types are given as (name, type) of each part. A SourceError is raised if two differ.
     """

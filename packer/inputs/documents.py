@@ -256,11 +256,9 @@ class RowPlaces:
     indices: NDArray[Any] | None = None
     """Index in the file of each document; None if they are in the order of the file."""
 
-    what: str = "row"
-
     def place(self, row: int) -> str:
         """Return the location of a document."""
-        return f"{self.name} {self.what} {self.number(row)}"
+        return f"{self.name} row {self.number(row)}"
 
     def number(self, row: int) -> int:
         """Return the number of a document in its file, counted from 0."""
@@ -305,7 +303,7 @@ class InputFile(Protocol):
 
 
 class Input(InputFile, Protocol):
-    """What yields documents: mapped (`MappedLists`), decoded (`DecodedInput`), or packed (`PackedDocuments`)."""
+    """What yields documents: mapped (`MappedLists`) or decoded (`DecodedInput`)."""
 
     @property
     def has_labels(self) -> bool | None:

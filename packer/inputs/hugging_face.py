@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,9 +59,6 @@ class Found(NamedTuple):
 
     pad_id: int | None = None
     """Padding token of the tokenizer, from the report of `packer tokenize`."""
-
-    packed: Path | None = None
-    """Folder of a packed dataset, whose documents are read instead; None for any other source."""
 
 
 def find_saved(folder: AnyPath, split: str | None) -> Found:

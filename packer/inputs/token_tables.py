@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -174,14 +173,12 @@ class RecordColumn(ValueColumn):
     """Shape (batches,): number of records of the source that begin before each record batch of the stores."""
 
     @classmethod
-    def of(cls, name: str, *sources: Sequence[BatchStore]) -> RecordColumn:
-        """Read the column once, to count the records; numbers begin at 0 in the stores of each source."""
-        before = [np.zeros(0, np.int64)]
-        for stores in sources:
-            numbers = ValueColumn(name, pa.int32(), tuple(stores)).chunks
-            ends = np.cumsum([np.count_nonzero(as_numpy(chunk) == 0) for chunk in numbers], dtype=np.int64)
-            before.append(np.concatenate([[0], ends])[: len(ends)])
-        return cls(name, pa.int64(), tuple(chain(*sources)), np.concatenate(before))
+    def of(cls, name: str, stores: Sequence[BatchStore]) -> RecordColumn:
+        """Read the column once, to count the records."""
+        numbers = ValueColumn(name, pa.int32(), tuple(stores)).chunks
+        counts = [int(np.count_nonzero(as_numpy(chunk) == 0)) for chunk in numbers]
+        ends = np.cumsum([0, *counts], dtype=np.int64)
+        return cls(name, pa.int64(), tuple(stores), ends[:-1])
 
     @property
     def chunks(self) -> Iterator[pa.Array]:
@@ -220,12 +217,6 @@ def chunks_with(
         yield chunk, lists[here] - start, here
 
 
-class ListNumbers(Protocol):
-    """Maps documents to lists: an array, or an object that computes its elements on demand."""
-
-    def __getitem__(self, documents: NDArray[np.int64], /) -> NDArray[Any]: ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenTable:
     """A contiguous stretch of checked documents, in memory or memory-mapped.
@@ -240,7 +231,7 @@ class TokenTable:
     lengths: NDArray[np.int32]
     """(documents,) tokens in each document."""
 
-    lists: ListNumbers | None
+    lists: NDArray[np.int64] | NDArray[np.uint64] | None
     """List of each document: document i is list lists[i] of the columns; None if it is list i."""
 
     extra: Mapping[str, ValueColumn]

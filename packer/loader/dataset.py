@@ -73,8 +73,6 @@ class PackedDataset:
         seq_tokens                        int32, shape (segments,): real tokens per segment, only with `--align`
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
         doc_starts                        int32, shape (segments,): offset of the segment in its document
-        source_ids, copy                  int32, shape (segments,): only in mixtures: the source that doc_ids
-                                          refers to (-1 for padding), and the repetition of the document
 
     Kept columns are included: those with max_len numbers per row, and those with one value per segment. The latter are
     exact, and of one type in all rows: numbers and booleans are masked arrays (numpy.ma) of their type on disk, in
@@ -211,23 +209,11 @@ class PackedDataset:
         for views in self._batches():
             yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
 
-    def find(self, doc_id: int, source_id: int | None = None) -> list[int]:
-        """Return the rows that hold a document, in ascending order; every segment of the dataset is looked at.
-
-        Args:
-            doc_id: index of the document in its source.
-            source_id: index of the source in a mixture; None for a single source.
-
-        Raises:
-            PackerError: there is a source_id, and the dataset is no mixture.
-        """
-        if source_id is not None and not self.manifest.source.mixture:
-            raise PackerError(f"source_id is {source_id}, and {self.path} is no mixture: leave it out")
+    def find(self, doc_id: int) -> list[int]:
+        """Return the rows that hold a document, in ascending order; every segment of the dataset is looked at."""
         found, first_row = [], 0
         for views in self._batches():
             is_wanted = views.segments["doc_ids"] == doc_id
-            if source_id is not None:
-                is_wanted &= views.segments["source_ids"] == source_id
             rows = np.searchsorted(views.offsets, np.flatnonzero(is_wanted), side="right") - 1
             found += (first_row + np.unique(rows)).tolist()
             first_row += len(views.offsets) - 1
@@ -248,7 +234,7 @@ class PackedDataset:
         """Return a row of padding with the columns of the dataset."""
         views = self._any_views()
         token_fill = {self.manifest.row_format.input_ids: self.pad_id, "labels": NO_LOSS}
-        segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
+        segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING}
         row: Row = {}
         for name, dtype in self._token_dtypes(views).items():
             row[name] = np.full(self.max_len, token_fill.get(name, 0), dtype)
@@ -296,10 +282,10 @@ def load(
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
             has for them. The shards that were not used for the longest time make room for new ones.
         source: for an index (`packer pack --index-only`), what was packed: a path or a `datasets` object, or a list, in
-            order: of all sources of a mixture, of all paths of a source, and, after `packer append`, of everything that
-            was packed and appended. Its files must have the same names and sizes, and all documents the same lengths,
-            which takes a pass over the offsets of its lists. Rows are then those of the copied dataset; of a source in
-            object storage, whole shards are made in the cache. Without it, rows of an index have no tokens.
+            order: of all paths of a source, and, after `packer append`, of everything that was packed and appended. Its
+            files must have the same names and sizes, and all documents the same lengths, which takes a pass over the
+            offsets of its lists. Rows are then those of the copied dataset; of a source in object storage, whole shards
+            are made in the cache. Without it, rows of an index have no tokens.
         generations: number of generations to read: 1 for the rows of `packer pack`, 2 with those of the first `packer
             append`, and so on; by default all. The state of a `BatchSampler` fits as many as it was saved with.
 

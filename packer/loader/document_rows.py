@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, NamedTuple, overload
 
 from packer.loader.batch_sampler import BatchSampler
 from packer.loader.dataset import PackedDataset, load
@@ -26,20 +26,8 @@ class Segment(NamedTuple):
     """Number of tokens."""
 
 
-class MixedSegment(NamedTuple):
-    """A document, or a piece of one, in a row of a mixture; the first three fields are those of `Segment`."""
-
-    doc_id: int
-    start: int
-    length: int
-    source_id: int
-    """Index of the source."""
-
-
 class DocumentRows(Sequence[list[Segment]]):
     """Documents of each row of a packed dataset: `rows[0]` is [(doc_id, start, length), ...].
-
-    Rows of a mixture have (doc_id, start, length, source_id).
 
     Args:
         dataset: the packed dataset, copied or index-only.
@@ -122,7 +110,4 @@ def _segments(row: Row) -> list[Segment]:
     count = len(ids) - (ids[-1] == PADDING)
     lengths = row.get("seq_tokens", row["seq_lengths"])[:count].tolist()
     starts = row["doc_starts"][:count].tolist()
-    if "source_ids" not in row:
-        return list(map(Segment, ids[:count], starts, lengths))
-    mixed = map(MixedSegment, ids[:count], starts, lengths, row["source_ids"][:count].tolist())
-    return cast("list[Segment]", list(mixed))
+    return list(map(Segment, ids[:count], starts, lengths))

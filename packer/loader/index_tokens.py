@@ -32,7 +32,7 @@ from packer.sources.open_sources import SourceLike, open_index_source, read_inde
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, RemotePath
 
-_OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts", "source_ids")  # columns that say what to read
+_OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts")  # columns that say what to read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class IndexTokens:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the source, or one of a mixture, is in object storage."""
+        """Whether the source is in object storage."""
         return any(isinstance(input_.path, RemotePath) for input_ in self.documents.source.inputs)
 
     @property
@@ -120,16 +120,11 @@ class IndexTokens:
 
     def _lists(self, segments: _Segments) -> NDArray[np.int64]:
         """Return the lists of segments; raises a PackerError if the source has no such document."""
-        ids, sources = segments.documents, segments.sources
-        parts = self.documents.corpus.parts
-        if sources.max() >= len(parts):
-            raise _misfit(f"source {sources.max()} of {len(parts)}")
-        identity = self.documents.identity
-        last = np.array([part.documents for part in identity.mixture or (identity,)])[sources]
-        if (ids >= last).any() or ids.min() < 0:
+        ids, documents = segments.documents, self.documents.identity.documents
+        if (ids >= documents).any() or ids.min() < 0:
             first = self.first_document
-            raise _misfit(f"document {first + int(ids.max())} of {first + int(np.max(last)):,}")
-        return self.documents.lists_of(sources, ids)
+            raise _misfit(f"document {first + int(ids.max())} of {first + documents:,}")
+        return self.documents.table.lists_of(ids)
 
     def _located(self, segments: _Segments) -> Iterator[tuple[str, _Spans]]:
         """Yield each column's name and where it has the segments, whose lists must have all of their tokens."""
@@ -170,7 +165,7 @@ class IndexTokens:
                 raise SourceError(f"{self._named(segments, at)}: {message}, and pack it again")
 
     def _named(self, segments: _Segments, at: int) -> str:
-        return self.documents.describe_in(int(segments.sources[at]), int(segments.documents[at]))
+        return self.documents.describe(int(segments.documents[at]))
 
     @cached_property
     def _columns(self) -> dict[str, _SourceColumn]:
@@ -189,7 +184,6 @@ class _Segments(NamedTuple):
     """Segments of some rows, padding tails not included; int64 arrays, of shape (segments,) but for `gaps`."""
 
     documents: NDArray[np.int64]
-    sources: NDArray[np.int64]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     places: NDArray[np.int64]  # first token in the rows, laid end to end
@@ -205,7 +199,6 @@ class _Segments(NamedTuple):
         lengths = columns.get("seq_tokens", np.where(is_real, extents, 0))
         return cls(
             documents=documents[is_real] - first_document,
-            sources=columns.get("source_ids", np.zeros_like(documents))[is_real],
             starts=columns["doc_starts"][is_real],
             lengths=lengths[is_real],
             places=places[is_real],

@@ -67,19 +67,6 @@ def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return np.subtract(np.arange(len(starts)), starts, out=starts)
 
 
-def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """Return one key per segment that identifies its document, shape (segments,); -1 for padding.
-
-    The key is `doc_ids`, except in a mixture: there doc_ids restart with every source, and each repetition of a
-    document counts as a document of its own. Keys are unique below 2^40 documents, 2^12 sources and 2^11 repetitions.
-    """
-    doc_ids: NDArray[np.int64] = row["doc_ids"]
-    if "source_ids" not in row:
-        return doc_ids
-    keys = doc_ids + (row["source_ids"].astype(np.int64) << 40) + (row["copy"].astype(np.int64) << 52)
-    return np.where(doc_ids == PADDING, PADDING, keys)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowTokens:
     """Tokens of a batch: rows laid end to end, whole or without their padding tails, and then padding."""
@@ -94,7 +81,7 @@ class RowTokens:
     """Shape (segments,): segment lengths, those of padding included, wherever it is."""
 
     doc_ids: NDArray[np.int64]
-    """Shape (segments,): key of the document of each segment, as `document_keys`; -1 for padding."""
+    """Shape (segments,): document of each segment; -1 for padding."""
 
     @classmethod
     def whole(cls, rows: Rows) -> RowTokens:
@@ -103,7 +90,7 @@ class RowTokens:
             rows=rows,
             counts=[len(row[input_ids_in(row)]) for row in rows],
             lengths=np.concatenate([row["seq_lengths"] for row in rows], dtype=np.int64),
-            doc_ids=np.concatenate([document_keys(row) for row in rows], dtype=np.int64),
+            doc_ids=np.concatenate([row["doc_ids"] for row in rows], dtype=np.int64),
         )
 
     @classmethod

@@ -57,8 +57,6 @@ class PackArguments(RunArguments, total=False):
     pad_id: int | None
     long: choices.LongPolicy
     split_at: choices.SplitAt
-    mix_unit: choices.MixUnit
-    mix_tokens: int | str | None
     group_by: str | None
     pairs: bool
     share_prefixes: bool

@@ -9,10 +9,9 @@ SplitAt = Literal["tokens", "turns"]
 Untrained = Literal["keep", "drop", "error"]
 EngineName = Literal["threads", "ray"]
 OnError = Literal["error", "skip"]
-MixUnit = Literal["tokens", "epochs"]
 TrainOn = Literal["all", "completion", "assistant", "each-answer"]
 TokenColumn = Literal["position_ids"]
-ReportPlot = Literal["rows", "padding", "lengths", "max-len", "mixing", "attention", "tokens", "mixture"]
+ReportPlot = Literal["rows", "padding", "lengths", "max-len", "mixing", "attention", "tokens"]
 Compression = Literal["zstd", "snappy", "none"]
 
 BUILT_IN_TEMPLATES = ("chatml", "gemma3", "glm4moe", "llama3", "qwen3")  # in packer/text/built_in_templates

@@ -11,14 +11,13 @@ from packer.errors import OptionError
 from packer.facts.json_record import JsonRecord
 from packer.options import choices
 from packer.options.option import (
+    GROUPS,
     LONG,
-    MIXTURES,
     OUTPUT,
     RANKS,
     READING,
     ROWS,
     TEXT_AND_CHATS,
-    as_amount,
     as_bytes,
     as_documents,
     as_length,
@@ -248,36 +247,17 @@ class PackFields(JsonRecord):
         needs_tokens=True,
     )
 
-    weights: tuple[float, ...] = option(
-        (),
-        "Weight of each source of a mixture.",
-        MIXTURES,
-        least=sys.float_info.min,
-        shown="the weight of a source",
-        commands=(),
-    )
-    mix_unit: choices.MixUnit = option(
-        "tokens", "Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES
-    )
-    mix_tokens: int | None = option(
-        None,
-        "Number of tokens in a mixture; 10M is 10,000,000.",
-        MIXTURES,
-        least=1,
-        convert=as_amount,
-        default_words="as many as there are without repeating a source",
-    )
     group_by: str | None = option(
         None,
         "Column of groups: a row has documents of one group only; documents with null share rows with each other.",
-        MIXTURES,
+        GROUPS,
         metavar="COLUMN",
     )
     pairs: bool = option(
         False,
         "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
         "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
-        MIXTURES,
+        GROUPS,
         commands=OF_TEXT,
     )
 
@@ -286,7 +266,7 @@ class PackFields(JsonRecord):
         "Store each beginning that several documents of a record share once: of the answers of a chat with "
         "--train-on each-answer, of both answers with --pairs, or of lists of token lists. Train such rows only with "
         "format=tree: their tokens are in tree_input_ids, so that trainers that do not know trees fail.",
-        MIXTURES,
+        GROUPS,
         commands=PREDICTED,
     )
 

@@ -29,12 +29,12 @@ READING = "Reading"
 TEXT_AND_CHATS = "Text and chats"
 ROWS = "Rows"
 LONG = "Long documents"
-MIXTURES = "Mixtures and groups"
+GROUPS = "Documents that belong together"
 OUTPUT = "Output"
 RANKS = "Several processes"
 GENERAL = "General"
 
-HEADINGS = (REQUIRED, READING, TEXT_AND_CHATS, ROWS, LONG, MIXTURES, OUTPUT, RANKS, GENERAL)
+HEADINGS = (REQUIRED, READING, TEXT_AND_CHATS, ROWS, LONG, GROUPS, OUTPUT, RANKS, GENERAL)
 """Headings under which `--help` and docs/reference/commands/ list options, in order."""
 
 _LARGEST = 2**63 - 1

@@ -132,10 +132,8 @@ class PackOptions(PackFields):
 
     @property
     def of_holdout(self) -> PackOptions:
-        """The options of the documents that are held out, of each source of a mixture once."""
-        each_once = tuple(1.0 for _ in self.weights)
-        unit = "epochs" if self.weights else self.mix_unit
-        return replace(self, content_hashes=self.both_sides[0], weights=each_once, mix_unit=unit, mix_tokens=None)
+        """The options of the documents that are held out."""
+        return replace(self, content_hashes=self.both_sides[0])
 
     @property
     def requested(self) -> PackOptions:
@@ -236,13 +234,9 @@ def _conflicts_of_documents(options: PackOptions) -> Iterator[Conflict]:
 
 
 def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
-    """Yield conflicts of algorithms, mixtures, groups, limits, pairs, and beginnings that are stored once."""
+    """Yield conflicts of algorithms, groups, limits, pairs, and beginnings that are stored once."""
     algorithm = get_algorithm(options.algorithm)
     of_tokens = {*options.keep_tokens, options.input_column, options.labels_column}
-    if not options.weights:
-        yield ["mix_tokens", "mix_unit"], ", but there is no mixture: give sources with weights"
-    if options.mix_unit == "epochs":
-        yield ["mix_tokens"], ", but weights in epochs fix the size already: choose one of the two"
     if options.keeps_order:
         yield ["group_by"], f", and {algorithm.name} keeps the order of the source: choose another --algorithm"
     if options.group_by in of_tokens:
@@ -251,8 +245,6 @@ def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
         yield ["group_by", "pairs", "split_at", "algorithm"], ", which does not go with --limit: leave one out"
     if not {*of_tokens, options.lengths_column}.isdisjoint(options.limits):
         yield ["limit"], ", a column of tokens or lengths: name one with a number for each document"
-    if options.weights:
-        yield ["pairs"], "; pairs are not mixed: pack each source of pairs separately"
     if not options.keeps_whole:
         yield ["pairs"], f"; pairs are never cut, and {algorithm.name} cuts documents: choose another --algorithm"
         yield ["share_prefixes"], f", and {options.algorithm} cuts documents: choose another --algorithm"

@@ -14,7 +14,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
 import uuid
@@ -36,7 +35,6 @@ from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_path, try_lock
 from packer.stores.store import Claim, ClaimLostError, Folder, store_at
 
-_NESTED = re.compile(r"\d{5}")  # folders among decoded copies, one per source of a mixture
 _PREPARED_WITHIN = 10.0  # seconds after which a folder that no rank prepares is in use by others
 _PREPARING = b"preparing "  # beginning of the content of a lock while a rank prepares the folder for all
 
@@ -193,11 +191,9 @@ def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwri
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove hidden files, and all folders except those of the sources of a mixture (00000, 00001, ...)."""
+    """Remove hidden files, and all folders."""
     for left in folder.iterdir():
-        if left.is_dir() and not left.is_symlink() and _NESTED.fullmatch(left.name):
-            _remove_leftovers(left)
-        elif left.name.startswith(".") or not left.is_file():
+        if left.name.startswith(".") or not left.is_file():
             delete(left)
 
 

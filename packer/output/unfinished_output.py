@@ -117,10 +117,10 @@ class Request(JsonRecord):
     """Options that affect the output, as JSON values by name."""
 
     files: tuple[RequestedFile, ...]
-    """Files of the source in order; for a mixture, those of all sources."""
+    """Files of the source in order."""
 
-    texts: Mapping[str, TextIdentity]
-    """Text identity of each source of text by its name in the mixture, or "" for a single source."""
+    text: TextIdentity | None = None
+    """Everything that shapes the tokens of text; None for tokens."""
 
     @property
     def without_times(self) -> Request:
@@ -136,9 +136,8 @@ def names_and_sizes(files: Iterable[RequestedFile | FileIdentity]) -> tuple[Requ
 def difference(begun: Request, request: Request) -> str:
     """Describe the first difference between two requests: "with max_len 2048, not 4096"."""
     one, other = ([file.name for file in each.files] for each in (begun, request))
-    # Files come before options, because another source may imply another column or padding. Other weights come before
-    # files, because they imply other sources.
-    if one != other and begun.options.get("weights") == request.options.get("weights"):
+    # Files come before options, because another source may imply another column or padding.
+    if one != other:
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
     is_planned = "index" not in {**begun.options, **request.options}
@@ -146,12 +145,13 @@ def difference(begun: Request, request: Request) -> str:
         return "of another version of packer, which places documents by other rules"
     declared = options_of(PackOptions).items()
     defaults = {name: [*each.default] if isinstance(each.default, tuple) else each.default for name, each in declared}
-    for made, asked in ((begun.options, request.options), (_by_name(begun.texts), _by_name(request.texts))):
+    texts = ({} if each.text is None else each.text.to_dict() for each in (begun, request))
+    for made, asked in ((begun.options, request.options), tuple(texts)):
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name) and name != "plan_version":  # which an index does not have
                 found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
                 return f"with {name} {_short(found)}, not {_short(wanted)}"
-    return "from other source files" if one != other else "from a source that has changed since"
+    return "from a source that has changed since"
 
 
 MOMENT = "moment"
@@ -333,15 +333,6 @@ def resumes(content: bytes | None, request: Request, output: Output, *, overwrit
             "repeat that command to finish it, or start afresh with --overwrite"
         )
     return begun == request
-
-
-def _by_name(texts: Mapping[str, TextIdentity]) -> dict[str, object]:
-    """Return facts about texts under names such as "eos of web", or "eos" for a single source."""
-    return {
-        f"{name} of {source}" if source else name: value
-        for source, text in texts.items()
-        for name, value in text.to_dict().items()
-    }
 
 
 def _short(value: object) -> str:

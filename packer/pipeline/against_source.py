@@ -20,6 +20,7 @@ from packer.inputs.column_types import cast, cast_to_common_type, join
 from packer.inputs.documents import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
+from packer.pipeline.packed_rows import PackedRows
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments, cut_documents, extents_of
 from packer.planning.make_plan import group_totals
@@ -27,9 +28,8 @@ from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.shards.writer import KeptValues, tokens_at
-from packer.sources.packed_documents import PackedRows
 from packer.sources.segment_index import SortedSegments
-from packer.sources.survey import SourceOrder
+from packer.sources.source import Source
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 _SEGMENTS_TOGETHER = 1 << 16  # whose kept values may be long
@@ -42,7 +42,7 @@ class TableDifferences:
     kept column is reported, and the first in the tokens, or in the labels if the tokens are equal.
     """
 
-    def __init__(self, options: PackOptions, source: SourceOrder, rows: PackedRows) -> None:
+    def __init__(self, options: PackOptions, source: Source, rows: PackedRows) -> None:
         self._rows = rows
         self._kept_names = (*options.stored_keep_tokens, *options.kept)
         self.describe = source.describe

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from xxhash import xxh3_128_hexdigest
 
@@ -30,9 +29,8 @@ from packer.ranks import FinishedElsewhere
 from packer.shards.manifest import Manifest, is_packed, parts_of
 from packer.shards.reader import check_sizes, checked_batches, open_shard, read_manifest
 from packer.shards.row_format import RowFormat
-from packer.sources.corpus import Corpus
-from packer.sources.find_source import packed_folder
-from packer.sources.open_sources import SourceLike, one_source, open_sources, options_with, refuse_decoding
+from packer.sources.open_sources import SourceLike, one_source, open_source, options_with, refuse_decoding
+from packer.sources.source import Source
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
@@ -65,20 +63,12 @@ def append(
         source = one_source(source)
     options_with(folder, read_manifest(folder), tokenizer)
     refuse_inside(source, folder, remedy="append the files or folders in it that hold documents")
-    if isinstance(folder, Path) and (same := packed_folder(source)) and same.resolve() == folder.resolve():
-        raise PackerError(f"{folder} cannot be appended to itself: append other documents")
 
     # Put in place what an interrupted command had finished.
     shared = job.as_rank is not None
     with system_errors(folder, resumes=True), claim_append(folder, sync=job.sync, shared=shared):
         # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
         manifest = read_manifest(folder, intact=True)
-        if manifest.source.mixture:
-            names = ", ".join(part.name for part in manifest.source.mixture)
-            raise PackerError(
-                f"{folder} is a mixture of {names}, whose shares more documents would change: "
-                "pack the mixture again with all documents, or append to a dataset of a single source"
-            )
         check_sizes(folder, manifest)
         options = options_with(folder, manifest, tokenizer)
         joining = Joining(folder, len(manifest.generations), sync=job.sync)
@@ -110,10 +100,10 @@ class AppendTarget:
         """Whether the next generation is finished, or already part of the dataset."""
         return is_packed(self.joining.building) or self.has_grown()
 
-    def open(self, source: SourceLike, options: PackOptions) -> Corpus:
+    def open(self, source: SourceLike, options: PackOptions) -> Source:
         """Open a source of documents like those of the dataset; a PackerError if they are of another kind."""
         try:
-            opened = open_sources(source, options)
+            opened = open_source(source, options)
         except OtherSourceError as error:
             kind = "tokens" if self.manifest.source.text is None else "text"
             raise PackerError(
@@ -121,7 +111,7 @@ class AppendTarget:
             ) from error
         if options.index_only:
             refuse_decoding(opened)
-        texts = (self.manifest.source.text, opened.parts[0].text)
+        texts = (self.manifest.source.text, opened.text)
         one, other = ({} if text is None else text.without_versions() for text in texts)
         for name in dict.fromkeys([*one, *other]):
             if name not in _MAY_DIFFER and one.get(name) != other.get(name):
@@ -157,7 +147,7 @@ class AppendTarget:
 
 
 def is_last_generation(
-    target: AppendTarget, source: SourceLike, opened: Corpus, options: PackOptions, progress: Progress
+    target: AppendTarget, source: SourceLike, opened: Source, options: PackOptions, progress: Progress
 ) -> bool:
     """Return whether documents are those of the last generation.
 
@@ -167,7 +157,7 @@ def is_last_generation(
     It is a PackerError if all documents of another generation are among them, or of the last one together with
     others, or if a shard of such a generation is damaged.
     """
-    paths = {(input_.file.name, input_.file.bytes): input_.path for input_ in opened.inputs}
+    paths = {(input_.file.name, input_.file.bytes): input_.path for input_ in opened.listed_inputs}
     parts = parts_of(target.manifest)
     doubtful: dict[str, None] = {}
     for part in reversed(parts):
@@ -175,7 +165,7 @@ def is_last_generation(
         if not paths.keys() >= set(files):
             doubtful |= {name: None for name, size in files if (name, size) in paths}
             continue
-        is_whole = len(files) == len(opened.inputs)
+        is_whole = len(files) == len(opened.listed_inputs)
         if is_whole:
             again = target.open(source, options)  # subtle: a comparison reads it to the end
         else:
@@ -188,7 +178,7 @@ def is_last_generation(
             return True
         rows = f"rows {part.first.row:,} to {part.first.row + part.rows - 1:,}"
         if is_whole:
-            what, remedy = "these documents", "append others, or pack a mixture with --mix-unit epochs to repeat some"
+            what, remedy = "these documents", "append others"
         else:
             what, remedy = f"the documents of {_listed([name for name, _ in files])}", "append the other files alone"
         raise PackerError(f"{target.folder} holds {what} already, in {rows}: {remedy}")
@@ -206,7 +196,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) -> bool:
+def _pack(target: AppendTarget, opened: Source, options: PackOptions, job: Job) -> bool:
     """Pack documents into a folder inside the dataset, resuming an interrupted run; return whether this process did."""
     watch, request = Watch.of(opened), request_of(opened, options.to_dict())
     made_of = {"appended_to": xxh3_128_hexdigest(target.manifest.to_bytes()), "plan_version": PLAN_VERSION}
@@ -236,7 +226,7 @@ def _pack(target: AppendTarget, opened: Corpus, options: PackOptions, job: Job) 
     return manifest is not None
 
 
-def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> bool:
+def _join(target: AppendTarget, opened: Source, job: Job, *, is_mine: bool) -> bool:
     """Move the finished generation into the dataset, or wait for the rank that does; return whether this one did.
 
     A process that did not finish it (`is_mine`) puts it in place if nobody else does in time.
@@ -257,9 +247,9 @@ def _join(target: AppendTarget, opened: Corpus, job: Job, *, is_mine: bool) -> b
     return is_mine
 
 
-def _is_last_of(manifest: Manifest, target: AppendTarget, opened: Corpus) -> bool:
+def _is_last_of(manifest: Manifest, target: AppendTarget, opened: Source) -> bool:
     """Whether these documents are the next generation of the dataset, and its last one."""
     if len(manifest.generations) != len(target.manifest.generations) + 1:
         return False
     found = [(file.name, file.bytes) for file in manifest.generations[-1].source.files]
-    return found == [(input_.file.name, input_.file.bytes) for input_ in opened.inputs]
+    return found == [(input_.file.name, input_.file.bytes) for input_ in opened.listed_inputs]

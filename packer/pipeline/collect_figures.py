@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from packer.options import PackOptions
 from packer.options.declarations import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
-from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
+from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
 from packer.plan.rows import Plan
 from packer.plan.segments import cut_lengths_of
 from packer.planning.make_plan import DocumentValues, document_values, plan_lengths
@@ -32,9 +31,9 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.corpus import Documents
-from packer.sources.open_sources import SourceLike, open_sources, source_name
+from packer.sources.open_sources import SourceLike, open_source, source_name
 from packer.sources.record_decoder import REPEATED, SAVED
-from packer.sources.survey import survey_corpus
+from packer.sources.survey import read_documents
 from packer.sources.tokenized_source import count_shared
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
@@ -48,7 +47,7 @@ class Measured:
     """Lengths of documents, and values by which they may share rows."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens of each document; of a mixture, one source after the other. See `lengths_for`."""
+    """(documents,) tokens of each document."""
 
     values: DocumentValues = field(default_factory=DocumentValues)
     """Groups of documents, or what they take of limits, in packing order."""
@@ -56,23 +55,9 @@ class Measured:
     documents: Documents | None = None
     """Documents of the source; None if the lengths are from packed rows."""
 
-    @cached_property
-    def interleaved(self) -> NDArray[Any] | None:
-        """(documents,) order of a mixture in which every stretch has the shares of the whole; None for one source."""
-        return None if self.documents is None else self.documents.interleaved(self.lengths)
-
-    def order_for(self, options: PackOptions) -> NDArray[Any] | None:
-        """Return the order in which `pack` takes documents; None if it is that of `lengths`."""
-        return None if options.makes_own_rows else self.interleaved
-
-    def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
-        """Return the lengths in packing order."""
-        order = self.order_for(options)
-        return self.lengths if order is None else self.lengths[order]
-
     def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
-        return plan_lengths(self.lengths_for(options), options, values=self.values, progress=progress)
+        return plan_lengths(self.lengths, options, values=self.values, progress=progress)
 
     def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
         """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
@@ -83,45 +68,29 @@ class Measured:
         return sums.finish()
 
 
-def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress = silent) -> Measured:
-    """Read the lengths of a source, or of the sources of a mixture, as `pack` does; nothing is written.
+def measure(source: SourceLike, options: PackOptions, progress: Progress = silent) -> Measured:
+    """Read the lengths of a source, as `pack` does; nothing is written.
 
-    Of the options, those for reading, mixing, grouping and limits are used. Progress is "lengths", "decode" or
-    "tokenize", in bytes of the files.
+    Uses only the options for reading, grouping and limits. Progress is "lengths", "decode" or "tokenize", in bytes of
+    the files.
     """
-    opened = open_sources(expanded(source), options)
+    opened = open_source(expanded(source), options)
     warn_of_linked_files(opened)
-    documents = survey_corpus(opened, progress, with_extra=options.is_planned_whole)
+    documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
+    assert documents.lengths is not None
     warn_of_rejected(opened)
-    for part in opened.parts:
-        if part.pairs and part.mapped:
-            part.counts = count_shared(part, options.max_len)
+    if opened.pairs and opened.mapped:
+        opened.counts = count_shared(opened, options.max_len)
     prepare_for(documents=documents.identity.documents)
-    measured = Measured(lengths=documents.all_lengths(), documents=documents)
-    warn_of_unused_sources(documents.identity.mixture)
+    measured = Measured(lengths=documents.lengths, documents=documents)
     if not options.is_planned_whole:
         return measured
-    columns = {name: documents.column(name) for name in options.value_columns}
-    in_order = replace(documents, order=measured.order_for(options))
-    return replace(measured, values=document_values(columns, in_order.lists(), options, in_order.describe))
-
-
-def measure_at_lengths(
-    source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress
-) -> Callable[[PackOptions], Measured]:
-    """Return a function that measures a source, given options that differ in `max_len` alone.
-
-    The source is read once, unless documents of a mixture are truncated or dropped: then what the mixture takes of each
-    source depends on max_len.
-    """
-    if options.weights and options.long != "split":
-        return lambda at_length: measure(source, at_length, progress)
-    measured = measure(source, options, progress)
-    return lambda _: measured
+    values = document_values(documents.extra, opened.indices, options, documents.describe)
+    return replace(measured, values=values)
 
 
 def dataset_figures(
-    source: SourceLike | Sequence[SourceLike],
+    source: SourceLike,
     *,
     options: PackOptions,
     max_lens: Sequence[int] = (),
@@ -129,21 +98,17 @@ def dataset_figures(
     for_report: bool = False,
     progress: Progress = silent,
 ) -> Figures:
-    """Collect the figures of a dataset or a mixture, and of the rows that `pack` would make; nothing is written.
+    """Collect the figures of a dataset, and of the rows that `pack` would make; nothing is written.
 
     For a report, the row lengths `max_lens` are compared, and the rows are those of the smallest that suffices, or of
     the largest; without any, the lengths around `options.max_len`. `documents_per_step` is for an optimizer step in
     unpacked training. Progress is in documents while files are read, and "plan" in tasks.
     """
-    measure_at = measure_at_lengths(source, options, progress)
-    compared = None
+    measured, compared = measure(source, options, progress), None
     if for_report:
-        compared = _compare_lengths(measure_at, options, max_lens, documents_per_step, progress)
+        compared = _compare_lengths(measured, options, max_lens, documents_per_step, progress)
         if max_lens:
             options = (compared.smallest or compared.lengths[-1]).options
-    measured = measure_at(options)
-    documents = measured.documents
-    assert documents is not None
     plan = measured.plan(options, progress)
     rows = measured.follow(plan, options, keeps_rows=for_report) if for_report or options.limit else None
     segments = cut_lengths_of(options, measured.lengths)
@@ -155,7 +120,6 @@ def dataset_figures(
         totals=plan.totals,
         histogram=histogram,
         documents_per_step=documents_per_step,
-        mixture=documents.identity.mixture,
         document_lengths=tally(measured.lengths),
         measured_rows=rows,
         repeated_tokens=_counted(measured, REPEATED),
@@ -163,33 +127,28 @@ def dataset_figures(
     )
     if rows is None or rows.profile is None:
         return figures
-    in_order = replace(documents, order=measured.order_for(options))
-    shown = planned_rows(plan, chosen_rows(rows.profile), options.align, in_order)
+    shown = planned_rows(plan, chosen_rows(rows.profile), options.align)
     return replace(figures, name=source_name(source), row_lengths=compared, shown_rows=shown)
 
 
 def _counted(measured: Measured, name: str) -> int | None:
-    """Return a sum of `Batch.counts` over all sources; None if no source has it."""
-    parts = () if measured.documents is None else measured.documents.corpus.parts
-    counts = [part.counts[name] for part in parts if name in part.counts]
-    return sum(counts) if counts else None
+    """Return a sum of `Batch.counts` over the source; None if it has none."""
+    return None if measured.documents is None else measured.documents.source.counts.get(name)
 
 
 def row_lengths(
-    source: SourceLike | Sequence[SourceLike],
+    source: SourceLike,
     *,
     options: PackOptions,
     max_lens: Sequence[int],
     documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> RowLengths:
-    """Collect the figures of the rows that packing makes of a dataset, or a mixture, at each of several lengths.
+    """Collect the figures of the rows that packing makes of a dataset, at each of several lengths.
 
     Arguments are those of `dataset_figures`; the lengths are ascending, and replace that of the options.
     """
-    return _compare_lengths(
-        measure_at_lengths(source, options, progress), options, max_lens, documents_per_step, progress
-    )
+    return _compare_lengths(measure(source, options, progress), options, max_lens, documents_per_step, progress)
 
 
 def packed_figures(
@@ -215,7 +174,6 @@ def packed_figures(
             histogram=rows.histogram,
             documents_per_step=documents_per_step,
             is_packed=True,
-            mixture=manifest.source.mixture,
             measured_rows=rows,
         )
         if dataset is None or rows.profile is None:
@@ -225,7 +183,7 @@ def packed_figures(
         # Other lengths can be planned from the rows if nothing was lost, grouped, or split at turns.
         options = manifest.options
         if not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens":
-            compared = _compare_lengths(lambda _: documents, manifest.options, (), documents_per_step, progress)
+            compared = _compare_lengths(documents, manifest.options, (), documents_per_step, progress)
         return replace(
             figures,
             name=(folder.resolve() if isinstance(folder, Path) else folder).name,
@@ -271,7 +229,7 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows:
 
 
 def _compare_lengths(
-    measure_at: Callable[[PackOptions], Measured],
+    measured: Measured,
     options: PackOptions,
     max_lens: Sequence[int],
     documents_per_step: int,
@@ -286,7 +244,6 @@ def _compare_lengths(
     for done, max_len in enumerate(tried):
         try:
             at_length = replace(options, max_len=max_len)
-            measured = measure_at(at_length)
             progress(f"length {max_len}", done, len(tried))
             plan = measured.plan(at_length)
             rows = measured.follow(plan, at_length)
@@ -315,15 +272,11 @@ def _lengths_around(options: PackOptions) -> list[int]:
 def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
     """Return the documents in the rows, with 0 for those that are not in them: their lengths, and values under limits.
 
-    A document ends where its last segment ends. Of a mixture, every copy of a document counts; the copies of one source
-    follow each other. A segment of a document that the source does not have, or one that takes more than a limit, is a
-    PackerError.
+    A document ends where its last segment ends. A segment of a document that the source does not have, or one that
+    takes more than a limit, is a PackerError.
     """
-    limits, parts = manifest.options.limits, manifest.source.mixture
+    limits = manifest.options.limits
     tokens = 0
-    sizes = np.array([part.documents for part in parts] or [manifest.source.documents])
-    copies = np.array([part.taken.copies + 1 for part in parts] or [1])  # the last has some of the documents
-    firsts = np.cumsum(sizes * copies) - sizes * copies
     taken = np.zeros((1 + len(limits), 0), np.int32)
     for batch, segments in row_batches(folder, manifest):
         fault = documents_fault(segments, manifest, range(manifest.source.documents))
@@ -337,9 +290,6 @@ def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
         if fault is not None:
             raise PackerError(f"{folder}: {fault}: it was changed after packing; restore it, or pack again")
         numbers = segments.documents
-        if parts:
-            sources = segments.keys["source_ids"]
-            numbers = firsts[sources] + segments.keys["copy"] * sizes[sources] + numbers
         if (needed := int(numbers.max()) + 1) > taken.shape[1]:
             taken = np.pad(taken, ((0, 0), (0, max(needed, 2 * taken.shape[1]) - taken.shape[1])))
         tokens += int(segments.lengths.sum())

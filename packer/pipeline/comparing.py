@@ -37,14 +37,14 @@ Result = TypeVar("Result")
 
 
 def compare(
-    source: SourceLike | Sequence[SourceLike],
+    source: SourceLike,
     *,
     options: PackOptions,
     algorithms: Sequence[str] = (),
     documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> Comparison:
-    """Run algorithms on a dataset, a mixture, or a histogram: a file `*.csv` with the header `length,count`.
+    """Run algorithms on a dataset, or a histogram: a file `*.csv` with the header `length,count`.
 
     Pairs and groups are planned as by `pack`; then the time is that of the whole plan. By default, all algorithms run
     that are quick at this row length, instead of that of the options. `documents_per_step` is for an optimizer step in
@@ -91,15 +91,15 @@ class _Corpus(NamedTuple):
     measured: Measured | None = None  # the documents; None if only a histogram is known
 
 
-def _read_corpus(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress) -> _Corpus:
-    """Read a dataset, a mixture or a histogram."""
+def _read_corpus(source: SourceLike, options: PackOptions, progress: Progress) -> _Corpus:
+    """Read a dataset or a histogram."""
     is_local = isinstance(source, str | Path) and not is_remote(source)
     if is_local and (path := Path(str(source))).suffix.lower() == ".csv" and not path.is_dir():
         if options.in_pairs or options.group_by is not None:
             raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
         return _corpus_of_counts(path, options)
     measured = measure(source, options, progress)
-    lengths = measured.lengths_for(options)
+    lengths = measured.lengths
     segments = cut_by_policy(lengths, options)
     after_start = np.maximum(lengths - options.max_len, 0).sum(dtype=np.int64) if options.long == "split" else 0
     return _Corpus(

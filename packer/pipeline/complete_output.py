@@ -17,9 +17,8 @@ from packer.shards.file_names import MANIFEST
 from packer.shards.files import hash_file
 from packer.shards.manifest import Manifest, in_generation, is_packed, parts_of
 from packer.shards.reader import read_manifest
-from packer.sources.corpus import Corpus
-from packer.sources.packed_documents import files_read
-from packer.sources.survey import survey_corpus
+from packer.sources.source import Source
+from packer.sources.survey import read_documents
 from packer.stores import AnyPath, RemotePath
 from packer.stores.remote_path import ObjectState
 from packer.stores.store import store_at
@@ -30,7 +29,7 @@ _REMEDY = "restore it, or write the whole output again with --overwrite"
 log = logging.getLogger(__name__)
 
 
-def request_of(opened: Corpus, options: Mapping[str, object]) -> Request:
+def request_of(opened: Source, options: Mapping[str, object]) -> Request:
     """Return the request for an output of this source; `options` are JSON values by name."""
     return Request(
         options=options,
@@ -40,9 +39,9 @@ def request_of(opened: Corpus, options: Mapping[str, object]) -> Request:
                 bytes=input_.file.bytes,
                 mtime_ns=input_.path.stat().st_mtime_ns if input_.path is not None else None,
             )
-            for input_ in opened.inputs
+            for input_ in opened.listed_inputs
         ),
-        texts={name: source.text.requested for name, source in opened.sources.items() if source.text is not None},
+        text=None if opened.text is None else opened.text.requested,
     )
 
 
@@ -103,7 +102,7 @@ def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool
 
 
 def check_complete(
-    out: AnyPath, requested: Sequence[tuple[Corpus, Request]], progress: Progress
+    out: AnyPath, requested: Sequence[tuple[Source, Request]], progress: Progress
 ) -> tuple[Manifest, str]:
     """Check that a complete dataset is what a pack of these sources would write, and that its files are intact.
 
@@ -119,7 +118,7 @@ def check_complete(
         found = _request_in(part)
         is_same = found == request.without_times
         if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
-            is_same = survey_corpus(opened, progress).identity == part.source
+            is_same = read_documents(opened, progress).identity == part.source
         if not is_same:
             which = f"generation {number} " if len(sources) > 1 else ""
             raise PackerError(f"{out} is complete, {which}packed {difference(found, request.without_times)}: {remedy}")
@@ -142,13 +141,13 @@ def check_complete(
     return manifest, "its shards have the recorded sizes, and hold every token of the source"
 
 
-def _is_newer(out: AnyPath, packed: Sequence[Manifest], sources: Sequence[Corpus]) -> bool:
+def _is_newer(out: AnyPath, packed: Sequence[Manifest], sources: Sequence[Source]) -> bool:
     """Whether the manifest was written after all files of the sources, which proves that they are unchanged."""
     if len(packed) > 1:  # an append replaces the manifest, long after rows were packed
         return False
     (opened,) = sources
-    paths = [path for input_ in opened.inputs for path, _ in files_read(input_)]
-    return len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths)
+    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
+    return len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths)
 
 
 def is_written(out: AnyPath, request: Request) -> bool:
@@ -160,6 +159,9 @@ def is_written(out: AnyPath, request: Request) -> bool:
 
 def _request_in(manifest: Manifest) -> Request:
     """Return the request that a manifest answers, without the times of files."""
-    files = names_and_sizes(manifest.source.files)
-    texts = {name: text.requested for name, text in manifest.source.texts.items()}
-    return Request(options=manifest.options.requested.to_dict(), files=files, texts=texts)
+    source = manifest.source
+    return Request(
+        options=manifest.options.requested.to_dict(),
+        files=names_and_sizes(source.files),
+        text=None if source.text is None else source.text.requested,
+    )

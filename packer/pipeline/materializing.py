@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,8 +28,9 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
 from packer.shards.row_format import RowFormat, refuse_other_types
 from packer.shards.structure import RowSegments
-from packer.sources.corpus import Corpus, Documents
+from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source, with_sources
+from packer.sources.source import Source
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
 
@@ -78,7 +79,7 @@ def _write(
     engine: Engine,
     *,
     folder: AnyPath,
-    parts: Sequence[tuple[Manifest, Corpus, Watch]],
+    parts: Sequence[tuple[Manifest, Source, Watch]],
     options: PackOptions,
     progress: Progress,
 ) -> Manifest:
@@ -103,7 +104,7 @@ def _write(
     # Write the shards that are missing, and the manifest, which completes the dataset.
     watched = Watch.joined(watch for _, _, watch in parts)
     entries = write_shards(claimed, makers, options.shard_size, watched, engine, progress)
-    generations = [(part.generations[0], opened.sources) for part, opened, _ in parts]
+    generations = [(part.generations[0], opened) for part, opened, _ in parts]
     return complete(claimed, engine, options, generations, entries)
 
 
@@ -134,23 +135,20 @@ class IndexPlan:
         for batch in checked_batches(folder, entry, manifest):
             segments = RowSegments.of(batch)
             depths = np.bincount(segments.rows, minlength=batch.num_rows)
-            documents = self._numbers(segments.keys, path)
+            documents = self._numbers(segments.documents, path)
             self._check(documents, segments.starts + segments.lengths, path)
             pieces = np.empty(len(documents), PIECE)
             pieces["document"], pieces["start"], pieces["length"] = documents, segments.starts, segments.lengths
             parts.append(LocatedRows(values=pieces, row_starts=np.append(0, np.cumsum(depths))))
         return LocatedRows.joined(parts)
 
-    def _numbers(self, columns: Mapping[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
+    def _numbers(self, documents: NDArray[np.int64], path: str) -> NDArray[np.int64]:
         """Return the documents of segments, as they are numbered for packing."""
-        source, first = self.documents, self.manifest.first.document
-        ids = numbers = columns["doc_ids"] - first
-        is_known = (ids >= 0) & (ids < source.identity.documents)
-        if source.is_mixture:
-            numbers, is_known = source.numbers(columns["source_ids"], ids, columns["copy"])
+        first = self.manifest.first.document
+        is_known = (documents >= first) & (documents < first + self.documents.identity.documents)
         if not is_known.all():
-            raise _misfit(path, f"document {ids[is_known.argmin()] + first}")
-        return numbers
+            raise _misfit(path, f"document {documents[is_known.argmin()]}")
+        return documents - first
 
     def _check(self, documents: NDArray[np.int64], ends: NDArray[np.int64], path: str) -> None:
         """Check that documents have all tokens of their segments, whose memory is read without a further check."""

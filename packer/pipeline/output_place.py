@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import OptionError, PackerError
-from packer.facts import SourceIdentity
 from packer.inputs.formats import ending_of
 from packer.options import PackOptions, byte_size
 from packer.output.unfinished_output import Output
 from packer.paths import PathList
 from packer.shards.file_names import or_other_output
 from packer.shards.row_format import RowFormat
-from packer.sources.corpus import Corpus
 from packer.sources.decoded_pieces import spill_size
 from packer.sources.number_columns import ARRAY, is_array_file
 from packer.sources.open_sources import SourceLike
+from packer.sources.source import Source
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 
 _WORTH_LOGGING = 0.25  # share of the free space
@@ -28,15 +27,13 @@ _CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed f
 log = logging.getLogger(__name__)
 
 
-def name_after(source: SourceLike | Sequence[SourceLike], suffix: str, split: str | None) -> Path:
+def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
     """Name an output after the source and, if there is one, its split: rows.jsonl.gz -> rows-packed-4096.
 
     The output is next to the source. Its name follows from the path alone, so that a repeated command finds its
     output whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another
-    one. A mixture, several paths, a glob or a dataset in memory has no name, which is a PackerError.
+    one. Several paths, a glob or a dataset in memory have no name, which is a PackerError.
     """
-    if isinstance(source, (list, tuple)):
-        raise OptionError("a mixture has no name: name the output with --output")
     if isinstance(source, PathList):
         raise OptionError(f"{source} have no common name: name the output with --output")
     if not isinstance(source, str | Path):
@@ -72,7 +69,7 @@ def refuse_inside(
         raise PackerError(f"{out} is inside the source {source}: {remedy}")
 
 
-def check_decoding(claimed: Output, source: Corpus, options: PackOptions, workers: int) -> None:
+def check_decoding(claimed: Output, source: Source, options: PackOptions, workers: int) -> None:
     """Check that the decoded source and the rows fit, and log the space they need if it is a quarter of what is free.
 
     This process writes `workers` shards at a time.
@@ -87,14 +84,14 @@ def check_decoding(claimed: Output, source: Corpus, options: PackOptions, worker
             f"decoding {needs} in addition to the output until it is complete, the rows about {byte_size(rows)}; "
             f"{byte_size(free)} are free"
         )
-    # In a mixture, or if long documents are truncated or dropped, the size of the rows is not known before decoding.
+    # If long documents are truncated or dropped, the size of the rows is not known before decoding.
     kept = claimed.disk_needed(rows, workers * options.shard_size)
-    kept = kept if options.long in ("split", "error") and not options.weights else 0
+    kept = kept if options.long in ("split", "error") else 0
     least = (spill.bytes + kept) * (_CERTAIN_SHARE if spill.sampled else 1)
     _check_room(claimed, least, f"the decoded source {needs} and the rows about {byte_size(rows)}")
 
 
-def check_tokenizing(claimed: Output, source: Corpus) -> None:
+def check_tokenizing(claimed: Output, source: Source) -> None:
     """Check that the tokens fit, and log the space they still need, beside pieces in place, unless it is little."""
     size, free = spill_size(source, claimed.spill), _free(claimed)
     needed = f"{'about' if size.sampled else 'up to'} {byte_size(size.bytes)}"
@@ -108,14 +105,6 @@ def check_writing(claimed: Output, rows: int, shard_size: int, workers: int) -> 
     needed = claimed.disk_needed(rows, workers * shard_size)
     remedy = "free some space and repeat the same command"
     _check_room(claimed, needed, f"the rows to be written need {byte_size(needed)}", remedy)
-
-
-def check_mixture(claimed: Output, identity: SourceIdentity, options: PackOptions, workers: int) -> None:
-    """Check that the rows of a mixture can fit before they are planned, because a mixture may repeat its documents."""
-    if options.untrained == "drop" or options.index_only:  # the size of the rows is not known yet
-        return
-    kept = sum(part.taken.tokens_kept for part in identity.mixture)
-    check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes, options.shard_size, workers)
 
 
 def _free(claimed: Output) -> int:

@@ -19,7 +19,7 @@ from packer.output.unfinished_output import Output, Request
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import check_complete, is_written, request_of
 from packer.pipeline.job import Job, Written, build_claimed
-from packer.pipeline.output_place import check_decoding, check_mixture, name_after, refuse_inside
+from packer.pipeline.output_place import check_decoding, name_after, refuse_inside
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,
     refuse_untrained,
@@ -32,7 +32,6 @@ from packer.pipeline.source_warnings import (
     warn_of_padding,
     warn_of_split_chats,
     warn_of_unstopped,
-    warn_of_unused_sources,
 )
 from packer.pipeline.template_moment import set_moment
 from packer.pipeline.write_shards import ShardMaker, write_shards
@@ -46,10 +45,10 @@ from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
 from packer.sources.content_hashes import held_out_below
-from packer.sources.corpus import Corpus, Documents
-from packer.sources.open_sources import SourceLike, open_sources, refuse_decoding
+from packer.sources.corpus import Documents
+from packer.sources.open_sources import SourceLike, open_source, refuse_decoding
 from packer.sources.source import Source
-from packer.sources.spill import spill_corpus
+from packer.sources.spill import spill_source
 from packer.sources.survey import read_documents
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath
@@ -59,12 +58,12 @@ log = logging.getLogger(__name__)
 
 
 def pack(
-    source: SourceLike | Sequence[SourceLike],
+    source: SourceLike,
     *,
     options: PackOptions,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[Manifest]:
-    """Pack a source, or a list of sources mixed by `options.weights`; after a kill, the same call resumes."""
+    """Pack a source; after a kill, the same call resumes."""
     # Choose the engine.
     job = job.for_output(source, job.output)
 
@@ -72,7 +71,7 @@ def pack(
     source = expanded(source)
     if options.lengths_column is not None:  # the result can only be an index
         options = replace(options, index_only=True)
-    opened = open_sources(source, options)
+    opened = open_source(source, options)
     if options.index_only:
         refuse_decoding(opened)
     _refuse_dropped_masks(opened, options)
@@ -96,13 +95,13 @@ def pack(
 
 
 def _write_pack(
-    out: AnyPath, opened: Corpus, build: Callable[[Output, Engine], Manifest], options: PackOptions, job: Job
+    out: AnyPath, opened: Source, build: Callable[[Output, Engine], Manifest], options: PackOptions, job: Job
 ) -> Written[Manifest]:
     requested = [(opened, request_of(opened, options.to_dict()))]
     return write_dataset(out, requested, build, job=job, made_of={"plan_version": PLAN_VERSION})
 
 
-def _refuse_other_holdout(out: AnyPath, opened: Corpus, options: PackOptions, job: Job) -> None:
+def _refuse_other_holdout(out: AnyPath, opened: Source, options: PackOptions, job: Job) -> None:
     """Raise a PackerError, before anything is read, if another dataset has the name of the holdout."""
     holdout = holdout_of(out)
     if job.overwrite or is_packed(out) or not is_packed(holdout):
@@ -117,19 +116,17 @@ def _refuse_other_holdout(out: AnyPath, opened: Corpus, options: PackOptions, jo
 
 
 def pack_holdout(
-    out: AnyPath, opened: Corpus, mapped: Corpus, watch: Watch, options: PackOptions, job: Job
+    out: AnyPath, opened: Source, mapped: Source, watch: Watch, options: PackOptions, job: Job
 ) -> Written[Manifest]:
     """Pack the documents that `out` holds out, unless they are packed; `mapped` is the source, decoded if it can be."""
     options = options.of_holdout
-    if options.weights:
-        opened, mapped = replace(opened, mix=options), replace(mapped, mix=options)
     build = partial(pack_into, opened=mapped, watch=watch, options=options, job=job)
     return _write_pack(holdout_of(out), opened, build, options, job)
 
 
 def write_dataset(
     out: AnyPath,
-    requested: Sequence[tuple[Corpus, Request]],
+    requested: Sequence[tuple[Source, Request]],
     build: Callable[[Output, Engine], Manifest],
     *,
     job: Job,
@@ -170,7 +167,7 @@ def pack_into(
     claimed: Output,
     engine: Engine,
     *,
-    opened: Corpus,
+    opened: Source,
     watch: Watch,
     options: PackOptions,
     job: Job,
@@ -187,7 +184,7 @@ def pack_into(
     warn_of_linked_files(opened)
     mapped = opened if opened.mapped else _decoded(opened, claimed, engine, options, job.progress)
     watch.check()
-    options, mapped = _with_hashes(mapped, options, claimed, engine, job.progress)
+    options = _with_hashes(mapped, options, claimed, engine, job.progress)
     watch = watch.of_mapped(mapped)
 
     # Check every document, and that an interrupted run had the same source.
@@ -195,7 +192,6 @@ def pack_into(
     identity, row_format = documents.identity, RowFormat.of(options, documents.table.extra)
     _refuse_changed(claimed, identity, overwrite=job.overwrite)
     check(identity, row_format)
-    check_mixture(claimed, identity, options, engine.workers)
 
     # Plan the rows.
     plan = plan_documents(documents, options, row_format, notes=claimed.notes, engine=engine, progress=job.progress)
@@ -214,103 +210,97 @@ def pack_into(
     )
     entries = write_shards(claimed, [maker], options.shard_size, watch, engine, job.progress)
 
-    totals = _totals(mapped, documents, plan.totals, entries, options)
+    totals = _totals(mapped, plan.totals, entries, options)
     if holds_out:
         pack_holdout(claimed.out, opened, mapped, watch, options, job)
 
     # Write the manifest, which completes the dataset.
     generation = Generation(source=identity, totals=totals, shards=len(entries))
     options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
-    return complete(claimed, engine, options, [(generation, mapped.sources)], entries, before=before)
+    return complete(claimed, engine, options, [(generation, mapped)], entries, before=before)
 
 
 def _holds_out(totals: PlanTotals, options: PackOptions) -> bool:
     """Whether documents are held out of these; a SourceError if there is none, where that is known from the totals."""
     held_out = totals.documents_dropped.get("held_out")
-    if held_out == 0 and not options.weights:  # a mixture may take no copy of those held out
+    if held_out == 0:
         none = f"of {totals.documents:,} documents, none is held out"
         raise SourceError(f"{none}: hold out more (--holdout is {options.holdout})")
     return held_out is not None
 
 
 def _with_hashes(
-    mapped: Corpus, options: PackOptions, claimed: Output, engine: Engine, progress: Progress
-) -> tuple[PackOptions, Corpus]:
-    """Return options and source with the hashes of the documents to pack, which one of all processes finds out."""
+    mapped: Source, options: PackOptions, claimed: Output, engine: Engine, progress: Progress
+) -> PackOptions:
+    """Return options with the hashes of the documents to pack, which one of all processes finds out."""
     if options.holdout is None or options.content_hashes:
-        return options, mapped
+        return options
 
     def find() -> Note:
-        return Note(facts={"below": held_out_below(mapped.parts, options, progress)})
+        return Note(facts={"below": held_out_below(mapped, options, progress)})
 
     below: int = make_note(claimed.notes, "holdout", find, engine).facts["below"]
-    options = replace(options, content_hashes=(below, HASHES))
-    return options, replace(mapped, mix=options if options.weights else None)
+    return replace(options, content_hashes=(below, HASHES))
 
 
-def _decoded(opened: Corpus, claimed: Output, engine: Engine, options: PackOptions, progress: Progress) -> Corpus:
+def _decoded(opened: Source, claimed: Output, engine: Engine, options: PackOptions, progress: Progress) -> Source:
     check_decoding(claimed, opened, options, engine.workers)
     set_moment(opened, claimed.notes, engine)
-    return spill_corpus(opened, claimed.spill, progress, engine=engine)
+    return spill_source(opened, claimed.spill, progress, engine=engine)
 
 
-def _refuse_dropped_masks(corpus: Corpus, options: PackOptions) -> None:
-    """Raise a SourceError if no labels are to be written, and labels of a source say what is not to be trained."""
-    masked = next((source for source in corpus.sources.values() if source.has_labels), None)
-    if options.labels or masked is None:
+def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
+    """Raise a SourceError if no labels are to be written, and labels of the source say what is not to be trained."""
+    if options.labels or not source.has_labels:
         return
     what, remedy = "labels or masks", "remove them from the source"
-    if masked.text is not None:
-        what, remedy = f"text of which a part is trained ({masked.text.train_on})", "set --train-on all"
-    raise SourceError(f"{masked.name} has {what}, which --no-labels would drop: leave it out, or {remedy}")
+    if source.text is not None:
+        what, remedy = f"text of which a part is trained ({source.text.train_on})", "set --train-on all"
+    raise SourceError(f"{source.name} has {what}, which --no-labels would drop: leave it out, or {remedy}")
 
 
-def _checked_documents(mapped: Corpus, options: PackOptions, progress: Progress) -> Documents:
+def _checked_documents(mapped: Source, options: PackOptions, progress: Progress) -> Documents:
     """Check every document of a mapped source, and warn of what would silently ruin a training run."""
     _refuse_dropped_masks(mapped, options)  # only now is it known whether JSON lines have labels
-    is_in_order = not options.makes_own_rows
-    documents = read_documents(mapped, progress, hold_lengths=options.is_planned_whole, interleaved=is_in_order)
-    refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
+    documents = read_documents(mapped, progress, hold_lengths=options.is_planned_whole)
+    refuse_all_rejected(mapped, documents.identity.documents, documents.identity.tokens)
     warn_of_padding(mapped)
-    warn_of_unused_sources(documents.identity.mixture)
     warn_of_unstopped(mapped)
     return documents
 
 
-def _totals(
-    mapped: Corpus, documents: Documents, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions
-) -> Totals:
+def _totals(mapped: Source, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions) -> Totals:
     """Return the totals of a generation; raise a SourceError if nothing in it is trained, unless that is allowed."""
     trained = sum(entry.trained for entry in entries)
-    if documents.identity.labels and options.labels and not (trained or options.allow_nothing_trained):
-        refuse_untrained(mapped.sources, planned.tokens_packed)
+    if mapped.has_labels and options.labels and not (trained or options.allow_nothing_trained):
+        refuse_untrained(mapped, planned.tokens_packed)
     untrained = sum(entry.untrained_segments for entry in entries)
     totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), mapped)
-    return with_rejected(totals, mapped.sources, documents.takes) if options.on_error == "skip" else totals
+    return with_rejected(totals, mapped) if options.on_error == "skip" else totals
 
 
 def complete(
     claimed: Output,
     engine: Engine,
     options: PackOptions,
-    generations: Sequence[tuple[Generation, Mapping[str, Source]]],
+    generations: Sequence[tuple[Generation, Source]],
     entries: Sequence[ShardEntry],
     *,
     before: Manifest | None = None,
 ) -> Manifest:
     """Write the manifest of a dataset, and its small files, in one of all processes; return the manifest.
 
-    `generations` have their sources by name, and `entries` all their shards. `before` is the manifest of the
+    `generations` have their sources, and `entries` all their shards. `before` is the manifest of the
     dataset without these generations. If another process has written it, this is `FinishedElsewhere`.
     """
 
     def finish() -> Manifest | None:
         manifest, files, left = before, dict[str, bytes](), iter(entries)
-        for generation, sources in generations:
+        for generation, source in generations:
             number, first = (len(manifest.generations), manifest.source.documents) if manifest else (0, 0)
             own = {}
             if options.on_error == "skip":
-                own[rejected_name(number)] = write_rejected_list(claimed, sources, number, first)
+                own[rejected_name(number)] = write_rejected_list(claimed, source, number, first)
             shards = ShardTable.of(islice(left, generation.shards))
             added = Manifest(options=options, generations=(generation,), shards=shards, files=own)
             manifest, small = with_generation(manifest, added)

@@ -19,7 +19,6 @@ from packer.plan.permute import hashes_of, key_of
 from packer.plan.rows import LocatedRows, Plan
 from packer.plan.segments import extents_of
 from packer.random_purposes import SHOWN_ROWS
-from packer.sources.corpus import Documents
 
 SAMPLED_ROWS = 32
 """Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
@@ -60,44 +59,35 @@ def _within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
     if within:
         return tuple(rows[:within])
     first = rows[0]
-    columns = {
-        name: getattr(first, name)
-        for name in ("lengths", "extents", "documents", "starts", "sources", "trained", "nodes")
-    }
+    columns = {name: getattr(first, name) for name in ("lengths", "extents", "documents", "starts", "trained", "nodes")}
     cut = {name: values and values[:SAMPLED_SEGMENTS] for name, values in columns.items()}
     end = sum(cut["extents"])
     runs = tuple((begin, min(last, end)) for begin, last in first.trained_runs if begin < end)
     return (replace(first, **cut, rest=sum(first.extents) - end, trained_runs=runs),)
 
 
-def planned_rows(
-    plan: Plan, chosen: Sequence[tuple[int, str]], align: int, source: Documents | None
-) -> tuple[ShownRow, ...]:
-    """Return the chosen rows of a plan, (number, reason); the source is needed if it is a mixture."""
+def planned_rows(plan: Plan, chosen: Sequence[tuple[int, str]], align: int) -> tuple[ShownRow, ...]:
+    """Return the chosen rows of a plan, (number, reason)."""
     found: dict[int, ShownRow] = {}
     first_row = 0
     for shard, rows in enumerate(plan.shard_rows):
         located = plan.rows(shard)
         for row in {row for row, _ in chosen if first_row <= row < first_row + rows}:
-            found[row] = _planned_row(located, row, row - first_row, align, source)
+            found[row] = _planned_row(located, row, row - first_row, align)
         first_row += rows
     return _within_limit([replace(found[row], chosen=reason) for row, reason in chosen])
 
 
-def _planned_row(located: LocatedRows, row: int, index: int, align: int, source: Documents | None) -> ShownRow:
+def _planned_row(located: LocatedRows, row: int, index: int, align: int) -> ShownRow:
     """Return row `row` of a plan, which is row `index` of a part of it."""
     segments = slice(located.row_starts[index], located.row_starts[index + 1])
     lengths, documents = located.lengths[segments], located.documents[segments]
-    sources = None
-    if source is not None and source.is_mixture:
-        sources, documents, _ = source.of(documents)
     return ShownRow(
         row=row,
         lengths=tuple(lengths.tolist()),
         extents=tuple(extents_of(lengths, align).tolist()),
         documents=tuple(documents.tolist()),
         starts=tuple(located.starts[segments].tolist()),
-        sources=None if sources is None else tuple(sources.tolist()),
     )
 
 
@@ -129,7 +119,6 @@ def _packed_row(number: int, row: Row) -> ShownRow:
         extents=tuple(extents.tolist()),
         documents=tuple(row["doc_ids"][:segments].tolist()),
         starts=tuple(row["doc_starts"][:segments].tolist()),
-        sources=tuple(row["source_ids"][:segments].tolist()) if "source_ids" in row else None,
         trained=trained,
         trained_runs=trained_runs,
         nodes=tuple(tuple((node.tokens, node.depth) for node in nodes_of(tree)) for tree in row[TREE][:segments])

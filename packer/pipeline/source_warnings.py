@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packer.facts import MixturePart, PlanTotals
+from packer.facts import PlanTotals
 from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
 from packer.inputs.documents import reading
 from packer.inputs.token_tables import MappedLists
-from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.source import Source
 
 _READ_TOGETHER = 250  # documents
-_LOOKED_AT = 1000  # documents of each source
+_LOOKED_AT = 1000  # documents
 _FEWEST = 20  # number of documents that look padded below which there is no warning
 _REPEATED = 3  # number of equal tokens at an end from which a document looks padded
 _MOST = 0.5  # share of documents that look padded above which the source counts as padded
@@ -27,61 +26,44 @@ _MOST = 0.5  # share of documents that look padded above which the source counts
 log = logging.getLogger(__name__)
 
 
-def warn_of_padding(mapped: Corpus) -> None:
-    """Log a warning for each source of tokens in which most documents end, or begin, with the same repeated id.
+def warn_of_padding(mapped: Source) -> None:
+    """Log a warning if most documents of a source of tokens end, or begin, with the same repeated id.
 
     Padding with a mask has been stripped before; without a mask, it is packed and trained like any other token.
     """
-    for name, source in mapped.sources.items():
-        found = _padding_of(source) if source.text is None else None
-        if found is not None:
-            of_source = f" of {name}" if name else ""
-            log.warning(
-                "most documents%s begin or end with several tokens of id %d, which looks like padding and is packed "
-                "like all other tokens: give an attention_mask, or remove it",
-                of_source,
-                found,
-            )
+    found = _padding_of(mapped) if mapped.text is None else None
+    if found is not None:
+        log.warning(
+            "most documents begin or end with several tokens of id %d, which looks like padding and is packed like all "
+            "other tokens: give an attention_mask, or remove it",
+            found,
+        )
 
 
-def warn_of_unused_sources(mixture: tuple[MixturePart, ...] | None) -> None:
-    """Log a warning for each source of a mixture whose share is so small that none of its documents is taken."""
-    for source in mixture or ():
-        if not source.taken.documents:
-            log.warning(
-                "no document of %s is taken: its share is less than half a document; raise its weight or the size of "
-                "the mixture, or leave it out",
-                source.name,
-            )
-
-
-def warn_of_split_chats(opened: Corpus, totals: PlanTotals) -> None:
+def warn_of_split_chats(opened: Source, totals: PlanTotals) -> None:
     """Log a warning if chats were split at any token, and so inside messages."""
-    has_chats = any(source.holds_chats for source in opened.sources.values())
-    if has_chats and totals.documents_split:
+    if opened.holds_chats and totals.documents_split:
         log.warning(
             "%s longer than a row are split inside a message: choose --split-at turns, or --long drop",
             "1 document" if totals.documents_split == 1 else f"{totals.documents_split:,} documents",
         )
 
 
-def warn_of_unstopped(mapped: Corpus) -> None:
-    """Log a warning for each tokenized source of chats with answers that end without a trained stop token."""
-    for name, source in mapped.sources.items():
-        count = source.counts["unstopped"]
-        if count:
-            of_source = f" of {name}" if name else ""
-            log.warning(
-                "%s without a trained stop token, so a model does not learn to stop there: put the model's "
-                "generation_config.json, which names the tokens that end a turn, beside the tokenizer, or choose a "
-                "--chat-template that ends every answer with a special token",
-                f"1 answer{of_source} ends" if count == 1 else f"{count:,} answers{of_source} end",
-            )
+def warn_of_unstopped(mapped: Source) -> None:
+    """Log a warning for tokenized chats with answers that end without a trained stop token."""
+    count = mapped.counts["unstopped"]
+    if count:
+        log.warning(
+            "%s without a trained stop token, so a model does not learn to stop there: put the model's "
+            "generation_config.json, which names the tokens that end a turn, beside the tokenizer, or choose a "
+            "--chat-template that ends every answer with a special token",
+            "1 answer ends" if count == 1 else f"{count:,} answers end",
+        )
 
 
-def warn_of_rejected(opened: Corpus) -> None:
+def warn_of_rejected(opened: Source) -> None:
     """Log a warning if records cannot be used, for commands that do not list them; the source has been read."""
-    counts = count_rejected([*opened.sources.values()])
+    counts = opened.count_rejected()
     if count := sum(counts.values()):
         reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in counts.items())
         log.warning(
@@ -92,27 +74,25 @@ def warn_of_rejected(opened: Corpus) -> None:
         )
 
 
-def warn_of_linked_files(opened: Corpus) -> None:
-    """Log a warning for each source in which links give a file several names, under each of which it is read."""
-    for name, source in opened.sources.items():
-        names: dict[tuple[int, int], str] = {}
-        linked: dict[tuple[str, str], None] = {}  # both sides of preference pairs have the same files
-        for input_ in source.inputs:
-            if isinstance(input_.path, Path):
-                with reading(input_.file.name):
-                    stat = input_.path.stat()
-                first = names.setdefault((stat.st_dev, stat.st_ino), input_.file.name)
-                if first != input_.file.name:
-                    linked[first, input_.file.name] = None
-        if linked:
-            (one, other), *more = linked
-            log.warning(
-                "%s and %s%s are the same file%s: its documents are read more than once, unless you leave one out",
-                one,
-                other,
-                f" of {name}" if name else "",
-                f" (and {len(more):,} more)" if more else "",
-            )
+def warn_of_linked_files(opened: Source) -> None:
+    """Log a warning if links give a file of a source several names, under each of which it is read."""
+    names: dict[tuple[int, int], str] = {}
+    linked: dict[tuple[str, str], None] = {}  # both sides of preference pairs have the same files
+    for input_ in opened.inputs:
+        if isinstance(input_.path, Path):
+            with reading(input_.file.name):
+                stat = input_.path.stat()
+            first = names.setdefault((stat.st_dev, stat.st_ino), input_.file.name)
+            if first != input_.file.name:
+                linked[first, input_.file.name] = None
+    if linked:
+        (one, other), *more = linked
+        log.warning(
+            "%s and %s are the same file%s: its documents are read more than once, unless you leave one out",
+            one,
+            other,
+            f" (and {len(more):,} more)" if more else "",
+        )
 
 
 def _padding_of(source: Source) -> int | None:

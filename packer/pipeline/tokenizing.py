@@ -27,11 +27,11 @@ from packer.pipeline.template_moment import set_moment
 from packer.progress import Progress
 from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
-from packer.sources.corpus import Corpus, count_rejected
 from packer.sources.decoded_pieces import Piece, cut_source
-from packer.sources.open_sources import open_with
-from packer.sources.spill import spill_corpus
-from packer.sources.survey import survey_source
+from packer.sources.open_sources import open_source
+from packer.sources.source import Source
+from packer.sources.spill import spill_source
+from packer.sources.survey import read_documents
 from packer.sources.watch_source import Watch
 from packer.system_errors import system_errors
 
@@ -88,7 +88,7 @@ class TokenizeReport(JsonRecord):
     @property
     def request(self) -> Request:
         """The request that made the dataset."""
-        return Request(options=self.options, files=self.files, texts={"": self.text.requested})
+        return Request(options=self.options, files=self.files, text=self.text.requested)
 
 
 def tokenize(
@@ -107,7 +107,7 @@ def tokenize(
     source = expanded(source)
     out = name_after(source, "tokenized", options.split) if job.output is None else job.output
     out = local_output(out, "packer tokenize")
-    opened = Corpus(parts=(open_with(source, options, turns_of_chats=True),))
+    opened = open_source(source, options, turns_of_chats=True)
     watch = Watch.of(opened)
     refuse_inside(source, out)
     skips = {"on_error": options.on_error} if options.on_error != "error" else {}
@@ -127,7 +127,7 @@ def tokenize(
     return Written(record=report, output=out)
 
 
-def _check_complete(out: Path, report: TokenizeReport, request: Request, opened: Corpus) -> str:
+def _check_complete(out: Path, report: TokenizeReport, request: Request, opened: Source) -> str:
     """Check that a complete dataset is the requested one, and intact, and its source not written to since.
 
     Return what was checked, in words.
@@ -149,7 +149,7 @@ def _check_complete(out: Path, report: TokenizeReport, request: Request, opened:
 
 def _write(
     folder: Output,
-    opened: Corpus,
+    opened: Source,
     watch: Watch,
     request: Request,
     tokenizer: str,
@@ -159,21 +159,19 @@ def _write(
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
     warn_of_linked_files(opened)
     set_moment(opened, folder.notes, engine)
-    (text,) = opened.parts
-    pieces = cut_source(text, folder.spill)
+    pieces = cut_source(opened, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder, pieces, names)
     check_tokenizing(folder, opened)
-    decoded = spill_corpus(opened, folder.spill, progress, engine=engine)
-    (spilled,) = decoded.parts
+    spilled = spill_source(opened, folder.spill, progress, engine=engine)
     watch.check()
-    warn_of_unstopped(decoded)
-    identity = survey_source(spilled).identity
+    warn_of_unstopped(spilled)
+    identity = read_documents(spilled).identity
     assert identity.text is not None
     counts, digest = None, None
     if spilled.skips:
-        refuse_all_rejected(decoded.sources, identity.documents, identity.tokens)
-        counts, digest = count_rejected([spilled]), write_rejected_list(folder, decoded.sources)
+        refuse_all_rejected(spilled, identity.documents, identity.tokens)
+        counts, digest = spilled.count_rejected(), write_rejected_list(folder, spilled)
     report = TokenizeReport(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,

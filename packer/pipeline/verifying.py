@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
-from packer.facts import REMEDY, MixturePart, SourceIdentity
+from packer.facts import REMEDY, SourceIdentity
 from packer.inputs.token_tables import TokenTable
 from packer.paths import PathList, expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
 from packer.pipeline.job import Job
+from packer.pipeline.packed_rows import PackedRows
 from packer.pipeline.rejected_list import list_faults, with_counts
 from packer.pipeline.template_moment import repeat_moment
 from packer.plan.segments import Segments
@@ -27,12 +27,10 @@ from packer.shards.check_shards import differences, verify_packed
 from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, in_generation, is_packed
 from packer.shards.reader import read_manifest
-from packer.sources.corpus import Corpus
 from packer.sources.open_sources import SourceLike, open_packed_source, with_sources
-from packer.sources.packed_documents import PackedRows
-from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_for_now
+from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
 from packer.sources.source import Source
-from packer.sources.survey import SourceOrder
+from packer.sources.survey import IdentityCounter
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -75,7 +73,7 @@ def verify(
 
     Without `source`, checks hashes, structure, the position of pairs, and groups if their column is kept. With
     `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once
-    (in a mixture, once per copy), with its label, at the place that doc_ids and doc_starts give.
+    with its label, at the place that doc_ids and doc_starts give.
 
     Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and
     tokens, which are otherwise compared with each other and with the limits that the rows set. Three that only the
@@ -125,69 +123,50 @@ def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
         )
 
 
-def compare_opened(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress) -> Iterator[str]:
-    """Yield a sentence for each difference between the rows and an open source, or a mixture of as many as packed."""
+def compare_opened(folder: AnyPath, manifest: Manifest, opened: Source, progress: Progress) -> Iterator[str]:
+    """Yield a sentence for each difference between the rows and an open source."""
     packed = manifest.source
-    repeat_moment(opened, packed.texts)
-    parts: tuple[SourceIdentity | MixturePart, ...] = packed.mixture or (packed,)
-    faults = [
-        f"the source {part.name}: {fault}" if isinstance(part, MixturePart) else fault
-        for part, source in zip(parts, opened.sources.values(), strict=True)
-        if (fault := _text_fault(part, source))
-    ]
-    if faults:
-        yield from faults
+    repeat_moment(opened, packed.text)
+    fault = _text_fault(packed, opened)
+    if fault is not None:
+        yield fault
         return
-    order = SourceOrder(opened)
-    faults = []
-    for found, part in zip(order.mixture, packed.mixture, strict=True):
-        one, other = part.to_dict(), found.to_dict()
-        other = {name: other.get(name) for name in one} | {"text": one.get("text")}  # texts are compared before
-        faults += islice(_differing(one, other, f"the source {part.name}"), 1)
-    if faults:
-        yield from faults
-        return
-    is_same = yield from compare_with_source(folder, manifest, order, progress)
+    identity = IdentityCounter(opened)
+    is_same = yield from compare_with_source(folder, manifest, opened, identity, progress)
     if is_same:
-        yield from identity_faults(packed, order.identity())
+        yield from identity_faults(packed, identity.identity())
         yield from differences(manifest.totals, with_counts(manifest.totals, opened).to_dict(), "the source")
         if manifest.options.on_error == "skip":
-            yield from list_faults(folder, manifest, opened.sources)
+            yield from list_faults(folder, manifest, opened)
 
 
 def compare_with_source(
     folder: AnyPath,
     manifest: Manifest,
-    source: SourceOrder,
+    source: Source,
+    identity: IdentityCounter,
     progress: Progress,
 ) -> Generator[str, None, bool]:
     """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
 
     If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does
     not grow with the number of documents: the segments of the rows are sorted in a temporary folder
-    (`sorted_for_now`), and then read for one part of the source after the other.
+    (`sorted_segments`), and then read for one part of the source after the other.
 
-    The manifest may be that of a generation, whose documents are numbered from 0 here. Progress is "compare", in
-    tokens. Returns whether rows and totals agree with the source.
+    The manifest may be that of a generation, whose documents are numbered from 0 here. The documents that are read are
+    added to `identity`. Progress is "compare", in tokens. Returns whether rows and totals agree with the source.
     """
     options = manifest.options
     counts = SourceCounts(options)
-    documents = tokens = faults = 0
-
-    def number_documents(segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
-        return source.numbers(segments) - manifest.first.document
-
+    tokens = faults = 0
     rows = PackedRows.of(folder, manifest, options.kept, options.stored_keep_tokens)
-    index = SegmentIndex(
-        packed=folder, manifest=manifest, folder=folder, number_documents=number_documents, is_source=False
-    )
-    with sorted_for_now(index) as index:
+    with sorted_segments(folder, manifest) as index:
         tables = source.tables()
         for table in tables:
+            identity.add(table.lengths)
             differences = _compared(table, index, TableDifferences(options, source, rows), counts)
-            documents += len(table.lengths)
             if differences.in_structure:
-                yield from _other_number(manifest, source, documents, tables)
+                yield from _other_number(manifest, source, identity.documents, tables)
             for fault in differences.faults():
                 faults += 1
                 yield fault
@@ -195,13 +174,13 @@ def compare_with_source(
                 return False
             tokens += int(table.lengths.sum(dtype=np.int64))
             progress("compare", tokens, manifest.totals.tokens)
-        unexpected = len(index.read(documents, np.iinfo(np.int64).max).documents)
+        unexpected = len(index.read(identity.documents, np.iinfo(np.int64).max).documents)
         if unexpected:
-            yield from _other_number(manifest, source, documents, tables)
+            yield from _other_number(manifest, source, identity.documents, tables)
             yield f"{unexpected:,} segments in the rows are not in the source"
             return False
     if not faults:
-        for fault in counts.faults(manifest, source.rejected(), source.describe):
+        for fault in counts.faults(manifest, source.count_rejected(), source.describe):
             faults += 1
             yield fault
     return not faults
@@ -224,7 +203,7 @@ def _compared(
     return differences
 
 
-def _other_number(manifest: Manifest, source: SourceOrder, done: int, rest: Iterator[TokenTable]) -> Iterator[str]:
+def _other_number(manifest: Manifest, source: Source, done: int, rest: Iterator[TokenTable]) -> Iterator[str]:
     """Yield a sentence if a source does not have as many documents as were packed: it may be another source.
 
     `done` documents have been read; `rest` is read only to count, and errors in it must not hide a difference.
@@ -266,7 +245,7 @@ def _cuts(
     return documents[is_cut], starts[is_cut].astype(np.int32)
 
 
-def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str | None:
+def _text_fault(recorded: SourceIdentity, opened: Source) -> str | None:
     """Return the first difference in how text is tokenized, versions of libraries aside, or None."""
     packed = recorded.text.without_versions() if recorded.text is not None else {}
     found = opened.text.without_versions() if opened.text is not None else {}
@@ -282,11 +261,11 @@ def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str |
 def identity_faults(recorded: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
     """Yield a sentence for each difference between a source and the identity in the manifest.
 
-    Texts and the sources of a mixture are compared before. The names and sizes of files may differ: the same documents
+    Texts are compared before. The names and sizes of files may differ: the same documents
     in other files, or compressed, are the same source. Only if all names are equal must each file have the same
     documents and tokens.
     """
-    one, other = ({**identity.to_dict(), "text": None, "mixture": None} for identity in (recorded, found))
+    one, other = ({**identity.to_dict(), "text": None} for identity in (recorded, found))
     files = [each.pop("files") for each in (one, other)]
     if [file["name"] for file in files[0]] == [file["name"] for file in files[1]]:
         for number, (file, its_like) in enumerate(zip(*files, strict=True)):
@@ -295,8 +274,8 @@ def identity_faults(recorded: SourceIdentity, found: SourceIdentity) -> Iterator
     yield from _differing(one, other)
 
 
-def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any], what: str = "the source") -> Iterator[str]:
+def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys([*recorded, *found]):
         one, other = recorded.get(name), found.get(name)
         if one != other:
-            yield f"{what} differs from the packed one: {name} is {other}, the manifest says {one}"
+            yield f"the source differs from the packed one: {name} is {other}, the manifest says {one}"

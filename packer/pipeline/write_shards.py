@@ -84,14 +84,11 @@ class ShardMaker:
     def block(self, rows: LocatedRows) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""
         documents, starts, lengths = rows.documents, rows.starts, rows.lengths
-        sources, ids, copies = self.documents.of(documents)
         lists = self.documents.table.lists_of(documents)
         return RowBlock(
             lists=lists,
             kept_lists=lists,
-            documents=ids + self.first_document if self.first_document else ids,
-            source_ids=sources,
-            copies=copies,
+            documents=documents + self.first_document if self.first_document else documents,
             starts=starts,
             lengths=lengths,
             extents=extents_of(lengths, self.row_format.align),
@@ -162,7 +159,7 @@ class ShardMaker:
         found = values.to_numpy(zero_copy_only=False)
         position = int(wrong_values(found, label=is_label).argmax())
         document = int(block.documents[bad.segment]) - self.first_document
-        where = self.documents.describe_in(int(block.source_ids[bad.segment]), document)
+        where = self.documents.describe(document)
         name = self.documents.source.token_column(document, label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
         return f"{where}: {message}; {REMEDY}"

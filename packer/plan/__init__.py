@@ -5,6 +5,5 @@
 - `rows`: draws rows or follows patterns, fills them with segments, and locates these in the source; what every plan is
 - `vector_packing`: packs items that have several demands, such as tokens and images
 - `groups`: makes rows of one group only
-- `mixture_shares`: decides how much a mixture takes of its sources, and which documents
 - `permute`: random permutations
 """

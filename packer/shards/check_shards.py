@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS
 from packer.engine import Engine
 from packer.errors import UNREADABLE, PackerError
-from packer.facts import MixturePart, ShardEntry, Totals
+from packer.facts import ShardEntry, Totals
 from packer.gather import count_trained
 from packer.progress import Progress
 from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work
@@ -266,33 +265,15 @@ def _part_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def _source_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each contradiction between a source, its files, the sources of a mixture, and the totals."""
+    """Yield a sentence for each contradiction between a source, its files and the totals."""
     source, totals = manifest.source, manifest.totals
     yield from differences(totals, {"documents": source.documents, "tokens": source.tokens}, "the source")
-    files = iter(source.files)
-    for part in source.mixture or (source,):
-        own = list(islice(files, part.files) if isinstance(part, MixturePart) else files)
-        of = f"the source {part.name}" if isinstance(part, MixturePart) else "the source"
-        in_files = {"documents": sum(file.rows for file in own), "tokens": sum(file.tokens for file in own)}
-        for name, found in in_files.items():
-            yield from _outside(f"{name} of {of}", getattr(part, name), found, found, origin="its files")
-        if isinstance(part, MixturePart):
-            yield from _outside(f"tokens_kept of {of}", part.tokens_kept, 0, part.tokens, origin="its tokens")
-            for name in ("documents", "tokens", "tokens_kept"):
-                whole, taken = getattr(part, name), getattr(part.taken, name)
-                least = whole * part.taken.copies
-                yield from _outside(f"taken.{name} of {of}", taken, least, least + whole, origin="its copies")
-    if source.mixture:
-        every = [part.taken for part in source.mixture]
-        files_of_all, count = sum(part.files for part in source.mixture), len(source.files)
-        yield from _outside("files of all sources", files_of_all, count, count, origin="their list")
-        kept = totals.tokens_packed  # without the tokens that --untrained drop left out
-        for name, least, most in (
-            ("documents", source.documents, source.documents),
-            ("tokens", source.tokens, source.tokens),
-            ("tokens_kept", kept, source.tokens),
-        ):
-            yield from _outside(f"taken.{name} of all sources", sum(getattr(each, name) for each in every), least, most)
+    in_files = {
+        "documents": sum(file.rows for file in source.files),
+        "tokens": sum(file.tokens for file in source.files),
+    }
+    for name, found in in_files.items():
+        yield from _outside(f"{name} of the source", getattr(source, name), found, found, origin="its files")
 
 
 def _outside(name: str, recorded: int, least: int, most: int, *, origin: str = "the totals") -> Iterator[str]:
@@ -333,12 +314,9 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
 
 
 def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each reason that the list and the totals of the manifest count differently.
-
-    A mixture counts a document once per copy, and may not take it at all, so its counts are not compared.
-    """
+    """Yield a sentence for each reason that the list and the totals of the manifest count differently."""
     recorded = manifest.totals.documents_rejected
-    if recorded is None or manifest.options.weights:
+    if recorded is None:
         return
     try:
         counted = Counter(record.reason for record in read_rejected(folder / manifest.rejected_name))

@@ -164,8 +164,6 @@ class Manifest:
         ]
         if self.options.labels:
             facts.insert(3, ("trained tokens", f"{totals.tokens_trained:,}"))
-        if self.options.weights:
-            facts.append(("sources", ", ".join(part.name for part in self.source.mixture)))
         return facts
 
     def to_dict(self) -> dict[str, Any]:
@@ -232,16 +230,12 @@ class Manifest:
         """Check that generations agree with the options and with each other, and have the shards that are listed."""
         if not self.generations:
             raise TypeError("there are no generations")
-        if len(self.generations) > 1 and any(generation.source.mixture for generation in self.generations):
-            raise TypeError("a generation is a mixture")
         counted = sum(generation.shards for generation in self.generations)
         if listed != counted:
             raise TypeError(f"the generations have {counted:,} shards, and the manifest {listed:,}")
-        weights, skips = self.options.weights, self.options.on_error == "skip"
+        skips = self.options.on_error == "skip"
         for number, generation in enumerate(self.generations):
             source, totals = generation.source, generation.totals
-            if len(weights) != len(source.mixture):
-                raise TypeError(f"options.weights has {len(weights)} values, source.mixture has {len(source.mixture)}")
             if totals.groups is not None and self.options.group_by is None:
                 raise TypeError("there is totals.groups, but no options.group_by")
             has_list = rejected_name(number) in self.files
@@ -250,7 +244,7 @@ class Manifest:
                     f"options.on_error is {self.options.on_error}, which contradicts totals.documents_rejected or "
                     f"whether there is a {rejected_name(0)}"
                 )
-            if source.texts and self.options.tokenizer is None:
+            if source.text is not None and self.options.tokenizer is None:
                 raise TypeError("the source is text, but there is no options.tokenizer")
 
 

@@ -35,9 +35,6 @@ class RowFormat:
     align: int
     """Number that every extent is a multiple of; above 1, the column `seq_tokens` is written."""
 
-    mixture: bool
-    """Whether there are several sources, so that the columns `source_ids` and `copy` are written."""
-
     kept: Mapping[str, pa.DataType]
     """Types of the columns kept from the source with a value per segment."""
 
@@ -63,7 +60,6 @@ class RowFormat:
             token_columns=tuple(name for name in TOKEN_COLUMNS if written[name]),
             index_only=options.index_only,
             align=options.align,
-            mixture=bool(options.weights),
             kept={name: columns[name].type for name in options.kept if name in columns},
             kept_tokens={
                 name: _type_per_token(name, columns[name].type.value_type)
@@ -80,8 +76,7 @@ class RowFormat:
     @property
     def segment_columns(self) -> tuple[str, ...]:
         """Columns of SEGMENT_COLUMNS that are written."""
-        written = {"seq_tokens": self.align > 1, "source_ids": self.mixture, "copy": self.mixture}
-        return tuple(name for name in SEGMENT_COLUMNS if written.get(name, True))
+        return tuple(name for name in SEGMENT_COLUMNS if name != "seq_tokens" or self.align > 1)
 
     @property
     def stored_token_columns(self) -> tuple[str, ...]:

@@ -91,13 +91,8 @@ def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOpt
     name = options.group_by
     if name is None or name not in options.keep:
         return None
-    sources = segments.keys.get("source_ids")
-
-    def describe(segment: int) -> str:
-        return f"document {documents[segment]}" + (f" of source {sources[segment]}" if sources is not None else "")
-
     groups = group_values(batch[name].values.take(as_arrow(real)), name)
-    return group_fault(rows, groups, options, describe)
+    return group_fault(rows, groups, options, lambda segment: f"document {documents[segment]}")
 
 
 def group_fault(

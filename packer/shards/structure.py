@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +41,8 @@ class RowSegments(NamedTuple):
     places: NDArray[np.int64]
     """Row * max_len + offset in the row."""
 
-    keys: Mapping[str, NDArray[np.int64]]
-    """Columns that tell documents apart: "doc_ids" and, in rows of a mixture, "source_ids" and "copy"."""
+    documents: NDArray[np.int64]
+    """Documents."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> RowSegments:
@@ -65,13 +64,8 @@ class RowSegments(NamedTuple):
             lengths=column("seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"),
             extents=extents[values],
             places=(np.cumsum(extents) - extents)[values],
-            keys={name: column(name) for name in ("doc_ids", "source_ids", "copy") if name in batch.schema.names},
+            documents=column("doc_ids"),
         )
-
-    @property
-    def documents(self) -> NDArray[np.int64]:
-        """Documents, numbered in their own source."""
-        return self.keys["doc_ids"]
 
 
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
@@ -121,10 +115,6 @@ def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None
         rounded = np.where(documents == PADDING, 0, extents)
         if ((tokens < 1) != (documents == PADDING)).any() or (extents_of(tokens, align) != rounded).any():
             return f"seq_lengths are not seq_tokens rounded up to a multiple of {align}"
-    if "source_ids" in values and (
-        ((values["source_ids"] < 0) != (documents == PADDING)).any() or values["copy"].min() < 0
-    ):
-        return "a segment belongs to no source or has a negative copy"
     is_tail = documents == PADDING
     if np.count_nonzero(is_tail) != np.count_nonzero(is_tail[offsets[1:] - 1]) or is_tail[offsets[:-1]].any():
         return "padding comes before a segment or fills a row"
@@ -132,25 +122,12 @@ def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None
 
 
 def documents_fault(segments: RowSegments, manifest: Manifest, documents: range) -> str | None:
-    """Return which document of a record batch without faults is not one of the source or generation, or None.
-
-    `documents` are those that may be in its shard, unless the dataset is a mixture.
-    """
-    ids, parts = segments.documents, manifest.source.mixture
-    if not parts:
-        others = ids[(ids < documents.start) | (ids >= documents.stop)]
-        where = "its generation" if len(manifest.generations) > 1 else "the source"
-        first, last = documents.start, documents.stop - 1
-        return f"document {others[0]:,} is not of {where}, {first:,} to {last:,}" if len(others) else None
-    sources, copies = segments.keys["source_ids"], segments.keys["copy"]
-    known = np.minimum(sources, len(parts) - 1)
-    is_too_high = ids >= np.array([part.documents for part in parts])[known]
-    is_too_high |= copies > np.array([part.taken.copies for part in parts])[known]
-    wrong = np.flatnonzero((sources != known) | is_too_high)
-    if not len(wrong):
-        return None
-    at = wrong[0]
-    return f"document {ids[at]:,} of source {sources[at]}, copy {copies[at]}, is not in the mixture"
+    """Return which document of a record batch without faults is not one of `documents`, those of its shard, or None."""
+    ids = segments.documents
+    others = ids[(ids < documents.start) | (ids >= documents.stop)]
+    where = "its generation" if len(manifest.generations) > 1 else "the source"
+    first, last = documents.start, documents.stop - 1
+    return f"document {others[0]:,} is not of {where}, {first:,} to {last:,}" if len(others) else None
 
 
 def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:

@@ -139,9 +139,7 @@ class RowBlock:
 
     lists: NDArray[np.int64]  # lists of the token columns that the segments come from
     kept_lists: NDArray[np.int64]  # lists of the kept columns; others if tokens were copied out of their source before
-    documents: NDArray[np.int64]  # documents, numbered in their own source
-    source_ids: NDArray[np.int64]  # sources of the documents
-    copies: NDArray[np.int64]  # repetitions of the documents, from 0
+    documents: NDArray[np.int64]  # numbers of the documents
     starts: NDArray[np.int64]  # first tokens of the segments in their documents
     lengths: NDArray[np.int64]  # tokens of the segments
     extents: NDArray[np.int64]  # tokens and alignment of the segments
@@ -247,8 +245,6 @@ def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) ->
         "seq_tokens": (block.lengths, 0),
         "doc_ids": (block.documents, PADDING),
         "doc_starts": (block.starts, 0),
-        "source_ids": (block.source_ids, PADDING),
-        "copy": (block.copies, 0),
     }
     values = [as_arrow(column(*of_segments[name], SEGMENT_COLUMNS[name])) for name in row_format.segment_columns]
     if row_format.kept:

@@ -1,12 +1,12 @@
 """Hashes of the contents of documents, by which `--holdout` decides which of them are held out.
 
-The hash of a document is that of its token ids alone, so copies of a document always go together, in whatever file,
-source or generation they are.
+The hash of a document is that of its token ids alone, so copies of a document always go together, in whatever file
+they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import xxhash
@@ -19,9 +19,7 @@ from packer.inputs.documents import reading, value_message, wrong_values
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
 from packer.options.pack_options import HASHES
-from packer.plan.mixture_shares import WeightCounter
 from packer.plan.permute import key_of
-from packer.plan.segments import kept_lengths_of
 from packer.progress import Progress
 from packer.random_purposes import HOLDOUT
 from packer.sources.source import Source
@@ -76,39 +74,7 @@ def left_out(table: TokenTable, options: PackOptions, describe: Callable[[int], 
     return np.repeat((hashes >= 0) & ((hashes < least) | (hashes >= end)), options.documents_each)
 
 
-class KeptTokens(WeightCounter):
-    """Counts the tokens of a source of a mixture that reach the rows: not those of documents that are left out.
-
-    Args:
-        source: the source, all of whose tables are added.
-        options: options of the mixture.
-        key: key of the hash by which documents are sampled.
-    """
-
-    def __init__(self, source: Source, options: PackOptions, key: np.uint64) -> None:
-        super().__init__(key)
-        self._source, self._options = source, options
-        self._left_out: list[NDArray[np.bool_]] = []  # by table; empty if none is
-
-    def add_table(self, table: TokenTable) -> None:
-        """Add the documents of the next table."""
-        lengths, mask = table.lengths, left_out(table, self._options, self._source.describe)
-        if mask is not None:
-            self._left_out.append(mask)
-            lengths = np.where(mask, np.int32(0), lengths)
-        self.add(kept_lengths_of(self._options, lengths, table.first_document))
-
-    def kept_of(
-        self, lengths_of: Callable[[NDArray[np.int64]], NDArray[np.int32]], documents: NDArray[np.int64]
-    ) -> NDArray[np.int32]:
-        """Return the tokens of documents that reach the rows, each token once; `lengths_of` returns those they have."""
-        lengths = lengths_of(documents)
-        if self._left_out:
-            lengths = np.where(np.concatenate(self._left_out)[documents], np.int32(0), lengths)
-        return kept_lengths_of(self._options, lengths)
-
-
-def held_out_below(sources: Sequence[Source], options: PackOptions, progress: Progress) -> int:
+def held_out_below(source: Source, options: PackOptions, progress: Progress) -> int:
     """Return the end of the hashes that are held out; reads all documents if `options.holdout` is a number of them.
 
     Of a number, so many of the smallest different hashes are held out; of a share, that share of all hashes. It is a
@@ -118,10 +84,9 @@ def held_out_below(sources: Sequence[Source], options: PackOptions, progress: Pr
     if options.holdout < 1:
         return max(1, int(options.holdout * HASHES))
     count, smallest = int(options.holdout), np.zeros(0, np.int64)
-    for source in sources:
-        for table in source.tables(progress):
-            hashes = content_hashes(table, options, source.describe)
-            smallest = np.unique(np.concatenate([smallest, hashes[hashes >= 0]]))[: count + 1]
+    for table in source.tables(progress):
+        hashes = content_hashes(table, options, source.describe)
+        smallest = np.unique(np.concatenate([smallest, hashes[hashes >= 0]]))[: count + 1]
     if len(smallest) <= count:
         found = f"there are {len(smallest):,} different documents"
         raise SourceError(f"--holdout is {count:,}, and {found}: hold out fewer of them")

@@ -41,7 +41,6 @@ from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
 from packer.notes import Note, note_of
 from packer.shards.files import HashingFile, matches
-from packer.sources.corpus import Corpus
 from packer.sources.pairs import CHOSEN, tokens_of_rejected
 from packer.sources.source import Source
 from packer.stores import AnyPath, each_opened_at
@@ -54,12 +53,18 @@ _SAMPLED = 4  # files per ending whose first block is decoded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NotedFile:
-    """A file that a task writes once, with a note of what it was made from; the note marks it as complete."""
+class Piece:
+    """A piece of an input, and the stream that it is decoded into, which a note of what it was made from completes."""
 
     path: AnyPath
     made_from: Mapping[str, object]
-    """Facts about what it is made from. A file is used again only if its note has the same."""
+    """Facts about what it is made from. A stream is used again only if its note has the same."""
+    number: int
+    """Index of the input in the source."""
+    input: Input
+    """The piece, which can be read like any input."""
+    columns: Columns
+    """Columns of the stream."""
 
     def note(self) -> Mapping[str, Any]:
         """Return the facts of the note; a FileNotFoundError if there is none, or it is damaged or of other content."""
@@ -103,18 +108,6 @@ class NotedFile:
     def rejected_path(self) -> AnyPath:
         """Path of the list of rejected documents."""
         return self.path.with_suffix(".rejected")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece(NotedFile):
-    """A piece of an input, and the stream that it is decoded into."""
-
-    number: int
-    """Index of the input in the source."""
-    input: Input
-    """The piece, which can be read like any input."""
-    columns: Columns
-    """Columns of the stream."""
 
     def open(self, columns: Columns | None = None) -> MappedLists:
         """Map the stream, with all of its columns or some of them."""
@@ -328,18 +321,8 @@ class SpillSize:
     """Whether the estimate rests on the first blocks of some files; if not, it is an upper bound."""
 
 
-def spill_size(corpus: Corpus, folder: AnyPath) -> SpillSize:
-    """Estimate what `spill_corpus` is going to write into `folder`."""
-    parts = zip(corpus.parts, corpus.spill_folders(folder), strict=True)
-    sizes = [_spill_size(part, of_part) for part, of_part in parts]
-    return SpillSize(
-        bytes=sum(size.bytes for size in sizes),
-        tokens=sum(size.tokens for size in sizes),
-        sampled=any(size.sampled for size in sizes),
-    )
-
-
-def _spill_size(source: Source, folder: AnyPath) -> SpillSize:
+def spill_size(source: Source, folder: AnyPath) -> SpillSize:
+    """Estimate what `spill_source` is going to write into `folder`."""
     pieces = cut_source(source, folder)
     unknown: defaultdict[str, dict[str, Input]] = defaultdict(dict)  # the first of each file, by its ending and name
     for piece in pieces:

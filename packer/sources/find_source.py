@@ -1,4 +1,4 @@
-"""Find the files of a source, be it a file, folder, glob, saved or packed dataset, object or Hub id.
+"""Find the files of a source, be it a file, folder, glob, saved dataset, object or Hub id.
 
 Every folder is searched once, whatever links lead to it. Splits follow from names, as `datasets` sorts the files of
 folders and of repositories on the Hub.
@@ -36,7 +36,6 @@ from packer.inputs.hugging_face import (
 )
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
-from packer.shards.reader import read_manifest
 from packer.stores import AnyPath, RemotePath, any_path, is_remote, pinned
 from packer.stores.buckets import opened_in_parallel
 from packer.stores.remote_path import listed
@@ -62,16 +61,11 @@ log = logging.getLogger(__name__)
 
 
 def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> Found:
-    """Find the files or the table of a source, or the folder of a local packed dataset.
+    """Find the files or the table of a source.
 
-    The split may be None if there is only one. A PackerError is raised if the path or split does not exist, a
-    SourceError if a folder of `save_to_disk` is damaged.
+    The split may be None if there is only one. A PackerError is raised if the path or split does not exist, or the
+    source is packed, a SourceError if a folder of `save_to_disk` is damaged.
     """
-    packed = packed_folder(source)
-    if packed is not None:
-        if split is not None:
-            raise no_splits(f"{packed} is packed", split)
-        return Found(name=str(packed), files=[], packed=packed)
     if isinstance(source, PathList):
         return _find_several(source, split)
     if not isinstance(source, (str, Path)):
@@ -85,8 +79,6 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
 
 def count_files(path: str | Path, split: str | None) -> int:
     """Count the files of a path, which may be one of several or a whole source; raises as `find_source` does."""
-    if packed_folder(path) is not None:
-        return 1
     found = _find_files(path, split if _is_folder(path) else None)
     return len((find_on_hub(str(path), split) if found is None else found).files)
 
@@ -142,7 +134,9 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
 def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
     with reading(str(folder)):
         if is_packed_folder(folder):
-            raise _not_alone(folder)
+            raise PackerError(
+                f"{folder} is packed already: pack the source that it was packed from, or what `packer tokenize` wrote"
+            )
         if (folder / WORK).is_dir():
             raise PackerError(f"{folder} is an unfinished pack; give the dataset it is packed from")
         is_saved = (folder / STATE).exists() or (folder / SPLITS).exists()
@@ -367,31 +361,8 @@ def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]],
     return splits[chosen]
 
 
-def refuse_packed(found: Found) -> None:
-    """Raise a PackerError if a source is a packed dataset, which holds neither text nor lengths alone."""
-    if found.packed is not None:
-        raise _not_alone(found.packed)
-
-
-def _not_alone(folder: AnyPath) -> PackerError:
-    """Return the error for a packed dataset that cannot be read as documents."""
-    where = "copy it to a local disk" if isinstance(folder, RemotePath) else "give it alone, without --tokenizer"
-    return PackerError(f"{folder} is already packed; to pack its documents again {where}, or give its source")
-
-
 def _relative(file: AnyPath, root: AnyPath) -> str:
     return PurePosixPath(str(file)).relative_to(PurePosixPath(str(root))).as_posix()
-
-
-def packed_folder(source: object) -> Path | None:
-    """Return the folder of a source that is a local packed dataset, intact or not; None for any other source."""
-    if not isinstance(source, (str, Path)) or is_remote(source):
-        return None
-    folder = any_path(source)
-    try:
-        return folder if isinstance(folder, Path) and is_packed_folder(folder) else None
-    except (OSError, ValueError):  # no path, such as a name that is too long
-        return None
 
 
 def is_packed_folder(folder: AnyPath) -> bool:
@@ -428,9 +399,6 @@ def column_names(found: Found, usable: str | None = None) -> list[str]:
 
     If unusable records are rejected, `usable` is a column that a record must have for its names to count.
     """
-    if found.packed is not None:
-        options = read_manifest(found.packed).options
-        return ["input_ids", "labels", *options.kept, *options.keep_tokens]
     if found.table is not None:
         return list(found.table.table.column_names)
     for path, name in found.files:

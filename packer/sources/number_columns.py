@@ -30,7 +30,7 @@ from packer.inputs.hugging_face import Found, select_records
 from packer.inputs.list_checks import leave_out
 from packer.inputs.text_files import CsvFile
 from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.sources.find_source import for_each_file, refuse_packed
+from packer.sources.find_source import for_each_file
 from packer.sources.source import Source
 from packer.stores import AnyPath
 
@@ -57,7 +57,6 @@ def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
 
     It holds 8 bytes for each document, and its kept columns.
     """
-    refuse_packed(found)
     columns = Columns(_LISTS, "", tuple(keep))
     if found.table is not None:
         of_table = _of_reader(select_records(found._replace(indices=None)), column, columns)

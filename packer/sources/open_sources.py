@@ -1,8 +1,7 @@
-"""Open a source of tokens, or of text with a tokenizer; a mixture of several; or that of a packed dataset."""
+"""Open a source of tokens, of text with a tokenizer, or of lengths; or the source of a packed dataset."""
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +11,19 @@ from typing import TYPE_CHECKING, Union
 
 from packer.errors import OtherSourceError, PackerError
 from packer.facts import FileIdentity, SourceIdentity
-from packer.inputs.hugging_face import Found
 from packer.inputs.token_tables import MappedLists
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, parts_of
-from packer.sources.corpus import Corpus, Documents, distinct_names
-from packer.sources.find_source import column_names, count_files, find_source
+from packer.sources.corpus import Documents
+from packer.sources.find_source import count_files, find_source
 from packer.sources.number_columns import ARRAY_COLUMN, is_array_file, open_array, open_lengths, with_numbers
-from packer.sources.packed_documents import PackedDocuments
 from packer.sources.source import Source
 from packer.sources.survey import read_documents
 from packer.sources.tokenized_source import open_tokens
 from packer.sources.watch_source import Watch
-from packer.stores import AnyPath, any_path, is_remote
+from packer.stores import AnyPath, any_path
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -35,55 +32,23 @@ SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
 """A path, several of them, a glob or Hub id, or a `datasets` object."""
 
 
-def split_weights(
-    source: SourceLike | Sequence[str | Path] | Sequence[tuple[SourceLike, float]],
-) -> tuple[SourceLike | list[SourceLike], tuple[float, ...]]:
-    """Split a list of (source, weight) into (sources, weights); return a single source or paths without weights."""
+def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
+    """Return several paths as one source, and any other source as it is; refuse other lists."""
     if not isinstance(source, (list, tuple)):
-        return source, ()
+        return source
     paths = [each for each in source if isinstance(each, (str, Path))]
-    if paths and len(paths) == len(source):
-        return one_source(paths), ()
-    pairs = [pair for pair in source if isinstance(pair, (list, tuple)) and len(pair) == 2]
-    if len(pairs) != len(source) or not pairs:
+    if not paths or len(paths) < len(source):
         raise PackerError(
-            "a list of sources holds paths, which are one source, as in ['a.jsonl', 'b.jsonl'], or is a mixture of "
-            "(source, weight), as in [('web', 0.7), ('code', 0.3)]"
+            "a list of sources holds paths, which are one source, as in ['a.jsonl', 'b.jsonl']; to mix datasets, pack "
+            "each of them, and load them together, as in packer.load({'web-packed-4096': 0.7, 'code-packed-4096': 0.3})"
         )
-    weights = tuple(float(weight) if type(weight) is int else weight for _, weight in pairs)
-    return [each for each, _ in pairs], weights
-
-
-def one_source(paths: Sequence[str | Path]) -> str | Path | PathList:
-    """Return a path as it is, and several as one source."""
     return paths[0] if len(paths) == 1 else PathList(tuple(paths))
 
 
-def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> Corpus:
-    """Open a source, or the sources of a mixture, which the options have as many weights for.
+def open_source(source: SourceLike, options: PackOptions, *, turns_of_chats: bool = False) -> Source:
+    """Open a source without reading its documents; a PackerError if it is missing, unreadable or lacks a column.
 
-    A PackerError is raised if a source is missing, unreadable or lacks a column, or the number of sources is wrong.
-    """
-    if not isinstance(source, (list, tuple)):
-        if options.weights:
-            raise PackerError(f"one source is given for a mixture of {len(options.weights)}: give all, in order")
-        return Corpus(parts=(open_with(source, options),))
-    if len(source) != len(options.weights):
-        raise PackerError(
-            f"{len(source)} source(s) are given, and weights for {len(options.weights)}: give each source, in order"
-        )
-    _refuse_twice(source)
-    parts = tuple(open_with(each, options, mixed=True) for each in source)
-    _refuse_unused(parts, options)
-    return Corpus(parts=parts, names=distinct_names([source_name(each) for each in source]), mix=options)
-
-
-def open_with(source: SourceLike, options: PackOptions, *, turns_of_chats: bool = False, mixed: bool = False) -> Source:
-    """Open a source without reading its documents.
-
-    With `turns_of_chats`, read where the turns of chats begin, even if the options do not split there. In a mixture
-    (`mixed`), a source that has tokens is read as tokens even with a tokenizer, and options for text apply to the
-    sources that they fit.
+    With `turns_of_chats`, read where the turns of chats begin, even if the options do not split there.
     """
     if is_array_file(source):
         if options.lengths_column is None:
@@ -95,69 +60,17 @@ def open_with(source: SourceLike, options: PackOptions, *, turns_of_chats: bool 
         opened = open_array(any_path(str(source)), options.value_columns)
     elif options.lengths_column is not None:
         opened = open_lengths(find_source(source, options.split), options.lengths_column, options.value_columns)
+    elif options.tokenizer is None:
+        opened = open_tokens(find_source(source, options.split), options)
     else:
-        opened = _documents(find_source(source, options.split), options, turns_of_chats=turns_of_chats, mixed=mixed)
+        from packer.sources.text_source import open_text
+
+        opened = open_text(find_source(source, options.split), options, turns_of_chats=turns_of_chats)
     return with_numbers(opened, tuple(options.limits)) if options.limit else opened
 
 
-def _documents(found: Found, options: PackOptions, *, turns_of_chats: bool, mixed: bool) -> Source:
-    if options.tokenizer is None:
-        return open_tokens(found, options)
-    from packer.sources.text_source import open_text
-    from packer.text.text_columns import names_in
-
-    text_column = options.text_column
-    if mixed:
-        names = column_names(found, options.input_column if options.on_error == "skip" else None)
-        if not set(names_in(text_column)) <= set(names):
-            text_column = None
-        if text_column is None and options.input_column in names:
-            return open_tokens(found, options)
-    return open_text(found, options, text_column=text_column, turns_of_chats=turns_of_chats, mixed=mixed)
-
-
-def _refuse_twice(sources: Sequence[SourceLike]) -> None:
-    """Raise a PackerError if a source occurs twice."""
-    seen = set()
-    for source in sources:
-        key: object = str(source) if is_remote(source) else id(source)
-        if isinstance(source, (str, Path)) and not is_remote(source):
-            key = os.path.realpath(source)
-        if key in seen:
-            raise PackerError(
-                f"the source {source_name(source)} is given twice: give it once, with the sum of the weights"
-            )
-        seen.add(key)
-
-
-def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
-    """Raise a PackerError for options for text that apply to no source."""
-    texts = [part.text for part in parts if part.text is not None]
-    if options.tokenizer is not None and not texts:
-        raise PackerError(
-            f"all {len(parts)} sources have the column '{options.input_column}', so they are tokenized already: "
-            "leave --tokenizer out, or name the column of text with --text-column"
-        )
-    from packer.text.text_columns import names_in
-
-    if options.train_on == "each-answer" and len(texts) < len(parts):
-        raise PackerError(
-            f"{len(parts) - len(texts)} of {len(parts)} sources are tokenized already, so they have no answers for "
-            "--train-on each-answer: pack them separately"
-        )
-    columns = names_in(options.text_column)
-    if columns and not any(set(columns) <= set(text.columns) for text in texts):
-        raise PackerError(f"--text-column is '{options.text_column}', which none of the {len(parts)} sources has")
-    if options.train_on is not None and all(text.train_on != options.train_on for text in texts):
-        raise PackerError(
-            f"--train-on {options.train_on} fits none of the {len(parts)} sources: leave it out, or choose all"
-        )
-
-
-def source_name(source: SourceLike | Sequence[SourceLike]) -> str:
-    """Return the name of a source, the last part of its path or its Hub id; of a mixture, the names of its sources."""
-    if isinstance(source, (list, tuple)):
-        return " + ".join(map(source_name, source))
+def source_name(source: SourceLike) -> str:
+    """Return the name of a source, the last part of its path or its Hub id."""
     if isinstance(source, PathList):
         return str(PathList(tuple(map(source_name, source.paths))))
     if not isinstance(source, (str, Path)):
@@ -173,18 +86,17 @@ _SHOWN = 10  # numbers of files in a message
 
 def open_packed_source(
     folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike], tokenizer: str | None = None
-) -> Corpus:
+) -> Source:
     """Open the source that a dataset was packed from, with the options of the pack.
 
-    A list of sources has all sources of a mixture, or the paths of one source, in order. The tokenizer, a path or Hub
-    id, is needed if the name in the manifest is not enough to find it. A PackerError is raised if the source cannot be
-    opened, or is obviously not the one that was packed.
+    A list of sources has the paths of one source, in order. The tokenizer, a path or Hub id, is needed if the name in
+    the manifest is not enough to find it. A PackerError is raised if the source cannot be opened, or is obviously not
+    the one that was packed.
     """
-    names = [part.name for part in manifest.source.mixture]
-    sources = _listed_sources(folder, manifest, source)
+    listed = _listed_source(folder, source)
     options, name = options_with(folder, manifest, tokenizer), _named(folder, manifest)
     try:
-        opened = open_sources(sources if names else sources[0], options)
+        opened = open_source(listed, options)
     except OtherSourceError as error:
         of_split = f" of the split {options.split}" if options.split is not None else ""
         raise PackerError(
@@ -192,7 +104,7 @@ def open_packed_source(
             if manifest.source.text is None
             else f"{error.found}; {name} was packed from text{of_split}: give that source"
         ) from error
-    if isinstance(sources[0], PathList):
+    if isinstance(listed, PathList):
         _refuse_reordered(name, manifest, opened)
     return opened
 
@@ -241,22 +153,20 @@ def _in_words(counts: Sequence[int]) -> str:
     return " and ".join(filter(None, [", ".join(f"{count:,}" for count in counts[:-1]), f"{counts[-1]:,}"]))
 
 
-def _listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[SourceLike]:
-    """Return all sources of a mixture, or the one source, of which several paths may be given; refuse others."""
-    names = [part.name for part in manifest.source.mixture]
+def _listed_source(folder: AnyPath, source: SourceLike | Sequence[SourceLike]) -> SourceLike:
+    """Return the one source, of which several paths may be given; refuse others."""
     sources: list[SourceLike] = list(source) if isinstance(source, (list, tuple)) else [source]
     paths = [each for each in sources if isinstance(each, (str, Path))]
-    if not names and paths and len(paths) == len(sources):
-        sources = [one_source(paths)]
-    if len(sources) != max(len(names), 1):
-        kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
-        raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
-    return sources
+    if paths and len(paths) == len(sources):
+        return one_source(paths)
+    if len(sources) != 1:
+        raise PackerError(f"{folder} is packed from one source, and {len(sources)} source(s) are given: give that one")
+    return sources[0]
 
 
 def open_index_source(
     folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
-) -> tuple[Corpus, Watch]:
+) -> tuple[Source, Watch]:
     """Open the source of an index, and check that its files have the names and sizes of those that were packed.
 
     Return it with a watch of its files. A PackerError is raised if it is another source, or must be decoded.
@@ -270,37 +180,32 @@ def open_index_source(
     return opened, watch
 
 
-def read_index_source(folder: AnyPath, manifest: Manifest, opened: Corpus, progress: Progress = silent) -> Documents:
+def read_index_source(folder: AnyPath, manifest: Manifest, opened: Source, progress: Progress = silent) -> Documents:
     """Check that all documents of the source of an index have the lengths that were packed, and return them."""
     documents = read_documents(opened, progress)
     _refuse_other_source(_named(folder, manifest), manifest.source, documents.identity)
     return documents
 
 
-def refuse_decoding(opened: Corpus) -> None:
+def refuse_decoding(opened: Source) -> None:
     """Raise a PackerError if documents of a source cannot be addressed where they are, as an index needs it."""
-    for source in opened.sources.values():
-        for input_ in source.inputs:
-            if isinstance(input_, PackedDocuments):
-                raise PackerError(
-                    f"{source.name} is packed, and an index reads documents in place: leave --index-only out"
-                )
-            if not isinstance(input_, MappedLists):
-                kind = "text" if source.text is not None else "not plain Arrow"
-                remedy = (
-                    "write the tokens once with `packer tokenize`, and pack these"
-                    if source.text is not None
-                    else "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
-                )
-                raise PackerError(
-                    f"{input_.file.name} is {kind}, and an index reads tokens in place each time it is loaded: {remedy}"
-                    ", or leave --index-only out"
-                )
+    for input_ in opened.inputs:
+        if not isinstance(input_, MappedLists):
+            is_text = opened.text is not None
+            remedy = (
+                "write the tokens once with `packer tokenize`, and pack these"
+                if is_text
+                else "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
+            )
+            raise PackerError(
+                f"{input_.file.name} is {'text' if is_text else 'not plain Arrow'}, and an index reads tokens in place "
+                f"each time it is loaded: {remedy}, or leave --index-only out"
+            )
 
 
-def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: Corpus) -> None:
+def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: Source) -> None:
     """Compare names and sizes first, which is quick and gives the most helpful message."""
-    found = [input_.file for input_ in opened.inputs]
+    found = opened.files
     if len(found) != len(recorded):
         raise PackerError(
             f"{name} was packed from {len(recorded):,} file(s), and the source has {len(found):,}: give that source"
@@ -314,23 +219,19 @@ def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: Cor
 
 
 def _refuse_other_source(dataset: str, recorded: SourceIdentity, found: SourceIdentity) -> None:
-    """Raise a PackerError if two sources with the same files differ; those of a mixture may have other names."""
-    names = [part.name for part in recorded.mixture]
-    if len(names) == len(found.mixture):
-        parts = tuple(replace(part, name=name) for part, name in zip(found.mixture, names, strict=True))
-        found = replace(found, mixture=parts)
+    """Raise a PackerError if two sources with the same files differ."""
     one, other = recorded.to_dict(), found.to_dict()
     name = next((name for name in one if one[name] != other.get(name)), None)
     if name is not None:
-        is_short = name not in ("files", "mixture")
+        is_short = name != "files"
         what = f" is {other.get(name)}, the manifest says {one[name]}" if is_short else " differ from the manifest"
         raise PackerError(f"{dataset} was packed from another source than the one given: its {name}{what}")
 
 
-def _refuse_reordered(name: str, manifest: Manifest, opened: Corpus) -> None:
+def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
     """Raise a PackerError if the files are those that were packed, in another order."""
     names = [file.name for file in manifest.source.files]
-    found = [input_.file.name for input_ in opened.inputs]
+    found = [file.name for file in opened.files]
     if names != found and sorted(names) == sorted(found):
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise PackerError(

@@ -68,7 +68,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
         columns=COLUMNS._replace(extra=(*columns.extra, ANSWER, TREE)),
         pad_id=found.pad_id,
         skips=skips,
-        record_starts=(0,),
+        numbers_records=True,
         tree_len=options.max_len,
     )
 

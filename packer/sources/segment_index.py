@@ -1,20 +1,18 @@
 """Segments of packed rows in the order of their documents, sorted in runs so that any number of them can be read.
 
-Rows hold documents in random order. A task reads the boundaries of a few shards, sorts their segments and writes them
-as a run. The segments of a range of documents are then in a few neighboring record batches of every run. Packing a
-dataset again and comparing it with its source both read segments here.
+Rows hold documents in random order. The boundaries of a few shards are read, sorted by document, and written as a run
+to a temporary folder. The segments of a range of documents are then in a few neighboring record batches of every run. A
+comparison of rows with their source reads segments here.
 
 segments-run-00007.arrow     an Arrow IPC file of document, start, length, place and number; its metadata hold the first
                              document of every record batch
-segments-run-00007.json      note of what it was made from, and of its hash; see `decoded_pieces.NotedFile`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
@@ -24,16 +22,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.engine import Engine
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError
 from packer.inputs.documents import reading
 from packer.inputs.format_reader import opened
-from packer.progress import Progress
-from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest, documents_of_shard
 from packer.shards.reader import checked_batches
 from packer.shards.structure import RowSegments, documents_fault
-from packer.sources.decoded_pieces import NotedFile, atomic_write
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
 
@@ -58,28 +52,15 @@ class SortedSegments(NamedTuple):
         return SortedSegments(*(column[which] for column in self))
 
 
-def own_documents(segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
-    """Return the numbers that the documents of segments have in the rows."""
-    return segments["doc_ids"].astype(np.int64, copy=False)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentIndex:
-    """The runs of a packed dataset. Can be pickled."""
+    """The runs of a packed dataset, whose documents are numbered from 0."""
 
     packed: AnyPath
     manifest: Manifest
     """Its manifest, or that of one of its generations."""
 
-    folder: AnyPath
-    made_from: Mapping[str, object] = field(default_factory=dict)
-    """Facts about the packed dataset. A run is used again only if its note has the same."""
-
-    number_documents: Callable[[Mapping[str, NDArray[np.integer]]], NDArray[np.int64]] = own_documents
-    """Function from the columns of segments that tell their documents apart to the number of each document."""
-
-    is_source: bool = True
-    """Whether the rows are a source: then shards are compared with their hashes, and damage is a `SourceError`."""
+    folder: Path
 
     @property
     def runs(self) -> int:
@@ -91,34 +72,27 @@ class SegmentIndex:
         segments = self.manifest.totals.segments / len(self.manifest.shards)
         return max(1, int(_RUN / max(1.0, segments * _BYTES)))
 
-    def run(self, number: int) -> NotedFile:
-        """Return the file of a run, with its note."""
-        return NotedFile(path=self.folder / f"segments-run-{number:05d}.arrow", made_from=self.made_from)
+    def run(self, number: int) -> Path:
+        """Return the path of a run."""
+        return self.folder / f"segments-run-{number:05d}.arrow"
 
-    def write(self, number: int, path: Path) -> str:
-        """Sort the segments of some shards, and write them as a run; return its hash."""
-        try:
-            segments = _sorted([*self._segments(number)], list(_FIELDS.values()))
-        except PackerError as error:
-            if not self.is_source:
-                raise
-            raise SourceError(str(error)) from error
+    def write(self, number: int) -> None:
+        """Sort the segments of some shards, and write them as a run."""
+        segments = _sorted([*self._segments(number)], list(_FIELDS.values()))
         columns = [as_arrow(column) for column in segments]
         schema = pa.schema(
             [(name, column.type) for name, column in zip(_FIELDS, columns, strict=True)],
             metadata={_FIRSTS: segments.documents[::_BATCH].tobytes()},
         )
-        with closing(HashingFile(path)) as file:
-            with pa.ipc.new_file(file, schema) as writer:
-                for first in range(0, len(segments.documents), _BATCH):
-                    batch = [column.slice(first, _BATCH) for column in columns]
-                    writer.write_batch(pa.record_batch(batch, schema=schema))
-            return file.hexdigest()
+        with pa.OSFile(str(self.run(number)), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+            for first in range(0, len(segments.documents), _BATCH):
+                batch = [column.slice(first, _BATCH) for column in columns]
+                writer.write_batch(pa.record_batch(batch, schema=schema))
 
     def read(self, first: int, last: int) -> SortedSegments:
         """Return the segments of documents first to last - 1."""
         parts = [SortedSegments(*np.empty((len(_FIELDS), 0), np.int64))]
-        for path in (self.run(number).path for number in range(self.runs)):
+        for path in map(self.run, range(self.runs)):
             with reading(path.name), opened(path) as (source, _):
                 file = pa.ipc.open_file(source)
                 firsts = np.frombuffer(file.schema.metadata[_FIRSTS], np.int64)
@@ -136,13 +110,13 @@ class SegmentIndex:
         row = int(shards.column("rows")[:first].sum())
         for number in range(first, last):
             entry, documents = shards[number], documents_of_shard(self.manifest, number)
-            for batch in checked_batches(self.packed, entry, self.manifest, compares_hash=self.is_source):
+            for batch in checked_batches(self.packed, entry, self.manifest, compares_hash=False):
                 segments = RowSegments.of(batch)
                 fault = documents_fault(segments, self.manifest, documents)
                 if fault is not None:
                     raise PackerError(f"{self.packed / entry.file}: {fault}: it was changed after packing; restore it")
                 columns = (
-                    self.number_documents(segments.keys),
+                    segments.documents - self.manifest.first.document,
                     segments.starts,
                     segments.lengths,
                     segments.places + row * self.manifest.max_len,
@@ -152,47 +126,22 @@ class SegmentIndex:
                 row += batch.num_rows
 
 
-def write_runs(index: SegmentIndex, engine: Engine, progress: Progress) -> None:
-    """Write the runs that are missing, and report progress in segments."""
-    is_shared = engine.is_shared
-
-    def written(numbers: Sequence[int]) -> list[int]:
-        runs = ((number, index.run(number)) for number in numbers)
-        return [number for number, run in runs if (run.is_written() if is_shared else run.is_intact())]
-
-    task = partial(_write_run, index, sync=is_shared or not engine.is_local)
-    done, total = 0, index.manifest.totals.segments
-    for missing in engine.assigned(range(index.runs), written):
-        for _ in engine.run(task, missing):
-            done += 1
-            progress("sort", total * done // index.runs, total)
-
-
-def _write_run(index: SegmentIndex, number: int, *, sync: bool) -> int:
-    """Write a run and its note; return its number."""
-    run = index.run(number)
-    with atomic_write(run.path, sync=sync) as temporary:
-        digest = index.write(number, temporary)
-    run.write_note({"xxh3_128": digest})
-    return number
-
-
 @contextmanager
-def sorted_for_now(index: SegmentIndex) -> Iterator[SegmentIndex]:
-    """Yield the index with all of its runs in a temporary folder, which is removed at the end of the block."""
+def sorted_segments(packed: AnyPath, manifest: Manifest) -> Iterator[SegmentIndex]:
+    """Yield the sorted segments of a packed dataset, in a temporary folder that is removed at the end of the block."""
     with ExitStack() as stack:
         try:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="segments-", dir=temporary_folder())))
-            ready = replace(index, folder=folder)
-            for number in range(ready.runs):
-                ready.write(number, folder / ready.run(number).path.name)
+            index = SegmentIndex(packed=packed, manifest=manifest, folder=folder)
+            for number in range(index.runs):
+                index.write(number)
         except OSError as error:
-            count = index.manifest.totals.segments
+            count = manifest.totals.segments
             raise PackerError(
                 f"{gettempdir()}: {error.strerror or error}: to sort {count:,} segments by document takes "
                 f"{count * _BYTES / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
             ) from error
-        yield ready
+        yield index
 
 
 def _sorted(parts: Sequence[SortedSegments], dtypes: Sequence[type[np.integer]]) -> SortedSegments:

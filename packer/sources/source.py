@@ -6,7 +6,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,9 +117,8 @@ class Source:
     pairs: bool = False
     """Whether documents 2i and 2i + 1 are the chosen and the rejected answer of a preference pair."""
 
-    record_starts: tuple[int, ...] = ()
-    """Inputs at which the numbers of records begin at 0, if a record makes any number of documents, which the column
-    `answer` numbers; empty if not."""
+    numbers_records: bool = False
+    """Whether a record makes any number of documents, which the column `answer` numbers."""
 
     tree_len: int | None = None
     """Most tokens of a tree of several documents, if beginnings that documents share are stored once."""
@@ -148,6 +146,14 @@ class Source:
         return None if self.encoder is None else self.encoder.identity
 
     @property
+    def documents(self) -> int | None:
+        """Number of documents; None if it is known only after reading."""
+        if self.indices is not None:
+            return len(self.indices)
+        rows = [count for count in self.rows if count is not None]
+        return sum(rows) if len(rows) == len(self.rows) else None
+
+    @property
     def listed_inputs(self) -> tuple[Input, ...]:
         """Inputs as manifests list their files: those of pairs once for each side, which mapped pairs have anyway."""
         return self.inputs * 2 if self.pairs and not self.mapped else self.inputs
@@ -167,6 +173,12 @@ class Source:
         """Whether the documents have labels: either all have, or none has."""
         return any(input_.has_labels for input_ in self.inputs)
 
+    def count_rejected(self) -> dict[str, int]:
+        """Count the rejected documents by reason, once the source has been decoded or read."""
+        _, reasons = self.rejections.documents(self.indices)
+        counts = np.bincount(reasons, minlength=len(REASONS))
+        return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
+
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order, checked, in tables of bounded memory; a SourceError if one is invalid.
 
@@ -183,7 +195,6 @@ class Source:
         rejected = array("q")
         for number, input_ in enumerate(self.inputs):
             row = 0
-            records = 0 if number in self.record_starts else records
             try:
                 for batch, lengths in checked(input_, self.columns):
                     for one in batch.rejected:
@@ -214,7 +225,7 @@ class Source:
         if self.pairs:
             sides = as_arrow(np.arange(first_document, first_document + len(lengths)) % len(ROLES))
             extra[ROLE] = ValueColumn.of_chunks(ROLE, [strings(ROLES).take(sides)])
-        if self.record_starts:
+        if self.numbers_records:
             numbers = np.concatenate([np.zeros(0, np.int32), *map(as_numpy, batch.extra[ANSWER])])
             records = first_record + np.cumsum(numbers == 0) - 1
             extra[RECORD_IDS] = ValueColumn.of_chunks(RECORD_IDS, [as_arrow(records)])
@@ -270,11 +281,9 @@ class Source:
             )
             for name in self.columns.extra
         }
-        if self.record_starts:
-            mapped = self._mapped_inputs()
-            sources = [mapped[first:last] for first, last in pairwise([*self.record_starts, len(mapped)])]
-            held = ([store for input_ in inputs for store in input_.stores if len(store.ends)] for inputs in sources)
-            columns[RECORD_IDS] = RecordColumn.of(ANSWER, *held)
+        if self.numbers_records:
+            stores = [store for input_ in self._mapped_inputs() for store in input_.stores if len(store.ends)]
+            columns[RECORD_IDS] = RecordColumn.of(ANSWER, stores)
         if self.pairs:
             columns[ROLE] = roles_of_lists(sum(count or 0 for count in self.rows) // 2)
         return columns

@@ -33,14 +33,13 @@ from packer.column_names import ANSWER
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.facts import REASONS
-from packer.inputs.column_types import join_by_name, join_with
+from packer.inputs.column_types import join_with
 from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input, RecordPlaces
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
 from packer.processes import Processes
 from packer.progress import Progress, documents_of, silent
-from packer.sources.corpus import Corpus, overall_progress, prefix_errors
 from packer.sources.decoded_pieces import (
     Piece,
     RejectedFile,
@@ -51,7 +50,6 @@ from packer.sources.decoded_pieces import (
     rewrite,
     write_stream,
 )
-from packer.sources.packed_documents import PackedDocuments
 from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
 from packer.sources.source import Rejections, Source
 from packer.stores import AnyPath
@@ -60,39 +58,12 @@ from packer.stores.store import store_at
 WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
 
 
-def spill_corpus(
-    corpus: Corpus,
-    folder: AnyPath,
-    progress: Progress = silent,
-    *,
-    engine: Engine = Engine(),  # noqa: B008 (immutable)
-) -> Corpus:
-    """Decode inputs that cannot be mapped; see `spill_source`. Each source of a mixture has its own subfolder."""
-
-    def decoded(progress: Progress, kinds: Mapping[str, pa.DataType]) -> Corpus:
-        parts = list(corpus.parts)
-        in_turn = overall_progress(progress, [part for part in parts if not part.mapped])
-        for number, (part, of_part) in enumerate(zip(corpus.parts, corpus.spill_folders(folder), strict=True)):
-            if not part.mapped:
-                with prefix_errors(corpus.names[number]):
-                    parts[number] = spill_source(part, of_part, next(in_turn), engine=engine, kinds=kinds)
-        return replace(corpus, parts=tuple(parts))
-
-    spilled = decoded(progress, {})
-    types = [join_by_name(input_.declared_types for input_ in part.inputs) for part in spilled.parts]
-    kinds = join_by_name(types)
-    if all(each == kinds for each in types):
-        return spilled
-    return decoded(silent, kinds)  # decoded streams are reused and gain wider types
-
-
 def spill_source(
     source: Source,
     folder: AnyPath,
     progress: Progress = silent,
     *,
     engine: Engine = Engine(),  # noqa: B008 (immutable)
-    kinds: Mapping[str, pa.DataType] = {},
 ) -> Source:
     """Decode inputs that cannot be mapped to Arrow streams in `folder`, reusing complete ones from earlier.
 
@@ -100,13 +71,14 @@ def spill_source(
     Neither the streams nor the errors of one process depend on the engine. Progress is reported as "decode" or
     "tokenize", in documents.
 
-    The types in `kinds` are those that other sources of a mixture have for extra columns, which must be able to hold
-    them. A SourceError is raised if a document is invalid, or no type holds all values of an extra column.
+    A SourceError is raised if a document is invalid, or no type holds all values of an extra column.
     """
-    pairs = source.pairs and not source.mapped
+    if source.mapped:
+        return source
+    pairs, kinds = source.pairs, dict[str, pa.DataType]()
     if pairs:  # a stream without documents has no types of its own
         names = tokens_of_rejected(has_labels=source.has_labels)
-        kinds = {**kinds, **dict.fromkeys(names, pa.list_(pa.int32()))}
+        kinds = dict.fromkeys(names, pa.list_(pa.int32()))
     pieces = _decode(source, folder, progress, engine, kinds)
     extra, indices = source.columns.extra, source.indices
     columns = [CHOSEN, REJECTED] if pairs else [COLUMNS]
@@ -129,11 +101,6 @@ def _decode(
     source: Source, folder: AnyPath, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]
 ) -> list[Piece]:
     """Decode every input that is not mapped into streams in `folder`; see `spill_source`. Return the streams."""
-    inputs = tuple(
-        input_.sorted(folder, engine, progress) if isinstance(input_, PackedDocuments) else input_
-        for input_ in source.inputs
-    )
-    source = replace(source, inputs=inputs)
     pieces = cut_source(source, folder)
     sync = engine.is_shared or not engine.is_local
     decoding = _Decoding(pieces=pieces, source=source, by_library=False, sync=sync)

@@ -20,7 +20,7 @@ from packer.inputs.documents import COLUMNS, TURN_STARTS, DocumentError
 from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
 from packer.options import PackOptions
-from packer.sources.find_source import readers_of, refuse_packed
+from packer.sources.find_source import readers_of
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
@@ -44,19 +44,16 @@ Fields: TypeAlias = pa.Schema | Mapping[str, object]
 _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
 
 
-def open_text(
-    found: Found, options: PackOptions, *, text_column: str | None, turns_of_chats: bool, mixed: bool
-) -> Source:
+def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
 
-    The text is in `text_column`, or prompt and completion in two joined by a comma; by default in `text`, `prompt` and
-    `completion`, `instruction`, `input` and `output`, `messages` or `conversations`, whichever exists. Preference
-    pairs, of which each makes two documents, are read from `chosen`, `rejected` and, if it exists, `prompt`, or those
-    it names.
+    The text is in the column that the options name, or prompt and completion in two joined by a comma; by default in
+    `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`, whichever
+    exists. Preference pairs, of which each makes two documents, are read from `chosen`, `rejected` and, if it exists,
+    `prompt`, or those it names.
 
     Columns to keep have a value for each document. If documents are split at turns, or with `turns_of_chats`, so has
-    the column "turn_starts", with the tokens at which turns of chats begin. In a mixture (`mixed`), the default of
-    `train_on` applies to sources that it does not fit.
+    the column "turn_starts", with the tokens at which turns of chats begin.
     """
     keep, pairs, skips = options.value_columns, options.pairs, options.on_error == "skip"
     refuse_masks(keep)
@@ -64,17 +61,16 @@ def open_text(
     written = next((name for name in keep if name in (TURN_STARTS, *tokens_of_pairs)), None)
     if written is not None:
         raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
-    refuse_packed(found)
     readers = readers_of(found)
-    records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
-    if options.chat_template is not None and not records.conversational and not (mixed and records.kind == "text"):
+    records = _common_records(readers, found.name, options.text_column, pairs=pairs, skips=skips)
+    if options.chat_template is not None and not records.conversational:
         records = as_chats(records, found.name)
     at_turns = options.split_at == "turns"
     turns = (at_turns or turns_of_chats) and records.conversational and not pairs
     if at_turns and not turns:
         raise PackerError(f"--split-at is turns, and {found.name} holds texts, not chats: leave it out")
-    encoder = Encoder(options, records, turns=turns, mixed=mixed)
-    if options.share_prefixes and encoder.documents_per_record == 1 and not mixed:
+    encoder = Encoder(options, records, turns=turns)
+    if options.share_prefixes and encoder.documents_per_record == 1:
         raise PackerError(
             f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
             "each-answer if these are chats, or --pairs"
@@ -97,7 +93,7 @@ def open_text(
         pad_id=encoder.pad_id,
         skips=skips,
         pairs=options.in_pairs,
-        record_starts=(0,) if options.numbers_records else (),
+        numbers_records=options.numbers_records,
         tree_len=options.max_len if options.share_prefixes else None,
         holds_chats=encoder.identity.chat_template is not None,
     )

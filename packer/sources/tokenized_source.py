@@ -1,4 +1,4 @@
-"""Open a dataset of tokens, or preference pairs of one, or one that is packed."""
+"""Open a dataset of tokens, or preference pairs of one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from packer.column_names import ROLES, TREE
-from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.errors import PackerError, SourceError
 from packer.gather import held_lists, list_lengths
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
@@ -22,11 +21,7 @@ from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values, usual_widths
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import PackOptions, byte_size
-from packer.shards.file_names import MANIFEST
-from packer.shards.manifest import Manifest
-from packer.shards.reader import check_sizes, read_manifest
 from packer.sources.find_source import column_names, for_each_file
-from packer.sources.packed_documents import PackedDocuments, PackedRows
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired, sides_in_turn
 from packer.sources.record_decoder import share_prefixes
 from packer.sources.record_lists import open_records
@@ -38,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def open_tokens(found: Found, options: PackOptions) -> Source:
-    """Open a tokenized or packed dataset: find its columns, without reading the documents.
+    """Open a tokenized dataset: find its columns, without reading the documents.
 
     Only a labels column named "labels" may be missing. If documents are split at turns, the column "turn_starts", with
     the tokens at which turns of chats begin, is kept, too.
@@ -51,15 +46,11 @@ def open_tokens(found: Found, options: PackOptions) -> Source:
     refuse_masks((*keep, *per_token))
     if options.pairs:
         chosen, rejected = (side._replace(extra=keep) for side in (CHOSEN, REJECTED))
-        if found.packed is not None:
-            return _open_packed(found.packed, chosen, pairs=True)
         return _paired(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips), options)
     if options.share_prefixes:
         return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at == "turns" and TURN_STARTS not in keep else ()
     columns = Columns(options.input_column, options.labels_column, (*keep, *per_token, *places), per_token)
-    if found.packed is not None:
-        return _open_packed(found.packed, columns, pairs=False)
     opened = _opened(found, columns, skips=skips)
     if columns.labels != "labels" and not opened.has_labels:
         raise PackerError(f"{opened.name}: no labels column '{columns.labels}'; name one that exists")
@@ -77,7 +68,8 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
     names = column_names(found, columns.input_ids if skips else None)
     if {"seq_lengths", "doc_ids", "doc_starts"} <= set(names):
         raise PackerError(
-            f"{found.name} holds packed rows, not documents: give the folder of the packed dataset, with its {MANIFEST}"
+            f"{found.name} holds packed rows, not documents: pack the source that they were packed from, or what "
+            "`packer tokenize` wrote"
         )
     if columns.input_ids in COLUMNS_OF_PAIRS:
         for name in (f"{side}_{mask}" for side in ROLES for mask in MASKS):
@@ -251,104 +243,3 @@ def _open_table(found: Found, columns: Columns) -> MappedLists:
         labels=columns.labels if has_labels else None,
         extra=columns.extra,
     )
-
-
-def _open_packed(folder: Path, columns: Columns, *, pairs: bool) -> Source:
-    """Open a packed dataset as the documents that it was packed from; no row is read."""
-    manifest = read_manifest(folder, intact=True)
-    _refuse_unrestorable(folder, manifest)
-    if pairs != manifest.options.pairs:
-        what = (
-            "no preference pairs: leave --pairs out"
-            if pairs
-            else ("preference pairs: pack it again with --pairs, and --long truncate or drop")
-        )
-        raise PackerError(f"{folder} holds {what}")
-    _check_columns(folder, manifest, columns)
-    check_sizes(folder, manifest)
-    _warn_of_losses(folder, manifest)
-    kept = [name for name in columns.extra if name not in columns.per_token]
-    rows = PackedRows.of(folder, manifest, kept, columns.per_token)
-    columns = columns._replace(widths=rows.widths)
-    inputs = (PackedDocuments(rows_of=rows, columns=columns, documents=range(manifest.totals.documents)),)
-    return Source(
-        name=str(folder),
-        inputs=inputs,
-        columns=columns,
-        pad_id=manifest.options.pad_id,
-        pairs=pairs,
-        holds_chats=TURN_STARTS in manifest.options.kept,
-    )
-
-
-def _refuse_unrestorable(folder: Path, manifest: Manifest) -> None:
-    """Raise a PackerError if the rows do not have all that makes their documents."""
-    if manifest.options.lengths_column is not None:
-        raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to pack")
-    if manifest.options.share_prefixes:
-        raise PackerError(f"{folder} holds trees (--share-prefixes), which cannot be packed again: pack its source")
-    if manifest.options.index_only:
-        raise PackerError(
-            f"{folder} is an index, which has no tokens: pack its source, or write them first with `packer materialize`"
-        )
-    names = [part.name for part in manifest.source.mixture]
-    if names:
-        raise PackerError(
-            f"{folder} is a mixture of {len(names)} sources ({', '.join(names)}), whose documents cannot be "
-            "distinguished from those of one source: pack these sources again with the same weights"
-        )
-    if manifest.source.labels and not manifest.options.labels:
-        raise PackerError(
-            f"{folder} was packed with --no-labels from a source with labels, which are not in its rows: "
-            "pack that source again"
-        )
-
-
-def _check_columns(folder: Path, manifest: Manifest, columns: Columns) -> None:
-    """Raise a PackerError if the rows do not have a column, or its values do not fit their documents."""
-    options = manifest.options
-    if not options.pairs:
-        for name, own in ((columns.input_ids, "input_ids"), (columns.labels, "labels")):
-            if name != own:
-                flag = "--input-column" if own == "input_ids" else "--labels-column"
-                raise OtherSourceError(
-                    f"{folder}: no column '{name}' (it is packed, into '{own}')", f"leave {flag} out"
-                )
-    for name in columns.extra:
-        is_per_token = name in columns.per_token
-        if name not in (options.keep_tokens if is_per_token else options.kept):
-            kept = ", ".join((*options.kept, *options.keep_tokens)) or "none"
-            flag = "--keep-tokens" if is_per_token else "--keep"
-            raise PackerError(
-                f"{folder}: no column '{name}' with a value per {'token' if is_per_token else 'document'} "
-                f"(kept columns: {kept}); pack its source again with {flag} {name}"
-            )
-    if TURN_STARTS in columns.extra and manifest.totals.tokens_lost:
-        raise PackerError(
-            f"{folder}: documents were truncated or dropped, so '{TURN_STARTS}' does not fit all of them: "
-            "leave it out, or pack the source again"
-        )
-
-
-def _warn_of_losses(folder: Path, manifest: Manifest) -> None:
-    """Log a warning for each kind of documents, tokens and labels that were in the source and are not in the rows."""
-    totals = manifest.totals
-    if totals.documents_truncated:
-        log.warning("%s: truncated documents stay truncated (%s)", folder, f"{totals.documents_truncated:,}")
-    dropped = {reason: count for reason, count in totals.documents_dropped.items() if count and reason != "empty"}
-    if dropped:
-        log.warning(
-            "%s: dropped documents are empty now, so doc_ids stay the same (%s)",
-            folder,
-            ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items()),
-        )
-    left_out = totals.tokens_dropped.get("untrained", 0)
-    if left_out:
-        log.warning("%s: tokens that --untrained drop left out are missing (%s)", folder, f"{left_out:,}")
-    begins = totals.segments - totals.documents_packed
-    if begins and manifest.source.labels:
-        log.warning(
-            "%s: tokens at which pieces of documents begin stay without loss (%s): rows do not hold their labels",
-            folder,
-            f"{begins:,}",
-        )

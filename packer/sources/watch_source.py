@@ -9,8 +9,7 @@ from pathlib import Path
 
 from packer.errors import SourceError
 from packer.inputs.token_tables import MappedLists
-from packer.sources.corpus import Corpus
-from packer.sources.packed_documents import files_read
+from packer.sources.source import Source
 
 State = tuple[int, int, int]
 
@@ -28,9 +27,9 @@ class Watch:
     """Name of each file in the source and its state (bytes, time of the last write in ns, inode), by path."""
 
     @classmethod
-    def of(cls, opened: Corpus) -> Watch:
+    def of(cls, opened: Source) -> Watch:
         """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version."""
-        named = [file for input_ in opened.inputs for file in files_read(input_)]
+        named = [(input_.path, input_.file.name) for input_ in opened.inputs]
         return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
 
     @classmethod
@@ -38,10 +37,10 @@ class Watch:
         """Watch the files of several sources."""
         return cls(states={path: state for watch in watches for path, state in watch.states.items()})
 
-    def of_mapped(self, spilled: Corpus) -> Watch:
+    def of_mapped(self, spilled: Source) -> Watch:
         """Watch only files that are still read, not those that have been decoded."""
         inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
-        read = {path for input_ in inputs for path, _ in files_read(input_)}
+        read = {input_.path for input_ in inputs}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:

@@ -56,18 +56,15 @@ class Encoder:
     of a chat are what `apply_chat_template` gives. A token that reaches across the place where training begins or ends
     is trained, and its document is counted as straddling. A turn begins with the token that holds its first character.
 
-    With `turns`, it also finds where the turns of chats begin. In a mixture (`mixed`), the default of `train_on`
-    applies to records that it does not fit. A PackerError is raised if the tokenizer cannot be opened, has no chat
-    template or end token, or `train_on` does not fit the records.
+    With `turns`, it also finds where the turns of chats begin. A PackerError is raised if the tokenizer cannot be
+    opened, has no chat template or end token, or `train_on` does not fit the records.
     """
 
-    def __init__(self, options: PackOptions, records: Records, *, turns: bool = False, mixed: bool = False) -> None:
+    def __init__(self, options: PackOptions, records: Records, *, turns: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
             fitting = tuple(choice for choice in fitting if choice not in ("assistant", "each-answer"))
         self.train_on: TrainOn = options.train_on or fitting[0]
-        if self.train_on not in fitting and mixed:
-            self.train_on = fitting[0]
         if self.train_on not in fitting:
             raise PackerError(
                 f"--train-on {self.train_on} does not fit documents of {'+'.join(records.columns)}: "
