@@ -44,7 +44,7 @@ from packer.cli.machine_commands import standard_library_texts
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed
-from convergence_results import WAYS, Run, draw, largest_difference, summary, write_csv
+from convergence_results import WAYS, Run, draw, largest_difference, summary
 
 END, PADDING, VOCABULARY = 256, 257, 258  # after the 256 bytes
 NO_LOSS = -100
@@ -241,7 +241,7 @@ def pool(processes: int) -> ProcessPoolExecutor:
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--learning-rate", default=2e-3, show_default=True)
 @click.option("--processes", default=os.cpu_count(), help="Runs at a time, a thread each [default: a core each].")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder for convergence.csv, .json and .svg.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder for convergence.json and .svg.")
 def main(
     documents: int,
     held_out: int,
@@ -294,7 +294,6 @@ def main(
           + ", ".join(f"{most:.1e} ({name})" for name, most in noise.items()))  # fmt: skip
     if output:
         output.mkdir(parents=True, exist_ok=True)
-        write_csv(output / "convergence.csv", runs)
         result = {"setting": setting, "versions": versions, **found}
         (output / "convergence.json").write_text(json.dumps(result, indent=2) + "\n")
         draw(output / "convergence.svg", runs)

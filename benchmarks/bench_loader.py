@@ -99,7 +99,7 @@ def main(
             "packer.batches": lambda turn: tokens_per_second(packer.batches(packed, rows=rows, epoch=turn)),
             "packer.collate, DataLoader": lambda turn: tokens_per_second(loader),
         }
-        packer.pack(work / "corpus", work / "short", max_len=512, max_segments=3, labels=False, sync=False)
+        packer.pack(work / "corpus", work / "short", max_len=512, max_segments=3, sync=False)
         short, short_rows = packer.load(work / "short"), rows * max_len // 512
         for format, unit in product(("hf", "encoder"), (None, "token", "word", "span")):
             name = f"{format}, {'no masks' if unit is None else f'{unit}s masked'}"

@@ -14,7 +14,6 @@ same columns; its result stays in its cache, as in a training job. Without TRL i
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -29,6 +28,8 @@ from typing import NamedTuple
 
 import click
 from corpora import make_corpus
+
+import packer
 
 TRL = """
 import datasets, sys
@@ -77,10 +78,10 @@ def installed(package: str) -> str | None:
 
 def start_up(source: Path, work: Path, max_len: int) -> float:
     """Print what does not depend on the size of the corpus; return the seconds of a pack that has nothing to do."""
-    packer = [sys.executable, "-m", "packer"]
-    helps = [timed([*packer, "--help"]).seconds for _ in range(6)][1:]
+    command = [sys.executable, "-m", "packer"]
+    helps = [timed([*command, "--help"]).seconds for _ in range(6)][1:]
     cache = work / "numba"
-    pack = [*packer, "pack", str(source), "--max-len", str(max_len), "-o", str(work / "small"), "--overwrite"]
+    pack = [*command, "pack", str(source), "--max-len", str(max_len), "-o", str(work / "small"), "--overwrite"]
     pack += ["--no-sync"]
     first = timed(pack, {"NUMBA_CACHE_DIR": str(cache)}).seconds
     again = statistics.median(timed(pack, {"NUMBA_CACHE_DIR": str(cache)}).seconds for _ in range(7))
@@ -133,18 +134,18 @@ def one_size(
     """Measure and print one table."""
     tokens = make_corpus(work / "corpus", int(gigabytes * 1e9 / 8), max_len, lengths_file=lengths)
     out = work / "packed"
-    packer = [sys.executable, "-m", "packer", "pack", str(work / "corpus"), "--max-len", str(max_len), "-o", str(out)]
-    timed(packer)
+    pack = [sys.executable, "-m", "packer", "pack", str(work / "corpus"), "--max-len", str(max_len), "-o", str(out)]
+    timed(pack)
     written = sum(path.stat().st_size for path in out.iterdir())
-    documents = json.loads((out / "manifest.json").read_bytes())["totals"]["documents"]
+    documents = packer.load(out).manifest.totals.documents
     shutil.rmtree(work / "same-bytes", ignore_errors=True)
     if peers:
         shutil.copytree(out, work / "same-bytes")
     commands = {
         "cp": ["cp", "-r", str(work / "same-bytes"), str(work / "copied")],
-        "packer": packer,
-        "packer --no-sync": [*packer, "--no-sync"],
-        "packer --no-sync --workers 1": [*packer, "--no-sync", "--workers", "1"],
+        "packer": pack,
+        "packer --no-sync": [*pack, "--no-sync"],
+        "packer --no-sync --workers 1": [*pack, "--no-sync", "--workers", "1"],
         "packer verify": [sys.executable, "-m", "packer", "verify", str(work / "same-bytes")],
     }
     commands["TRL pack_dataset"] = [sys.executable, "-c", TRL, str(work / "corpus"), str(max_len)]

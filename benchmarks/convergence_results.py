@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,16 +29,6 @@ def largest_difference(one: Run, other: Run) -> float:
     """Of the losses of two runs, step by step."""
     pairs = zip(one.losses, other.losses, strict=True)
     return max(abs(first[1] - second[1]) for first, second in pairs)
-
-
-def write_csv(path: Path, runs: list[Run]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["way", "seed", "curve", "documents", "loss"])
-        for run in runs:
-            for curve in ("losses", "held_out"):
-                for seen, loss in getattr(run, curve):
-                    writer.writerow([run.way, run.seed, curve, seen, f"{loss:.6f}"])
 
 
 def draw(path: Path, runs: list[Run]) -> None:

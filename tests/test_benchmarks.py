@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chat_templates import save_tokenizer
+from tests.writing import write_lines
+
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -23,6 +26,33 @@ def run(name: str, *arguments: object) -> str:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("bench_pack", ("--gigabytes", 0.002, "--runs", 1), ("max_len 4096", "packer verify", "x cp")),
+        ("bench_plan", ("1e3", "2e3", "--threads", 1, "--runs", 1), ("1,000 ", "2,000 ", "survey")),
+        ("bench_memory", ("1e3",), ("pack", "verify --source")),
+        ("bench_loader", ("--gigabytes", 0.004, "--runs", 1, "--peer-batches", 2), ("packer.batches", "x peer")),
+        ("bench_sources", ("--megabytes", 1, "--runs", 1), ("arrow", "parquet zstd", "jsonl.zst")),
+        ("bench_rows", ("--log-normal", 2000, "--max-len", 512), ("log-normal 2,000", "shuffled")),
+    ],
+)
+def test_every_benchmark_runs_at_its_smallest_size(name, arguments, words):
+    output = run(name, *arguments)
+    assert all(word in output for word in words), output
+
+
+@pytest.mark.nightly
+def test_the_benchmarks_of_tokenizing_run_at_their_smallest_size(tmp_path):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    texts = write_lines(tmp_path / "texts.jsonl", [{"text": f"text {number} of a few words"} for number in range(40)])
+    output = run("bench_tokenize", "--tokenizer", tokenizer, "--documents", 20, "--runs", 1, texts)
+    assert "datasets.map" in output
+    output = run("bench_tokenize_files", "--tokenizer", tokenizer, "--cores", 1, texts)
+    assert "datasets.map" in output
 
 
 @pytest.mark.nightly
@@ -47,31 +77,3 @@ def test_bench_convergence_trains_padded_and_flattened_alike(tmp_path):
     assert differences.pop("float32") < 1e-4
     assert all(most < 1e-10 for most in differences.values())
     assert (tmp_path / "convergence.svg").read_text().startswith("<?xml")
-    assert (tmp_path / "convergence.csv").read_text().startswith("way,seed,curve,documents,loss\n")
-
-
-@pytest.mark.nightly
-def test_bench_scale_plan_marks_what_was_extrapolated():
-    output = run("bench_scale_plan", "plan", 1e3, 1e7, "--surveyed", 1e6, "--tasks", 3, "--shard-size", "128MB")
-    columns = {line[:26].strip(): line[26:].split("  ") for line in output.splitlines()[3:]}
-    cells = {name: [cell.strip() for cell in each if cell.strip()] for name, each in columns.items()}
-    assert cells["shards"][0].isdecimal()
-    assert cells["shards"][1].endswith("*")
-    assert cells["survey, CPU seconds"][1].endswith("*")
-    ran, planned = (int(cells[name][1].replace(",", "")) for name in ("that ran", "tasks"))
-    assert ran < planned / 10
-    assert int(cells["blocks of a partition"][1]) > 150
-
-
-@pytest.mark.nightly
-def test_bench_scale_plan_counts_requests_and_prices_them():
-    one, other = (
-        run("bench_scale_plan", "costs", 1e9, "--surveyed", 1e6, "--shard-size", "64MB", "--get-price", price)
-        for price in (0, 4)
-    )
-    counts, priced = ({line[:26].strip(): line[26:].strip() for line in each.splitlines()} for each in (one, other))
-    gets = sum(
-        float(counts[name].split()[0]) for name in counts if name.startswith("GET") and counts[name].endswith(" M")
-    )
-    difference = int(priced["price of requests"][1:].replace(",", "")) - int(counts["price of requests"][1:])
-    assert abs(difference - gets * 1e6 * 4 / 1000) < 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import packer
-from benchmarks.faults import shards_in
+from tests.faults import shards_in
 from tests.kills import Killed, kill
 from tests.test_pack import hashes, made_documents
 from tests.test_replace_folder import killed_at

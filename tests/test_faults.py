@@ -1,6 +1,6 @@
 """Faults at any instant of a pack: the output is complete, or the same command resumes to the same bytes.
 
-The instants are those of `benchmarks/faults.py`: before every operation on the disk, in the middle of every write, and
+The instants are those of `tests/faults.py`: before every operation on the disk, in the middle of every write, and
 whenever a pack reports progress. Every trial checks that nothing was lost.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import (
+from tests.faults import (
     ERRNOS,
     EXCEPTIONS,
     SCENARIOS,

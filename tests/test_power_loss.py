@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks import faults
-from benchmarks.faults import Job, Outcome, Packers, contents, made_documents, write_arrow, write_mixed
-from benchmarks.power_loss import Disk, digest, write_tree
 from packer.text.tokenizer import train_byte_level
+from tests import faults
+from tests.faults import Job, Outcome, Packers, contents, made_documents, write_arrow, write_mixed
+from tests.power_loss import Disk, digest, write_tree
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,7 @@
 An instant is the moment before (for a write: in the midst of) anything a pack does to the disk, and each time it tells
 how far it is. The operations are seen by an audit hook, at `os.fsync`, at files opened for writing and at the exchange
 of two folders, whatever code of the packer asks for them. `Packers` is a process in which the packer is imported and
-warm; every pack is a fork of it, so that hundreds take seconds. `bench_faults.py` prints what they come to,
-`tests/test_faults.py` holds the packer to it.
+warm; every pack is a fork of it, so that hundreds take seconds.
 """
 
 from __future__ import annotations
@@ -280,7 +279,7 @@ def run_struck(job: Job, files: Mapping[str, Path]) -> int:
     if job.log is None:
         install(instants, exchanges=job.exchanges)
     else:
-        from benchmarks.power_loss import Recorder
+        from tests.power_loss import Recorder
 
         Recorder(Path(job.root), Path(job.log)).install(exchanges=job.exchanges)
     code = 0

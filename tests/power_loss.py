@@ -10,7 +10,6 @@ Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014):
 - a name that was given or taken since its folder was synced is old or new, each by itself.
 
 One thing more than POSIX is assumed, because every journal does so: a rename is on the disk as a whole or not at all.
-`tests/test_power_loss.py` holds the packer to them.
 """
 
 from __future__ import annotations
