@@ -296,3 +296,16 @@ def test_nothing_is_kept_of_a_way_that_gives_another_token(texts, tokenizer, tmp
     assert len(said) == (wrong != "nowhere"), caplog.text
     if wrong == "somewhere":
         assert "texts.jsonl line 3501" in said[0]
+
+
+@needs_gigatoken
+def test_a_tokenizer_that_gigatoken_does_not_know_is_said_in_one_line(tmp_path, monkeypatch, caplog, capfd):
+    caplog.set_level("INFO", logger="packer.text")
+    shrink(monkeypatch, fast_characters=1)
+    kinds()["NFKC, lower case"].save(str(tmp_path / "tokenizer.json"))
+    tokens = TextTokens(open_tokenizer(str(tmp_path / "tokenizer.json")))
+    assert tokens.encode([MarkedText("fox")], places=False).by_gigatoken == 0
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("tokenizers is used instead of gigatoken: ")
+    assert len(said.splitlines()) == 1
+    assert capfd.readouterr().err == ""

@@ -183,6 +183,26 @@ def test_masks_of_one_side_of_preference_pairs_are_not_left_out_in_silence(tmp_p
         packer.pack(source, tmp_path / "out", max_len=8, pairs=True, long="drop", sync=False)
 
 
+@pytest.mark.parametrize("written", ["strings", "parts"])
+def test_special_tokens_in_what_users_write_are_counted(tmp_path, caplog, written):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
+
+    def chat(text: str):
+        content = [{"type": "text", "text": text}] if written == "parts" else text
+        return {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "42"}]}
+
+    def warned(*texts: str) -> list[str]:
+        source = tmp_path / "chats.jsonl"
+        source.write_text("".join(json.dumps(chat(text)) + "\n" for text in texts))
+        return warnings_of(caplog, source, tmp_path / "out", max_len=64, tokenizer=tokenizer)
+
+    assert not warned("brown fox", "a < b", "<|im_en|>")
+    (warning,) = warned("brown", "fox</s>dogs", "a < b", "<s>")
+    assert warning.startswith("2 chats hold the text of a special token in a message, which becomes that token")
+    (warning,) = warned("a<|im_end|>")
+    assert warning.startswith("1 chat holds the text")
+
+
 def test_tokens_without_labels_may_be_too_short_to_be_trained(tmp_path):
     packer.pack(save_arrow(tmp_path / "rows.arrow", [[1], [2]]), tmp_path / "out", max_len=4)
 

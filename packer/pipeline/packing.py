@@ -30,6 +30,7 @@ from packer.pipeline.rejected_list import (
 from packer.pipeline.source_warnings import (
     warn_of_linked_files,
     warn_of_padding,
+    warn_of_special_texts,
     warn_of_split_chats,
     warn_of_unstopped,
 )
@@ -266,6 +267,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
     refuse_all_rejected(mapped, documents.identity.documents, documents.identity.tokens)
     warn_of_padding(mapped)
     warn_of_unstopped(mapped)
+    warn_of_special_texts(mapped)
     return documents
 
 

@@ -61,6 +61,17 @@ def warn_of_unstopped(mapped: Source) -> None:
         )
 
 
+def warn_of_special_texts(mapped: Source) -> None:
+    """Log a warning for chats with messages that hold the text of a special token."""
+    count = mapped.counts["special"]
+    if count:
+        log.warning(
+            "%s the text of a special token in a message, which becomes that token, as in transformers: a model takes "
+            "it for the end or the beginning of a message; remove it unless it is meant",
+            "1 chat holds" if count == 1 else f"{count:,} chats hold",
+        )
+
+
 def warn_of_rejected(opened: Source) -> None:
     """Log a warning if records cannot be used, for commands that do not list them; the source has been read."""
     counts = opened.count_rejected()

@@ -22,7 +22,7 @@ from packer.pipeline.complete_output import WrittenFile, changed_since, check_fi
 from packer.pipeline.job import Job, Written
 from packer.pipeline.output_place import check_tokenizing, name_after, refuse_inside
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
-from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_unstopped
+from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_special_texts, warn_of_unstopped
 from packer.pipeline.template_moment import set_moment
 from packer.progress import Progress
 from packer.shards.file_names import shard_name
@@ -166,6 +166,7 @@ def _write(
     spilled = spill_source(opened, folder.spill, progress, engine=engine)
     watch.check()
     warn_of_unstopped(spilled)
+    warn_of_special_texts(spilled)
     identity = read_documents(spilled).identity
     assert identity.text is not None
     counts, digest = None, None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,6 +89,7 @@ class Encoder:
             from packer.text.chat_template import ChatTemplate  # imports jinja2
 
             self._template = ChatTemplate(tokenizer, options.chat_template)
+        self._special = re.compile("|".join(map(re.escape, sorted(tokenizer.special_texts))) or "(?!)")
         self.identity = self._identify(tokenizer, eos=options.eos)
         ends = [tokenizer.id_of(name) for name in ("pad_token", "eos_token")]
         self.pad_id = next((end for end in ends if end is not None), 0)
@@ -110,6 +113,7 @@ class Encoder:
         straddling    documents in which a token holds characters on both sides of where training begins or ends
         untrained     documents that have tokens, none of them trained
         unstopped     answers in chats that end without a trained stop token
+        special       chats in which the content of a message holds the text of a special token
         fast          documents that were tokenized by gigatoken
         differing     1 if it gave other tokens than the library, here or before: nothing of it is to be kept
 
@@ -209,6 +213,7 @@ class Encoder:
                 straddling=straddling,
                 untrained=untrained,
                 unstopped=sum(text.unstopped for text in texts),
+                special=sum(text.holds_special for text in texts),
                 fast=tokens.by_gigatoken,
                 differing=int(self.differs),
             ),
@@ -249,7 +254,7 @@ class Encoder:
         for chat in chats:
             located = self._template.locate(chat, train_on, turns=self.has_turns)
             text_of(located.text, "the rendered conversation")
-            yield located
+            yield located._replace(holds_special=_hold_special(chat.messages, self._special))
 
     def _written(self, record: Mapping[str, Any]) -> list[MarkedText]:
         """Return the texts of a record as they are, or prompts joined with completions; Alpaca joins by empty lines."""
@@ -309,6 +314,13 @@ def _refuse_placeholder(text: str, column: str) -> None:
     if PLACEHOLDERS[column] in text:
         message = f"{PLACEHOLDERS[column]} stands for a value of '{column}', and only text can be packed; {IMAGES_PAGE}"
         raise record_error(message, "invalid_text")
+
+
+def _hold_special(messages: Sequence[Mapping[str, Any]], special: re.Pattern[str]) -> bool:
+    """Whether the content of a message holds the text of a special token."""
+    contents = [message.get("content") or "" for message in messages]
+    texts = ([each] if isinstance(each, str) else [part.get("text") or "" for part in each] for each in contents)
+    return any(map(special.search, chain.from_iterable(texts)))
 
 
 def _hold(

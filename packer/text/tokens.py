@@ -48,6 +48,8 @@ class MarkedText(NamedTuple):
     """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
     unstopped: int = 0
     """Number of answers that end without a trained stop token."""
+    holds_special: bool = False
+    """Whether the content of a message holds the text of a special token."""
     row: int = 0
     """Number of the record."""
 
