@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from packer.functions import append, export, materialize, pack, verify
     from packer.loader.batch_sampler import BatchSampler, Imbalance
     from packer.loader.collating import batches, collate, flatten, static_shape
-    from packer.loader.dataset import PackedDataset, load
+    from packer.loader.dataset import PackedDataset
     from packer.loader.document_rows import DocumentRows, rows
+    from packer.loader.load import load
     from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
     from packer.loader.probe_step import StepLeaks, probe
     from packer.loader.row_segments import StaticShape
@@ -83,7 +84,8 @@ _HOMES = {
     "functions": ("append", "export", "materialize", "pack", "verify"),
     "loader.collating": ("batches", "collate", "flatten", "static_shape"),
     "loader.token_masking": ("MaskedLM", "masked_lm"),
-    "loader.dataset": ("PackedDataset", "load"),
+    "loader.dataset": ("PackedDataset",),
+    "loader.load": ("load",),
     "loader.document_rows": ("DocumentRows", "rows"),
     "loader.loss": ("causal_lm_loss", "masked_lm_loss", "num_items_in_batch"),
     "loader.batch_sampler": ("BatchSampler", "Imbalance"),

@@ -31,6 +31,9 @@ of the first document of a tree."""
 TREE = "tree"
 """Column with three numbers for each node of a segment that is a tree, see `packer.gather.prefix_trees`."""
 
+SOURCE = "source"
+"""Column of a row of several datasets with the number of its own; a single value."""
+
 NO_LOSS = -100
 """The label of a token without loss, as every trainer reads it (the `ignore_index` of cross-entropy)."""
 

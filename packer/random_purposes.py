@@ -21,6 +21,8 @@ MASKS = 6  # the tokens that a masked language model restores, and what replaces
 LANES = 14  # the lane of each shard
 LANE_SHARDS = 15  # the order of the shards of a lane in an epoch
 LANE_ROWS = 16  # the order of the rows in a window of a lane
+COMBINED = 18  # a dataset that is combined with others, and its order of shards when its rows are used once more
+COMBINED_ROWS = 19  # the order of the rows of a shard in such a dataset
 
 # reports
 SHOWN_ROWS = 13  # the rows that a report shows

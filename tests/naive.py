@@ -3,7 +3,7 @@
 import struct
 from bisect import bisect_left, insort
 from collections import Counter
-from itertools import pairwise
+from itertools import count, pairwise
 from math import ceil, log
 
 import xxhash
@@ -236,8 +236,13 @@ def held_out(contents, holdout, seed):
 
 def permuted(index, size, *, seed, purpose, stream):
     """A Feistel network of 8 rounds, walked until the result is below the size."""
+    return permuted_by(key_of(seed, purpose, stream), index, size)
+
+
+def permuted_by(key, index, size):
+    """The same, given the key of its draws."""
     bits = next(bits for bits in range(1, 40) if 4**bits >= size)
-    drawn = draws(8 * 2**bits, seed=seed, purpose=purpose, stream=stream)
+    drawn = [mixed(key + number * GOLDEN) for number in range(8 * 2**bits)]
     while True:
         high, low = divmod(index, 2**bits)
         for step in range(8):
@@ -414,6 +419,40 @@ def lane_steps(shard_rows, *, lanes, window, seed, epoch, global_batch):
     taken = global_batch // lanes
     steps = ceil(sum(shard_rows) / global_batch)
     return [[lane[step * taken : (step + 1) * taken] for lane in rows] for step in range(steps)]
+
+
+# ---- the loader: several datasets ----
+
+
+def stream_of(shard_rows, *, seed, dataset):
+    """The rows of a dataset, pass after pass without an end; `dataset` is its fingerprint, or None for no draws."""
+    firsts = [sum(shard_rows[:shard]) for shard in range(len(shard_rows))]
+    key = None if seed is None or dataset is None else key_of(seed, 18, int(dataset, 16))
+    for number in count():
+        shards, moved = list(range(len(shard_rows))), 0
+        if key is not None:
+            *drawn, last = draws(len(shards) + 1, seed=key, purpose=18, stream=number)
+            shards.sort(key=lambda shard, drawn=drawn: drawn[shard])
+            moved = last % sum(shard_rows)
+        rows = []
+        for shard in shards:
+            for index in range(shard_rows[shard]):
+                if key is not None:
+                    index = permuted_by(draw(shard, seed=key, purpose=19, stream=number), index, shard_rows[shard])
+                rows.append(firsts[shard] + index)
+        yield from rows[moved:] + rows[:moved]
+
+
+def epochs_of(shard_rows_of, counts, *, seed, fingerprints, epochs):
+    """(dataset, row) of the rows of each epoch, those of the first dataset first."""
+    streams = [
+        stream_of(shard_rows, seed=seed, dataset=fingerprint if wanted % sum(shard_rows) else None)
+        for shard_rows, wanted, fingerprint in zip(shard_rows_of, counts, fingerprints, strict=True)
+    ]
+    return [
+        [(number, next(stream)) for number, stream in enumerate(streams) for _ in range(counts[number])]
+        for _ in range(epochs)
+    ]
 
 
 # ---- exporting: the pieces of documents in a row -> what a trainer reads of it ----

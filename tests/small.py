@@ -38,7 +38,7 @@ PLACES = {
     "left_alone": "packer.stores.buckets._LEFT_ALONE",
     "chunk": "packer.stores.mirror.CHUNK",
     # loading
-    "open_shards": "packer.loader.dataset.MOST_OPEN",
+    "open_shards": "packer.loader.load.MOST_OPEN",
     "check_pause": "packer.loader.open_shards._CHECK_PAUSE",
     "room_patience": "packer.loader.shard_cache.ROOM_PATIENCE",
     "fetch_patience": "packer.loader.shard_cache.FETCH_PATIENCE",

@@ -12,7 +12,6 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.column_names import TOKEN_COLUMNS
 from packer.shards.file_names import MANIFEST
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, edit_manifest, make, rows_on_disk, segments_of, tokens_of
 from tests.small import shrink
@@ -51,9 +50,12 @@ def test_rows_are_numbered_from_both_ends(dataset):
             dataset[number]
 
 
+NAMES = ("input_ids", "labels", "position_ids")
+
+
 def test_columns_have_the_documented_types_and_names(dataset):
     row = dataset[0]
-    expected = [*TOKEN_COLUMNS, "seq_lengths", "doc_ids", "doc_starts"]
+    expected = [*NAMES, "seq_lengths", "doc_ids", "doc_starts"]
     assert dataset.column_names == list(row) == expected
     assert {name: values.dtype.name for name, values in row.items()} == {
         "input_ids": "int32",
@@ -63,7 +65,7 @@ def test_columns_have_the_documented_types_and_names(dataset):
         "doc_ids": "int64",
         "doc_starts": "int32",
     }
-    assert all(row[name].shape == (MAX_LEN,) for name in TOKEN_COLUMNS)
+    assert all(row[name].shape == (MAX_LEN,) for name in NAMES)
 
 
 def test_rows_hold_every_token_of_the_source_where_they_say(dataset):

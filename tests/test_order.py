@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes
-from packer.loader.row_order import row_order
+from packer.loader.row_order import row_order, whole_shards
 from tests import naive
 from tests.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
 
@@ -120,6 +120,15 @@ class Rows:
 
     def __len__(self):
         return len(self.lengths)
+
+    def pieces(self, epoch):
+        return whole_shards(self.shard_rows)
+
+    def first_number(self, epoch):
+        return 0
+
+    def stored_rows(self, numbers):
+        return numbers
 
     def segments(self):
         yield np.arange(len(self) + 1), np.array(self.lengths, np.int32), np.zeros(len(self), np.int64)

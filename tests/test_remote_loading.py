@@ -557,3 +557,21 @@ def test_a_thread_that_reads_ahead_ends_when_there_is_nothing_to_do(remote):
 def test_an_export_of_a_remote_dataset_says_to_copy_it(remote, tmp_path):
     with pytest.raises(PackerError, match="is in object storage: copy the packed dataset to a local folder"):
         packer.export(str(remote), tmp_path / "out", to="parquet")
+
+
+def test_datasets_in_object_storage_are_combined_with_those_on_disk(small, remote, tmp_path):
+    """In lanes, a step reads few shards, and the rows are those of the local datasets."""
+    other = make(tmp_path / "other", [12] * 30, shard_size=3 * 4 * 4 * MAX_LEN)
+    dataset = packer.load({str(remote): 0.5, str(other): 0.5}, rows=20)
+    local = packer.load({str(small): 0.5, str(other): 0.5}, rows=20)
+    options = {"global_batch": 4, "rows": 2, "lanes": 2}
+    samplers = [packer.BatchSampler(one, **options) for one in (dataset, local)]
+    seen = []
+    for epoch in range(4):
+        passes = [list(sampler) for sampler in samplers]
+        assert passes[0] == passes[1]
+        for numbers in passes[0]:
+            rows = dataset.__getitems__(numbers)
+            assert [as_lists(row) for row in rows] == [as_lists(row) for row in local.__getitems__(numbers)]
+            seen += [int(row["source"]) for row in rows]
+        assert sum(seen) == 10 * (epoch + 1)

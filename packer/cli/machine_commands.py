@@ -232,7 +232,7 @@ def demo(output: Path, max_len: int) -> None:
     It trains a byte-level BPE tokenizer on the files and runs stats, pack, verify and one batch of the loader.
     """
     from packer.loader.collating import batches
-    from packer.loader.dataset import load
+    from packer.loader.load import load
 
     output = local_output(output, "packer demo")
     source, packed = str(output / "stdlib.arrow"), str(output / f"stdlib-packed-{max_len}")

@@ -68,7 +68,7 @@ def show(
 
     Rows count from 0; -1 is the last one. The tokens of an index are read from its --source.
     """
-    from packer.loader.dataset import load
+    from packer.loader.load import load
     from packer.text.load_tokenizer import open_decoder
 
     if (row is None) == (document is None):

@@ -24,7 +24,8 @@ from packer.exporting.eos_files import WRITERS, Eos, find_eos, with_eos
 from packer.exporting.targets import TARGETS, Target
 from packer.facts import ShardEntry
 from packer.facts.json_record import JsonRecord
-from packer.loader.dataset import PackedDataset, load
+from packer.loader.dataset import PackedDataset
+from packer.loader.load import load
 from packer.loader.open_shards import rows_of
 from packer.options.choices import Compression
 from packer.options.declarations import INT32

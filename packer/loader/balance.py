@@ -19,7 +19,7 @@ def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
 
 
 def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
-    """Return the sum of squared segment lengths of each row, shape (rows,); padding costs nothing.
+    """Return the sum of squared segment lengths of each stored row, shape (rows,); padding costs nothing.
 
     The cost of attention within segments is proportional to it: the second term of the cost of a batch in Hierarchical
     Balance Packing (arXiv 2503.07680). Reads the segment boundaries of all rows once, and no tokens.

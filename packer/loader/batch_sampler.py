@@ -287,12 +287,12 @@ class BatchSampler:
         """
         if self.lanes is not None:
             raise PackerError(f"lanes is {self.lanes}: work is compared for rows that are shuffled as a whole only")
-        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
+        order = self._order()
         work = np.zeros((2, self.steps, self.accumulation, self.world_size), np.int64)
         for step in range(self.steps):
             for balanced in (False, True):
                 slots = self._slots(order, step, balanced=balanced)
-                work[int(balanced), step].flat = [self._costs[slot].sum() for slot in slots]
+                work[int(balanced), step].flat = [self._costs_of(slot).sum() for slot in slots]
         largest, mean = work.max(axis=3).sum(axis=(1, 2)), work.mean(axis=3).sum(axis=(1, 2))
         in_order, by_attention = np.divide(largest, mean, out=np.ones(2), where=mean > 0).tolist()
         return Imbalance(in_order=in_order, by_attention=by_attention)
@@ -302,7 +302,7 @@ class BatchSampler:
 
     def _steps_in_order(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], None]]:
         """Yield this rank's batches of each step; rows are shuffled as a whole."""
-        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
+        order = self._order()
         for step in range(begun, self.steps):
             slots = self._slots(order, step, balanced=self.balance is not None)
             own = slots[self.rank :: self.world_size]
@@ -311,11 +311,17 @@ class BatchSampler:
                 own[1::2] = slots[self.world_size - 1 - self.rank :: self.world_size][1::2]
             yield own, None
 
+    def _order(self) -> NDArray[np.int64]:
+        """Return the numbers of the rows of this epoch, in order."""
+        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
+        first = self.dataset.first_number(self.epoch)
+        return order + first if first else order
+
     def _slots(self, order: NDArray[np.int64], step: int, *, balanced: bool) -> list[NDArray[np.int64]]:
         rows = order[step * self.global_batch : (step + 1) * self.global_batch]
         slots = self.global_batch // self.rows
         if balanced:
-            return [rows[slot] for slot in deal_by_cost(self._costs[rows], slot_sizes(len(rows), slots))]
+            return [rows[slot] for slot in deal_by_cost(self._costs_of(rows), slot_sizes(len(rows), slots))]
         return np.array_split(rows, slots)
 
     def _steps_in_lanes(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...] | None]]:
@@ -332,7 +338,7 @@ class BatchSampler:
     @cached_property
     def _lane_order(self) -> LaneOrder:
         return LaneOrder(
-            shard_rows=self.dataset.shard_rows,
+            pieces=self.dataset.pieces,
             lanes=self.lanes or 1,
             window=self.window,
             seed=self.seed,
@@ -350,6 +356,9 @@ class BatchSampler:
             of_ranks = np.diff(np.arange(self.world_size + 1) * rows // self.world_size)
             sizes = np.stack([slot_sizes(own, self.accumulation) for own in of_ranks.tolist()], axis=1)
         return np.concatenate([[0], sizes.sum(axis=1).cumsum()])
+
+    def _costs_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._costs[self.dataset.stored_rows(rows)]
 
     @cached_property
     def _costs(self) -> NDArray[np.int64]:

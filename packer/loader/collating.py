@@ -155,7 +155,7 @@ def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
     if rows < 1:
         raise PackerError(f"rows is {rows}: a batch needs at least 1")
     counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for offsets, _, _ in dataset.segments())])
-    most = np.sort(counts)[-rows:]
+    most = np.repeat(np.sort(counts)[-rows:], dataset.most_repeats)[-rows:]
     return StaticShape(
         tokens=rows * dataset.max_len,
         segments=int(most.sum()) + rows - len(most),

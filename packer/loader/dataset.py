@@ -16,26 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
-from packer.errors import PackerError
 from packer.figures.charts import ShownRow, notebook_facts, row_plot
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
-from packer.paths import expanded
-from packer.progress import silent
-from packer.shards.manifest import Manifest, first_generations, keys_of
-from packer.shards.reader import check_sizes, read_manifest
+from packer.loader.row_order import whole_shards
+from packer.shards.manifest import Manifest, keys_of
+from packer.shards.reader import check_sizes
 from packer.shards.row_format import PADDING
-from packer.stores import AnyPath, RemotePath, any_path
+from packer.stores import AnyPath, RemotePath
 
 if TYPE_CHECKING:
     from packer.loader.index_tokens import GenerationTokens
     from packer.loader.shard_cache import ShardCache
-    from packer.sources.open_sources import SourceLike
 
 _T = TypeVar("_T")
-
-MOST_OPEN = 4096
-"""Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
 
 MOST_HELD = 16
 """Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
@@ -50,6 +44,9 @@ class Opening:
 
     cache: CacheSpace
     """Where shards are kept that are in object storage, or made."""
+
+    most_open: int
+    """Shards that are mapped at a time."""
 
     tokens: GenerationTokens | None
     """Tokens of an index, with which its rows are filled; None if the shards have them."""
@@ -102,8 +99,9 @@ class PackedDataset:
             )
             self._shards = OpenShards(self._cache.open, MOST_HELD)
         else:
-            self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
-            if len(manifest.shards) > MOST_OPEN:
+            most = opening.most_open
+            self._shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), most)
+            if len(manifest.shards) > most:
                 check_sizes(path, manifest)
             else:
                 for number in range(len(manifest.shards)):
@@ -147,6 +145,39 @@ class PackedDataset:
         rows: list[int] = self.manifest.shards.column("rows").tolist()
         return rows
 
+    @property
+    def columns(self) -> set[str]:
+        """Names of the columns that the manifest promises."""
+        options, row_format = self.manifest.options, self.manifest.row_format
+        of_tokens = {*row_format.token_columns, *options.keep_tokens}
+        if options.index_only and self._opening.tokens is None:
+            of_tokens = set()
+        return {*of_tokens, *row_format.segment_columns, *options.kept}
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Types of the columns that the manifest promises."""
+        views = self._any_views()
+        types = {name: str(kind) for name, kind in self._token_dtypes(views).items()}
+        types |= {name: str(values.dtype) for name, values in views.segments.items()}
+        types |= {name: str(values.type) for name, values in views.others.items()}
+        return {name: kind for name, kind in types.items() if name in self.columns}
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens of all rows."""
+        return int(self.manifest.shards.column("tokens").sum())
+
+    @property
+    def documents_per_row(self) -> float:
+        """Documents per row, on average; a split document counts once."""
+        return self.manifest.totals.documents_packed / len(self)
+
+    @property
+    def most_repeats(self) -> int:
+        """Times that a row may be in an epoch."""
+        return 1
+
     def __len__(self) -> int:
         return self._first_rows[-1]
 
@@ -167,13 +198,19 @@ class PackedDataset:
 
         `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
         """
-        self._row_shards.keep(getattr(indices, "shards", None))
-        found = [self._stored_row(index) for index in indices]
-        if self._tokens is not None:
-            found = self._tokens.fill(found)
-        rows = EpochList(found or [self._padding_row()])
+        self.keep(getattr(indices, "shards", None))
+        rows = EpochList(self.read(indices) or [self._padding_row()])
         rows.epoch = getattr(indices, "epoch", None)
         return rows
+
+    def read(self, indices: Sequence[int]) -> list[Row]:
+        """Return the rows of some indices."""
+        found = [self._stored_row(index) for index in indices]
+        return self._tokens.fill(found) if self._tokens is not None and found else found
+
+    def keep(self, shards: Sequence[int] | None) -> None:
+        """Keep these shards open, and close all others; with None, do nothing."""
+        self._row_shards.keep(shards)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[row] for row in range(len(self)))
@@ -181,7 +218,7 @@ class PackedDataset:
     def __repr__(self) -> str:
         return f"PackedDataset({str(self.path)!r}, rows={len(self):,}, max_len={self.max_len:,})"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """Return what notebooks show."""
         rows = [_drawn(number, self[number]) for number in range(min(_SHOWN_ROWS, len(self)))]
         plot = row_plot(f"The first {len(rows)} rows", rows, max_len=self.max_len)
@@ -200,6 +237,24 @@ class PackedDataset:
         """
         if self._cache is not None:
             self._cache.fetch_ahead(shards, upcoming)
+
+    # Rows of an epoch, for `BatchSampler`. Only a combined dataset has other rows in each.
+
+    def first_number(self, epoch: int) -> int:
+        """Return the number of the first row of an epoch."""
+        return 0
+
+    def stored_rows(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places among all stored rows, in which `segments` yields them, of rows with these numbers."""
+        return numbers
+
+    def pieces(self, epoch: int) -> NDArray[np.int64]:
+        """Return (shard, number of its first row, number after its last row) for the shards of an epoch."""
+        return self._pieces
+
+    @cached_property
+    def _pieces(self) -> NDArray[np.int64]:
+        return whole_shards(self.shard_rows)
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
@@ -252,64 +307,6 @@ class PackedDataset:
         if self._tokens is not None:
             return self._tokens.dtypes
         return {name: np.dtype((values.dtype, values.shape[2:])) for name, values in views.tokens.items()}
-
-
-def load(
-    path: str | AnyPath,
-    *,
-    verify: bool = False,
-    cache_dir: str | Path | None = None,
-    cache_bytes: int | str | None = None,
-    source: SourceLike | Sequence[SourceLike] | None = None,
-    generations: int | None = None,
-) -> PackedDataset:
-    """Open a packed dataset and check the structure of its shards, without reading tokens.
-
-    Sizes, row counts and columns are checked immediately, the segments of a record batch when its first row is read. If
-    there are more than 4,096 shards, only sizes are checked immediately, and at most so many shards are mapped at once.
-
-    A dataset in object storage ("s3://bucket/dataset") is read by whole shards. They are fetched into a cache when they
-    are needed, or ahead by `BatchSampler`. All processes of a node share the cache. A process hashes each shard before
-    its first use; a shard in the cache that does not match the manifest is fetched again.
-
-    Args:
-        path: folder of the packed dataset, or its address in object storage (needs the extra `store`).
-        verify: whether to read and hash every byte first, as `packer verify` does; of a dataset in object storage, this
-            fetches every shard. DataLoader workers do not repeat it.
-        cache_dir: folder for shards of a dataset or source in object storage, on a local disk; by default the one that
-            the variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder. Several datasets may
-            share it.
-        cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
-            has for them. The shards that were not used for the longest time make room for new ones.
-        source: for an index (`packer pack --index-only`), what was packed: a path or a `datasets` object, or a list, in
-            order: of all paths of a source, and, after `packer append`, of everything that was packed and appended. Its
-            files must have the same names and sizes, and all documents the same lengths, which takes a pass over the
-            offsets of its lists. Rows are then those of the copied dataset; of a source in object storage, whole shards
-            are made in the cache. Without it, rows of an index have no tokens.
-        generations: number of generations to read: 1 for the rows of `packer pack`, 2 with those of the first `packer
-            append`, and so on; by default all. The state of a `BatchSampler` fits as many as it was saved with.
-
-    Raises:
-        PackerError: the folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
-            changed, the cache cannot be used, or the source is not that of the index.
-    """
-    path = any_path(expanded(path))
-    cache = CacheSpace.of(cache_dir, cache_bytes)
-    try:
-        if verify:
-            from packer.shards.check_shards import verify_packed  # imports Numba, which loading does not need
-
-            for fault in verify_packed(path, silent):
-                raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
-        manifest = first_generations(read_manifest(path), generations)
-    except OSError as error:
-        raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
-    tokens = None
-    if source is not None:
-        from packer.loader.index_tokens import GenerationTokens
-
-        tokens = GenerationTokens.open(path, manifest, expanded(source))
-    return PackedDataset(Opening(path=path, manifest=manifest, cache=cache, tokens=tokens))
 
 
 _SHOWN_ROWS, _SHOWN_SEGMENTS = 5, 400  # rows in the picture of a notebook, and segments of a row drawn one by one

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
+from packer.column_names import SOURCE
 from packer.loader.batch_sampler import BatchSampler
-from packer.loader.dataset import PackedDataset, load
+from packer.loader.dataset import PackedDataset
+from packer.loader.load import load
 from packer.loader.open_shards import Row
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath
@@ -24,6 +26,16 @@ class Segment(NamedTuple):
 
     length: int
     """Number of tokens."""
+
+
+class SourceSegment(NamedTuple):
+    """A segment in a row of several datasets; the first three fields are those of `Segment`."""
+
+    doc_id: int
+    start: int
+    length: int
+    source: int
+    """Number of the dataset."""
 
 
 class DocumentRows(Sequence[list[Segment]]):
@@ -51,7 +63,7 @@ class DocumentRows(Sequence[list[Segment]]):
         return _segments(self.dataset[index])
 
     def __repr__(self) -> str:
-        return f"DocumentRows({str(self.dataset.path)!r}, rows={len(self):,}, max_len={self.dataset.max_len:,})"
+        return f"DocumentRows({self.dataset!r})"
 
     def batch_sampler(self, *, global_batch: int, **options: Any) -> DocumentBatchSampler:
         """Return a `batch_sampler` for a DataLoader, whose dataset is then asked for rows instead of indices.
@@ -110,4 +122,7 @@ def _segments(row: Row) -> list[Segment]:
     count = len(ids) - (ids[-1] == PADDING)
     lengths = row.get("seq_tokens", row["seq_lengths"])[:count].tolist()
     starts = row["doc_starts"][:count].tolist()
-    return list(map(Segment, ids[:count], starts, lengths))
+    if SOURCE not in row:
+        return list(map(Segment, ids[:count], starts, lengths))
+    with_source = map(SourceSegment, ids[:count], starts, lengths, [int(row[SOURCE])] * count)
+    return cast("list[Segment]", list(with_source))

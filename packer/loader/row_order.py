@@ -14,7 +14,7 @@ Example: 3 shards of 4 rows in 2 lanes, dealt as shards 2, 0, 1 -> rows 8 9 10 1
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -57,6 +57,12 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
     order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
     return order
+
+
+def whole_shards(shard_rows: Sequence[int]) -> NDArray[np.int64]:
+    """Return (shard, its first row, the row after its last) for each shard: [2, 3] -> [[0, 0, 2], [1, 2, 5]]."""
+    ends = np.cumsum(np.asarray(shard_rows, np.int64))
+    return np.stack([np.arange(len(ends)), ends - shard_rows, ends], axis=1)
 
 
 class Lane:
@@ -107,7 +113,9 @@ class LaneOrder:
     are consecutive parts of the dataset, each in the order on disk.
     """
 
-    shard_rows: Sequence[int]
+    pieces: Callable[[int], NDArray[np.int64]]
+    """Function from an epoch to its shards, as `whole_shards` returns them; an equal result is the same object."""
+
     lanes: int
     window: int
     seed: int | None
@@ -116,14 +124,9 @@ class LaneOrder:
     world_size: int
 
     def __post_init__(self) -> None:
-        rows = np.asarray(self.shard_rows, np.int64)
-        shards = np.arange(len(rows))
-        self._dealt = shards if self.seed is None else sorted_by_draw(shards, key_of(self.seed, LANES, 0))
-        self._ends = np.cumsum(rows[self._dealt])  # place after each shard's last row, among all dealt rows
-        self._begins = self._ends - rows[self._dealt]
-        self._first_rows = np.cumsum(rows) - rows
         self._taken = self.global_batch // self.lanes  # rows of each lane in a step
         self._lanes: dict[int, list[Lane]] = {}  # this rank's, by epoch
+        self._dealt: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # pieces, and the same as dealt
 
     def rows_of_step(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return this rank's rows of a step: the first row of each of its lanes, the second of each, and so on."""
@@ -156,18 +159,30 @@ class LaneOrder:
         if epoch not in self._lanes:
             self._lanes = {kept: self._lanes[kept] for kept in (epoch - 1, epoch + 1) if kept in self._lanes}
             key = None if self.seed is None else key_of(self.seed, LANE_ROWS, epoch)
-            own = self.lanes // self.world_size
-            pieces = (self._pieces(epoch, number) for number in range(self.rank * own, (self.rank + 1) * own))
+            own, dealt = self.lanes // self.world_size, self._dealt_pieces(epoch)
+            pieces = (self._pieces(dealt, epoch, number) for number in range(self.rank * own, (self.rank + 1) * own))
             self._lanes[epoch] = [Lane(each, window=self.window, key=key) for each in pieces]
         return self._lanes[epoch]
 
-    def _pieces(self, epoch: int, number: int) -> NDArray[np.int64]:
+    def _dealt_pieces(self, epoch: int) -> NDArray[np.int64]:
+        """Return the shards of an epoch in the order in which they are dealt to lanes."""
+        pieces = self.pieces(epoch)
+        if self._dealt is None or self._dealt[0] is not pieces:
+            dealt = pieces
+            if self.seed is not None:
+                keys = hashes_of(key_of(self.seed, LANES, 0), pieces[:, 0])
+                dealt = pieces[np.argsort(keys, kind="stable")]
+            self._dealt = pieces, dealt
+        return self._dealt[1]
+
+    def _pieces(self, dealt: NDArray[np.int64], epoch: int, number: int) -> NDArray[np.int64]:
         """Return the pieces of a lane in the order of an epoch, as `Lane` takes them."""
-        total = int(self._ends[-1])
+        ends = np.cumsum(dealt[:, 2] - dealt[:, 1])  # place after each shard's last row, among all dealt rows
+        moved = dealt[:, 2] - ends  # from a place among the dealt rows to the row's number
+        total = int(ends[-1])
         start, stop = number * total // self.lanes, (number + 1) * total // self.lanes
-        moved = self._first_rows[self._dealt] - self._begins  # from a place among the dealt rows to the row's number
-        firsts, lasts = np.maximum(self._begins, start), np.minimum(self._ends, stop)
-        pieces: NDArray[np.int64] = np.stack([self._dealt, firsts + moved, lasts + moved], axis=1)[firsts < lasts]
+        firsts, lasts = np.maximum(dealt[:, 1] - moved, start), np.minimum(ends, stop)
+        pieces: NDArray[np.int64] = np.stack([dealt[:, 0], firsts + moved, lasts + moved], axis=1)[firsts < lasts]
         if self.seed is not None:
             keys = hashes_of(key_of(self.seed, LANE_SHARDS, epoch), pieces[:, 0])
             pieces = pieces[np.argsort(keys, kind="stable")]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from packer.column_names import NO_LOSS, input_ids_in
+from packer.column_names import NO_LOSS, SOURCE, input_ids_in
 from packer.errors import PackerError
 from packer.shards.row_format import PADDING
 
@@ -67,6 +67,18 @@ def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return np.subtract(np.arange(len(starts)), starts, out=starts)
 
 
+def document_keys(row: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Return one key per segment that identifies its document, shape (segments,); -1 for padding.
+
+    The key is `doc_ids`, except in a row of several datasets, in each of which doc_ids begin at 0. Keys are unique
+    below 2^40 documents.
+    """
+    doc_ids: NDArray[np.int64] = row["doc_ids"]
+    if SOURCE not in row:
+        return doc_ids
+    return np.where(doc_ids == PADDING, PADDING, doc_ids + (row[SOURCE].astype(np.int64) << 40))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowTokens:
     """Tokens of a batch: rows laid end to end, whole or without their padding tails, and then padding."""
@@ -90,7 +102,7 @@ class RowTokens:
             rows=rows,
             counts=[len(row[input_ids_in(row)]) for row in rows],
             lengths=np.concatenate([row["seq_lengths"] for row in rows], dtype=np.int64),
-            doc_ids=np.concatenate([row["doc_ids"] for row in rows], dtype=np.int64),
+            doc_ids=np.concatenate([document_keys(row) for row in rows], dtype=np.int64),
         )
 
     @classmethod
@@ -169,8 +181,10 @@ class RowTokens:
     def segment_column(self, name: str) -> NDArray[Any]:
         """Return a segment column, without the values of padding."""
         _check_column(name, self.rows)
-        parts = [row[name][: len(row[name]) - (row["doc_ids"][-1] == PADDING)] for row in self.rows]
-        values: NDArray[Any]
+        parts = []
+        for row in self.rows:
+            values = row[name] if row[name].ndim else np.broadcast_to(row[name], len(row["doc_ids"]))  # of the row
+            parts.append(values[: len(values) - (row["doc_ids"][-1] == PADDING)])
         is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
         values = np.ma.concatenate(parts) if is_masked else np.concatenate(parts)  # type: ignore[no-untyped-call]
         if values.dtype.kind == "f" and any(part.dtype.kind in "iu" for part in parts):  # lists of int64 and of uint64

@@ -69,7 +69,7 @@ def packed_schedule(
             raise PackerError(f"{name} is {value}: it must be at least 1")
     if not all(0 <= beta < 1 for beta in betas):
         raise PackerError(f"betas are {betas}: they must be at least 0 and below 1")
-    packing_factor = dataset.manifest.totals.documents_packed / len(dataset)
+    packing_factor = dataset.documents_per_row
     rows = max(1, round(batch_size / packing_factor)) if global_batch is None else global_batch
     growth = rows * packing_factor / batch_size
     return PackedSchedule(

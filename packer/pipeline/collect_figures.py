@@ -17,7 +17,7 @@ from packer.errors import PackerError
 from packer.figures.dataset_figures import Figures, RowLengths
 from packer.figures.length_figures import tally
 from packer.figures.row_figures import RowFigures, RowSums
-from packer.loader.dataset import load
+from packer.loader.load import load
 from packer.options import PackOptions
 from packer.options.declarations import LONGEST_ROW
 from packer.paths import expanded

@@ -91,6 +91,25 @@ def permute_runs(starts: NDArray[np.int64], key: np.uint64, purpose: int, first:
             permute(out, starts[run], starts[run + 1], stream_key(key, purpose, first + run))
 
 
+def permuted_all(indices: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return `permuted` of each index, given the size and the key of its permutation; arrays of one shape."""
+    bits = np.ones(len(indices), np.int64)
+    while (is_less := np.int64(1) << (2 * bits) < sizes).any():
+        bits += is_less
+    mask = (np.int64(1) << bits) - 1
+    places: NDArray[np.int64] = indices.copy()
+    walking = np.arange(len(indices))
+    while len(walking):
+        width, low_bits, key = bits[walking], mask[walking], keys[walking]
+        high, low = places[walking] >> width, places[walking] & low_bits
+        for step in range(_ROUNDS):
+            drawn = (hashes_of(key, low * _ROUNDS + step) >> np.uint64(1)).astype(np.int64)
+            high, low = low, high ^ (drawn & low_bits)
+        places[walking] = (high << width) | low
+        walking = walking[places[walking] >= sizes[walking]]
+    return places
+
+
 @jit_if_large
 def permuted(index: int | np.int64, size: int | np.int64, key: np.uint64) -> np.int64:
     """Return where a permutation of 0 to size - 1 takes an index, in a time that does not grow with the size.
