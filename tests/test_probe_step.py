@@ -11,17 +11,20 @@ pytest.importorskip("transformers")
 from tests.families import VOCABULARY, tiny_model  # noqa: E402  these need torch
 
 
-def of_model(model, *, without=()):
-    """A step of a Hugging Face model: the losses of the next tokens, without some keys of the batch."""
+def of_model(model, *, without=(), **changes):
+    """A step of a Hugging Face model: the losses of the next tokens, without some keys of the batch or with others."""
 
     def step(batch):
-        batch = {name: value for name, value in batch.items() if name not in without}
+        batch = {name: value for name, value in (batch | changes).items() if name not in without}
         labels = batch.pop("labels")[:, 1:]
-        with torch.no_grad():
-            logits = model(**batch).logits[:, :-1]
+        logits = model(**batch).logits[:, :-1]
         return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
 
     return step
+
+
+def probe(step, **options):
+    return packer.probe(step, **{"vocabulary": VOCABULARY, "max_len": 64, **options})
 
 
 @pytest.fixture(scope="module")
@@ -29,31 +32,94 @@ def model():
     return packer.attention.use(tiny_model("qwen3").eval())
 
 
-def test_a_step_that_keeps_documents_apart_is_safe(model):
-    found = packer.probe(of_model(model), vocabulary=VOCABULARY)
+@pytest.mark.parametrize("format", ["hf", "tree"])
+def test_a_step_that_keeps_documents_apart_is_safe(model, format):
+    found = probe(of_model(model), format=format)
     assert found.is_safe
-    assert found.moved == dict.fromkeys(range(7), ())
-    assert str(found).startswith("safe: no document moves the losses of another (largest change ")
+    assert found.moved == dict.fromkeys(range(8 if format == "hf" else 12), ())
+    assert found.largest == 0
+    assert max(found.difference, found.gradients) < 1e-5
+    assert str(found).startswith("safe up to 64 tokens: no document moves the losses of another (largest change 0.0")
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_step_without_boundaries_leaks_into_all_later_documents_of_a_row():
     model = tiny_model("qwen3", attn_implementation="sdpa").eval()
     one_row = of_model(model, without=("position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"))
-    found = packer.probe(one_row, format="hf_rows", vocabulary=VOCABULARY, tolerance=1e-5)
+    found = probe(one_row, format="hf_rows", tolerance=1e-5)
     assert not found.is_safe
-    assert found.moved == {0: (1, 2, 3), 1: (2, 3), 2: (3,), 3: (), 4: (5, 6), 5: (6,), 6: ()}
+    assert found.moved == {0: (1, 2, 3), 1: (2, 3), 2: (3,), 3: (), 4: (5, 6), 5: (6,), 6: (), 7: ()}
     assert str(found).startswith("leaks by up to ")
     assert "document 0 moves 1, 2, 3; 1 moves 2, 3; 2 moves 3; 4 moves 5, 6; 5 moves 6" in str(found)
+
+
+def test_a_step_that_drops_the_tree_computes_other_branches():
+    """Branch 1 continues node 0, as 2 does, and 3 and 4 continue 2: positions alone cut off what they continue."""
+    model = tiny_model("qwen3").eval()
+    found = probe(of_model(model, without=["tree"]), format="tree")
+    assert found.differs == (2, 3, 4)
+    found = probe(of_model(model, without=["tree", "position_ids"]), format="tree", tolerance=1e-5)
+    assert {2, 3, 4} < {*found.moved[1]}
+
+
+def test_positions_that_run_on_are_not_those_of_the_documents_alone():
+    model = packer.attention.use(tiny_model("gpt2").eval())
+    assert probe(of_model(model), max_len=32).is_safe
+
+    def running(batch):
+        return of_model(model, position_ids=torch.arange(batch["labels"].shape[1])[None])(batch)
+
+    found = probe(running, max_len=32)
+    assert not any(found.moved.values())
+    assert found.differs == (1, 2, 3, 4, 5, 6, 7)
+    assert str(found).startswith("differs by up to ")
+
+
+class LeaksBackwards(torch.autograd.Function):
+    """The identity, whose gradient is a mean over the batch."""
+
+    @staticmethod
+    def forward(ctx, hidden):
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient + 0.1 * gradient.mean(dim=-2, keepdim=True)
+
+
+def test_a_leak_in_the_backward_pass_alone_is_found(model):
+    step = of_model(model)
+    hook = model.model.layers[0].register_forward_hook(lambda _module, _inputs, output: LeaksBackwards.apply(output))
+    found = probe(step)
+    hook.remove()
+    assert not any(found.moved.values())
+    assert not found.differs
+    assert found.gradients > 0.01
+    assert str(found).startswith("leaks in the backward pass: gradients differ from those of documents alone by ")
+    assert probe(step).is_safe
+
+
+@pytest.mark.parametrize(("max_len", "safe"), [(32, True), (64, False)])
+def test_documents_are_as_long_as_the_rows_that_one_trains_on(max_len, safe):
+    """A kernel that takes documents for one after the 40th token."""
+
+    def step(batch):
+        ids, positions = batch["input_ids"], batch["position_ids"]
+        return np.where(batch["labels"] >= 0, ids + (positions > 40) * ids.sum(), 0)
+
+    assert probe(step, max_len=max_len, tensors="numpy").is_safe == safe
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_text", "nemotron_h", "kimi_linear", "qwen3_next", "qwen3_5_moe_text"])
 def test_layers_that_carry_state_leak_by_positions_alone_and_refuse_boundaries_without_their_kernels(family):
     step = of_model(tiny_model(family).eval())
-    found = packer.probe(step, format="hf_rows", vocabulary=VOCABULARY)
+    with torch.no_grad():
+        found = probe(step, format="hf_rows")
     assert found.largest > 0.1
+    assert found.gradients is None
     assert all(document + 1 in found.moved[document] for document in (0, 1, 2, 4, 5))
     with pytest.raises(ValueError, match="can't keep packed sequences apart without"):
-        packer.probe(step, vocabulary=VOCABULARY)
+        probe(step)
 
 
 @pytest.mark.parametrize("rolled", [False, True])
@@ -62,10 +128,10 @@ def test_a_head_further_ahead_is_safe_by_its_own_labels_and_leaks_by_a_roll(roll
         targets = np.roll(batch["labels"][:, None], -3, axis=2) if rolled else batch["mtp_labels"]
         return np.maximum(targets[:, -1], 0)
 
-    found = packer.probe(step, format="hf_rows", mtp=2, tensors="numpy")
+    found = probe(step, format="hf_rows", mtp=2, tensors="numpy")
     assert found.is_safe != rolled
     if rolled:
-        assert found.moved == {0: (3,), 1: (0,), 2: (1,), 3: (2,), 4: (6,), 5: (4,), 6: (5,)}
+        assert found.moved == {0: (3,), 1: (0,), 2: (1,), 3: (2,), 4: (6,), 5: (4,), 6: (5,), 7: ()}
 
 
 def means_of_others(batch):
@@ -76,24 +142,22 @@ def means_of_others(batch):
 
 
 def test_shifted_labels_and_arrays_are_read_row_by_row():
-    found = packer.probe(means_of_others, format="torchtitan", tensors="numpy")
-    assert found.moved[0] == (1, 2, 3, 4, 5, 6)
-    assert found.moved[6] == ()
-    alone = packer.probe(
-        lambda batch: np.where(batch[1] >= 0, batch[0]["input"], 0.0), format="torchtitan", tensors="numpy"
-    )
+    found = probe(means_of_others, format="torchtitan", tensors="numpy")
+    assert found.moved[0] == (1, 2, 3, 4, 5, 6, 7)
+    assert found.moved[7] == ()
+    alone = probe(lambda batch: np.where(batch[1] >= 0, batch[0]["input"], 0.0), format="torchtitan", tensors="numpy")
     assert alone.is_safe
 
 
 @pytest.mark.parametrize(
     ("step", "options", "message"),
     [
-        (lambda batch: np.zeros(3), {}, "the step returns 3 losses of 64 tokens: return one for each"),
-        (lambda batch: np.full(64, np.nan), {}, "a loss that is not a number: give tokens without a label the loss 0"),
-        (lambda batch: np.random.default_rng().random(64), {}, "other losses for the same batch: leave out dropout"),
-        (lambda batch: np.zeros(64), {"lengths": [[3, 4], [5]]}, "give rows of equal sums"),
+        (lambda batch: np.zeros(3), {}, "the step returns 3 losses of 192 tokens: return one for each"),
+        (lambda batch: np.full(192, np.nan), {}, "a loss that is not a number: give tokens without a label the loss 0"),
+        (lambda batch: np.random.default_rng().random(192), {}, "other losses for the same batch: leave out dropout"),
+        (lambda batch: np.zeros(192), {"max_len": 16}, "max_len is 16 and vocabulary 96: give at least 32 and 3"),
     ],
 )
 def test_a_step_that_cannot_be_probed_is_refused(step, options, message):
     with pytest.raises(packer.PackerError, match=message):
-        packer.probe(step, tensors="numpy", **options)
+        probe(step, tensors="numpy", **options)
