@@ -324,33 +324,3 @@ def test_attention_that_is_not_ours_is_refused_or_not_in_the_table_of_others():
 
 
 # ---- encoders by mask ----
-
-
-def block_mask(batch):
-    """A 4-D mask `[1, 1, T, T]` from seq_idx: True where two tokens are of one segment."""
-    return batch["seq_idx"][:, None, :, None] == batch["seq_idx"][:, None, None, :]
-
-
-class Masked:
-    """A model that is always handed the mask of its batch."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def __call__(self, **batch):
-        return self.model(**batch, attention_mask=block_mask(batch))
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-
-@pytest.mark.parametrize("family", ["bert", "electra", "eurobert"])
-def test_encoders_train_as_alone_by_a_mask(family, dataset, alone):
-    for rows in (1, 3):
-        model = Masked(tiny_model(family, attention="sdpa"))
-        assert distance_to_alone(model, dataset, alone(family, torch.float32), rows=rows) < 1e-5
-
-
-def test_a_mask_takes_the_place_of_sliding_windows(dataset, alone):
-    model = Masked(tiny_model("modernbert", attention="sdpa"))
-    assert distance_to_alone(model, dataset, alone("modernbert", torch.float32), rows=3) > 1e-3

@@ -76,15 +76,6 @@ def test_collate_gives_the_documented_shapes_and_types(dataset):
     assert type(batch["max_length_q"]) is int
 
 
-def test_padding_is_left_out_and_there_is_no_attention_mask(dataset):
-    rows = [row for row in dataset if row["doc_ids"][-1] == PADDING]
-    assert rows, "the example has a row with padding"
-    batch = packer.collate(rows, tensors="numpy")
-    assert (batch["input_ids"] != 0).all()
-    assert batch["input_ids"].shape[1] == sum(length for row in rows for _, _, length in segments_of(row))
-    assert "attention_mask" not in batch
-
-
 def test_numpy_and_torch_batches_are_equal_and_own_their_memory(dataset):
     torch = pytest.importorskip("torch")
     pairs = zip(packer.batches(dataset, rows=2), packer.batches(dataset, rows=2, tensors="numpy"), strict=True)
@@ -126,15 +117,6 @@ def test_collate_equals_transformers_flattening_of_the_same_documents(tmp_path, 
                 assert found[name].tolist() == value.tolist(), name
             else:
                 assert found[name] == value, name
-
-
-def test_without_a_labels_column_the_labels_are_the_tokens_but_for_first_ones(tmp_path):
-    dataset = packer.load(make(tmp_path, labels=False))
-    assert "labels" not in dataset.column_names
-    batch = packer.collate(list(dataset), tensors="numpy")
-    firsts = batch["position_ids"] == 0
-    assert (batch["labels"][firsts] == NO_LOSS).all()
-    assert (batch["labels"][~firsts] == batch["input_ids"][~firsts]).all()
 
 
 def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_path):
@@ -342,19 +324,6 @@ def test_extra_heads_have_the_naive_targets_further_ahead(lengths, has_labels, h
     assert found(static=shape) == [[depth + padding for depth in kept[0]]]
     assert found(format="hf_rows") == whole
     assert found(format="megatron") == flat
-
-
-@pytest.mark.parametrize("options", [{}, {"align": 4}, {"labels": False}])
-def test_extra_heads_train_what_the_first_one_trains_but_the_beginning_of_a_segment(tmp_path, options):
-    dataset = packer.load(make(tmp_path, **options))
-    plain = list(packer.batches(dataset, rows=2, tensors="numpy"))
-    for batch, without in zip(packer.batches(dataset, rows=2, mtp=3, tensors="numpy"), plain, strict=True):
-        found = batch.pop("mtp_labels")
-        assert (found.shape, found.dtype) == ((1, 3, batch["labels"].shape[1]), np.int64)
-        assert lists(batch) == lists(without)
-        for depth, targets in enumerate(found[0], 1):
-            expected = batch["labels"][batch["position_ids"] > depth]
-            assert targets[targets != NO_LOSS].tolist() == expected[expected != NO_LOSS].tolist()
 
 
 def test_extra_heads_learn_from_packed_documents_what_they_learn_from_each_alone(dataset):

@@ -87,24 +87,6 @@ def test_a_plain_loop_trains_as_on_documents_alone(example, attention, dtype, ro
     assert_same_gradients(recorded[0], alone.gradients, TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize(
-    ("attention", "dtype"), [("sdpa", torch.float32), ("sdpa", torch.float64), ("eager", torch.float32)]
-)
-def test_logits_are_those_of_the_document_alone(example, attention, dtype):
-    model = tiny_llama(attention=attention, dtype=dtype)
-    alone = train_alone(model, example.pieces)
-    found = packed_logits(model, packer.load(example.packed))
-    assert set(found) == set(alone.logits)
-    assert largest_difference(found, alone.logits) < TOLERANCES[dtype]
-
-
-def test_the_loss_that_the_model_computes_is_the_mean_of_the_documents(example):
-    model = tiny_llama()
-    alone = train_alone(model, example.pieces)
-    (batch,) = packer.batches(packer.load(example.packed), rows=example.rows)
-    assert model(**batch).loss.item() == pytest.approx(alone.loss, abs=1e-5)
-
-
 def test_changing_a_document_changes_no_other(tmp_path):
     model = tiny_llama()
     source = make_source("no labels")

@@ -22,7 +22,6 @@ from torch.nn.functional import log_softmax, logsigmoid  # noqa: E402
 
 from packer.attention import IMPLEMENTATION, trees, varlen  # noqa: E402
 from packer.attention.isolation import probe  # noqa: E402
-from packer.attention.transformers_hook import attention  # noqa: E402
 from tests.families import ENCODERS, FAMILIES, NEWER, POST, RECURRENT, VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
 from tests.models import gradients, loss_sum  # noqa: E402
 from tests.naive_attention import attend as attend_alone  # noqa: E402
@@ -396,21 +395,6 @@ def test_gradient_checkpointing_gives_the_same_gradients(monkeypatch, forest, re
     assert distance(train_trees(model, forest), expected) < 1e-6
 
 
-def test_a_model_copies_and_pickles_after_a_pass(forest):
-    model = packer.attention.use(tiny_model("llama3"))
-    expected = model(**forest.batch()).logits
-    for prepare in (copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))):
-        torch.testing.assert_close(prepare(model)(**forest.batch()).logits, expected)
-
-
-def test_autocast_computes_in_its_dtype(forest):
-    model = packer.attention.use(tiny_model("qwen3"))
-    with torch.autocast("cpu", torch.bfloat16):
-        found = model(**forest.batch()).logits
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), model(**forest.batch()).logits, rtol=0.1, atol=0.2)
-
-
 # ---- preference pairs ----
 
 
@@ -423,41 +407,6 @@ def log_probability(logits, tokens, trained):
     """Sum of the log-probabilities of the tokens that are trained, each predicted one place before."""
     each = log_softmax(logits[:-1], dim=-1).gather(-1, tokens[1:, None])[:, 0]
     return (each * trained[1:]).sum()
-
-
-@pytest.mark.parametrize("same", [0, 2], ids=["answers", "answers that begin alike"])
-def test_dpo_of_a_pair_as_a_tree_is_that_of_the_pair(same):
-    draw = random.Random(0)
-    prompt, chosen, rejected = ([draw.randrange(3, VOCABULARY) for _ in range(size)] for size in (9, 7, 5))
-    rejected = [*chosen[:same], *rejected]
-    documents, reference = [prompt + chosen, prompt + rejected], (-31.0, -29.0)
-    with float64_inside():
-        model = exact("llama3")
-        sums = []
-        for tokens in map(torch.tensor, documents):
-            trained = torch.arange(len(tokens)) >= len(prompt)
-            sums.append(log_probability(model(input_ids=tokens[None]).logits[0], tokens, trained))
-        expected = dpo_loss(*sums, reference)
-        expected.backward()
-        expected_gradients = gradients(model)
-
-        model.zero_grad()
-        pair = Forest().add(documents)
-        batch = pair.batch()
-        logits, row = packer.attention.use(model)(**batch).logits[0], batch["input_ids"][0]
-        branches = [sorted(set(path) - set(other)) for path, other in (pair.paths, pair.paths[::-1])]
-        sums = []
-        for places in branches:  # tokens that both answers begin with cancel out of the loss
-            trained = torch.zeros(len(row), dtype=torch.bool)
-            trained[places[1:]] = True
-            sums.append(log_probability(logits, row, trained))
-        shared = [path[len(prompt) : len(prompt) + same] for path in pair.paths]
-        assert all(pair.tokens[place] in chosen[:same] for path in shared for place in path)
-        found = dpo_loss(*sums, reference)
-        found.backward()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("is_static", [False, True])
@@ -627,10 +576,3 @@ def test_a_model_loaded_by_name_is_refused(forest):
         PackerError, match=r"LlamaAttention got a tree, but .*: switch the model by packer.attention.use"
     ):
         model(**forest.batch())
-
-
-def test_a_replica_of_data_parallel_is_refused(forest):
-    layer = packer.attention.use(tiny_model("llama3")).model.layers[0].self_attn
-    query, key, value = (torch.zeros(1, heads, len(forest.tokens), 8) for heads in (4, 2, 2))
-    with pytest.raises(PackerError, match=r"DataParallel splits .* torchrun"):
-        attention(layer._replicate_for_data_parallel(), query, key, value, None, tree=forest.tree)

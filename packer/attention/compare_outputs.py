@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from packer.attention.transformers_hook import accepted_arguments
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
 from packer.loader.collating import collate
+from packer.loader.probe_step import relative_difference
 
 ROWS = ((11, 1, 17, 9), (13, 20, 6))
 """Lengths in tokens of the documents in each row of the probed batch."""
@@ -249,22 +249,6 @@ def differences(found: Outputs, expected: Outputs) -> tuple[float, float, float]
         abs(found.loss - expected.loss) / abs(expected.loss),
         relative_difference(found.gradients, expected.gradients),
     )
-
-
-def relative_difference(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
-    """Return the norm of the difference of all tensors over the norm of the expected ones.
-
-    Tensors are compared by name; one that exists only once is compared with zeros.
-    """
-    squares = 0.0
-    for name in found.keys() | expected.keys():
-        either = [tensors[name] for tensors in (found, expected) if name in tensors]
-        squares += _norm(either[0] - either[1] if len(either) == 2 else either[0]) ** 2
-    return math.sqrt(squares / sum(_norm(tensor) ** 2 for tensor in expected.values()))
-
-
-def _norm(tensor: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
 FACTOR = 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -163,7 +164,7 @@ def probe(
         largest=float(max(max(others.values()) for others in moved.values())),
         differs=tuple(number for number, each in enumerate(differences) if each > tolerance),
         difference=float(max(differences)),
-        gradients=_difference(together.gradients, summed),
+        gradients=relative_difference(together.gradients, summed) if summed else None,
         tolerance=tolerance,
         longest=max_len,
     )
@@ -262,12 +263,14 @@ def _gradients(losses: Any) -> dict[int, Any]:
         seen |= following
         left += following
     found = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
-    return {name: gradient.double() for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+    return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 
-def _difference(found: Mapping[int, Any], expected: Mapping[int, Any]) -> float | None:
-    """Return the norm of the difference over that of the expected gradients; None if there are none."""
-    if not found and not expected:
-        return None
-    squares = sum(float((found.get(name, 0) - expected.get(name, 0)).square().sum()) for name in {*found, *expected})
-    return float(np.sqrt(squares / (sum(float(each.square().sum()) for each in expected.values()) or 1.0)))
+def relative_difference(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> float:
+    """Return the norm of the difference of all tensors over the norm of the expected ones.
+
+    Tensors are compared by name; one that exists only once is compared with zeros.
+    """
+    exact = [{name: tensor.double() for name, tensor in each.items()} for each in (found, expected)]
+    squares = sum(float((exact[0].get(n, 0) - exact[1].get(n, 0)).square().sum()) for n in {*found, *expected})
+    return math.sqrt(squares / (sum(float(tensor.square().sum()) for tensor in exact[1].values()) or 1.0))
