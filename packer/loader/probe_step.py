@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +142,20 @@ def probe(
             rows = [_with_tree(row, parts if alone is None and not number else []) for number, row in enumerate(rows)]
         return _run(step, rows, {"format": format, "mtp": mtp, "tensors": tensors})
 
+    return _compare(run, parts, (tokens, tokens % (vocabulary - 1) + 1), tolerance)
+
+
+class _RunTokens(Protocol):
+    """Run the step on tokens of all rows, or on one document alone."""
+
+    def __call__(self, tokens: NDArray[np.int64], alone: int | None = None) -> _Run: ...
+
+
+def _compare(
+    run: _RunTokens, parts: Sequence[_Part], either: tuple[NDArray[np.int64], NDArray[np.int64]], tolerance: float
+) -> StepLeaks:
+    """Compare the batch with its documents alone, and with other tokens in one document after the other."""
+    tokens, others = either
     together, again = run(tokens), run(tokens).losses
     scale = np.abs(together.losses).max() or 1.0
     if np.abs(together.losses - again).max() > tolerance * scale:
@@ -154,19 +168,19 @@ def probe(
         differences.append(np.abs(own - together.losses[part.places]).max() / scale)
         summed |= {name: summed.get(name, 0) + gradient for name, gradient in single.gradients.items()}
         changed = tokens.copy()
-        changed[part.places] = tokens[part.places] % (vocabulary - 1) + 1
+        changed[part.places] = others[part.places]
         changes = np.abs(run(changed).losses - together.losses) / scale
         moved[number] = {
             other: changes[each.places].max() for other, each in enumerate(parts) if number not in _path(parts, other)
         }
     return StepLeaks(
-        moved={one: tuple(n for n, change in others.items() if change > tolerance) for one, others in moved.items()},
-        largest=float(max(max(others.values()) for others in moved.values())),
+        moved={one: tuple(n for n, change in found.items() if change > tolerance) for one, found in moved.items()},
+        largest=float(max(max(found.values()) for found in moved.values())),
         differs=tuple(number for number, each in enumerate(differences) if each > tolerance),
         difference=float(max(differences)),
         gradients=relative_difference(together.gradients, summed) if summed else None,
         tolerance=tolerance,
-        longest=max_len,
+        longest=max(len(part.places) for part in parts),
     )
 
 
