@@ -402,3 +402,17 @@ def test_what_only_one_dataset_has_is_looked_for_there(paths):
     assert dataset.datasets[1].manifest.totals.documents_packed == 11
     with pytest.raises(PackerError, match=r"rows are numbered up to 2\^63: choose a smaller epoch"):
         list(packer.BatchSampler(dataset, global_batch=1, epoch=2**62))
+
+
+def test_stats_shows_the_shares_of_packed_datasets(paths):
+    from tests.commands import refused, succeeded
+
+    web, code = paths["web"], paths["code"]
+    weighted = f"{web}:0.8", f"{code}:0.2"
+    assert succeeded("stats", *weighted) == repr(packer.load({web: 0.8, code: 0.2})) + "\n"
+    assert succeeded("stats", web, code) == repr(packer.load([web, code])) + "\n"
+    found = json.loads(succeeded("stats", *weighted, "--json"))
+    assert (found["rows"], [one["rows"] for one in found["datasets"]]) == (45, [36, 9])
+    assert [one["path"] for one in found["datasets"]] == [str(web), str(code)]
+    assert "weights are for packed datasets, each of which has one" in refused("stats", f"{web}:0.8", code)
+    assert "a report shows one dataset" in refused("stats", *weighted, "--report", "page.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
 from packer.loader.cache_space import CacheSpace
@@ -25,7 +25,7 @@ MOST_OPEN = 4096
 
 
 def load(
-    path: str | AnyPath | Sequence[str | AnyPath] | Mapping[str | AnyPath, float],
+    path: str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float],
     *,
     rows: int | None = None,
     tokens: int | str | None = None,
