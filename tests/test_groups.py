@@ -339,3 +339,21 @@ def test_pairs_of_a_source_are_side_by_side(kind, grouped, tmp_path):
         assert labels == columns[f"{role}_labels"][number]
     assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 300 - 2 * len(kept), "unpaired": 0}
     assert list(packer.verify(out, source)) == []
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("keep", [["k"], []])
+def test_equal_floats_are_one_group_wherever_they_are(tmp_path, kind, keep):
+    nan = np.array([0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(np.float64)
+    batches = [
+        pa.record_batch({"input_ids": [[number] * 7] * 4, "k": pa.array(values, pa.float64()).cast(kind)})
+        for number, values in enumerate(([0.0, 1.5, None, nan[0]], [-0.0, 1.5, None, nan[1]]))
+    ]
+    source = tmp_path / "source.arrow"
+    with pa.ipc.new_stream(str(source), batches[0].schema) as file:
+        for batch in batches:
+            file.write_batch(batch)
+    manifest = packer.pack(source, tmp_path / "out", max_len=14, group_by="k", keep=keep)
+    assert manifest.totals.groups.groups == 3
+    assert manifest.rows == 4
+    assert packer.verify(tmp_path / "out", source) == []

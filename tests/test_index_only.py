@@ -295,3 +295,22 @@ def test_a_source_in_object_storage_is_packed_and_materialized(tmp_path, bucket)
     assert hashes(tmp_path / "of-store") == hashes(index)
     packer.materialize(index, str(bucket / "source.arrow"), tmp_path / "made", sync=False)
     assert hashes(tmp_path / "made") == hashes(copy)
+
+
+@pytest.mark.parametrize("imported", ["", "import datasets; "])
+def test_an_index_may_keep_columns_of_types_that_a_library_declares(tmp_path, imported):
+    """pyarrow knows the type of `Array2D` only once `datasets` is imported."""
+    datasets = pytest.importorskip("datasets")
+    features = {"input_ids": datasets.Sequence(datasets.Value("int32")), "image": datasets.Array2D((2, 3), "float32")}
+    columns = {"input_ids": [[1, 2, 3], [4, 5]] * 9, "image": [[[number] * 3] * 2 for number in range(18)]}
+    source = tmp_path / "source"
+    datasets.Dataset.from_dict(columns, features=datasets.Features(features)).save_to_disk(source)
+    use = f"""{imported}import packer
+for index_only, out in ((True, 'index'), (False, 'copy')):
+    packer.pack('source', out, max_len=8, keep=['image'], index_only=index_only)
+    assert packer.verify(out, 'source')
+rows = zip(packer.load('copy'), packer.load('index', source='source'), strict=True)
+assert all(str(one) == str(other) for one, other in rows)
+"""
+    done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

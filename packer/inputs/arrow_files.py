@@ -19,7 +19,7 @@ from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
 from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
 from packer.inputs.format_reader import LIST_ROWS, LISTS, ROWS, DecodedInput, TableReader, decoded_lists, share_of
-from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of
+from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc_file, map_file, schema_of, with_storage
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import fetch, map_whole
@@ -267,10 +267,10 @@ def placed_batches(
             every: Iterator[tuple[pa.RecordBatch, int, bool]] = ((file.get_batch(at), at, False) for at in numbers)
         else:
             every = _batches_of_stream(buffer, name, options)
-        for placed in every:
-            batch, _, _ = placed
+        for stored, place, dictionaries_changed in every:
+            batch = with_storage(stored)
             batch.select([column for column in columns if column in batch.schema.names]).validate()
-            yield placed
+            yield batch, place, dictionaries_changed
 
 
 def _batches_of_stream(

@@ -71,8 +71,25 @@ def is_ipc_file(buffer: pa.Buffer) -> bool:
 
 
 def schema_of(buffer: pa.Buffer) -> pa.Schema:
-    """Return the schema of a mapped stream or file."""
-    return pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
+    """Return the schema of a mapped stream or file, with the storage of extension types; see `with_storage`."""
+    schema = pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema
+    for number, field in enumerate(schema):
+        if isinstance(field.type, pa.BaseExtensionType):
+            schema = schema.set(number, field.with_type(field.type.storage_type))
+    return schema
+
+
+def with_storage(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a record batch with the storage of columns of extension types; nothing is copied.
+
+    pyarrow reads such a column as its storage until a library, such as `datasets` for `Array2D`, declares the type, so
+    this makes the result independent of what is imported.
+    """
+    for number, column in enumerate(batch.columns):
+        if isinstance(column.type, pa.BaseExtensionType):
+            field = batch.schema.field(number).with_type(column.type.storage_type)
+            batch = batch.set_column(number, field, column.storage)
+    return batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +155,7 @@ class MappedFile:
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Decode batches and yield the named columns of each."""
         with reading(self.state.name):
-            for batch in self._decode(numbers):
+            for batch in map(with_storage, self._decode(numbers)):
                 yield [batch.column(name) for name in names]
 
     def _decode(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:

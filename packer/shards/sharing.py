@@ -54,6 +54,10 @@ def _encoded(column: pa.Array) -> pa.DictionaryArray:
         column = column.cast(column.type.value_type)
     if pa.types.is_string(column.type):  # of which there may be more than 2 GB
         column = column.cast(pa.large_string())
+    if pa.types.is_floating(column.type):  # 0.0 and -0.0 are equal, and so are all NaN
+        values = as_numpy(column.fill_null(as_scalar(0, column.type))) + 0.0
+        values[np.isnan(values)] = np.nan
+        column = as_arrow(values, as_numpy(column.is_valid()))
     return pc.dictionary_encode(column)
 
 
