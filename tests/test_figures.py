@@ -126,20 +126,15 @@ def test_a_changed_figure_is_named(made):
     assert unnoticed_changes(packed, source, ("generations", "shards", "files")) == []
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_a_changed_figure_of_text_is_named(tmp_path, mixed):
+def test_a_changed_figure_of_text_is_named(tmp_path):
     tokenizer = save_tokenizer(tmp_path / "ours", template=EXACT["chatml"])
     records = [{"prompt": "The qui", "completion": "ck fox"}, {"prompt": "The fox", "completion": ""}]
-    paths = []
-    for name in ("one", "other")[: 1 + mixed]:
-        paths.append(tmp_path / f"{name}.jsonl")
-        paths[-1].write_text("\n".join(json.dumps(record) for record in records))
-    source = [(path, 1.0) for path in paths] if mixed else paths[0]
-    manifest = packer.pack(source, tmp_path / "out", max_len=16, tokenizer=tokenizer, eos=False, sync=False)
-    assert manifest.totals.documents_straddling == manifest.totals.documents_untrained == 1 + mixed
+    path = tmp_path / "one.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    manifest = packer.pack(path, tmp_path / "out", max_len=16, tokenizer=tokenizer, eos=False, sync=False)
+    assert manifest.totals.documents_straddling == manifest.totals.documents_untrained == 1
     versions = {"tokenizers", "transformers", "jinja2"}  # may differ, because tokens are compared
-    verified = paths if mixed else paths[0]
-    unnoticed = unnoticed_changes(tmp_path / "out", verified, ("generations",), most=1, tokenizer=tokenizer)
+    unnoticed = unnoticed_changes(tmp_path / "out", path, ("generations",), most=1, tokenizer=tokenizer)
     assert [change for change in unnoticed if change[0][-1] not in versions] == []
 
 

@@ -383,7 +383,7 @@ NOTHING = [
     Case({}, "pack none*.jsonl --max-len 4", "no file to read; supported formats are Arrow"),
     pack({"data/notes.md": "nothing"}, "data: no file to read; supported formats are Arrow", source="data"),
     pack({"rows.xml": "1,2,3\n"}, "rows.xml: unknown format (it begins with b'1,2,3\\n'); supported formats are Arrow"),
-    pack({"packed/manifest.json": '{"format_version": 5}'}, "manifest.json is damaged (no 'options')", source="packed"),
+    pack({"packed/manifest.json": '{"format_version": 5}'}, "packed is packed already", source="packed"),
     *(
         Case({name: table(name, [])}, f"{command} {name} --max-len 4", f"{name}: empty dataset: 0 documents")
         for name in FORMATS
@@ -597,7 +597,8 @@ def test_datasets_in_memory_are_refused_by_row_and_split(tmp_path, monkeypatch):
     refuses("two", "has 2 splits (train, test); choose one, as in split train")
     refuses("two", "no such split (found: train, test)", split="dev")
     refuses(dataset.filter(lambda row: False), "empty dataset")
-    refuses([[1, 2]], "a source of type int is not supported; give a path, a Dataset or a DatasetDict")
+    refuses([[1, 2]], "a list of sources holds paths")
+    refuses(5, "a source of type int is not supported; give a path, a Dataset or a DatasetDict")
     refuses(["d", dataset], "a list of sources holds paths")
 
 
