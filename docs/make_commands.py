@@ -157,7 +157,7 @@ def arguments_module() -> str:
     """Return the content of packer/options/arguments.py."""
     running = _types(RunOptions)
     shaping = _types(PackFields)
-    del running["output"], shaping["content_hashes"]  # which follow from arguments
+    del running["output"], shaping["is_holdout"]  # which follow from arguments
     classes = {"running": running, "shaping": shaping}
     fields = {
         name: "\n".join(f"    {field}: {hint}" for field, hint in hints.items()) for name, hints in classes.items()

@@ -28,6 +28,9 @@ RECORD_IDS, ANSWER = "record_ids", "answer"
 """Columns with the number of a document's record in the source, and with the number of the document in its record, or
 of the first document of a tree."""
 
+CONTENT_HASH = "packer_content_hash"
+"""Column of decoded documents with the hash of their record, see `packer.sources.content_hashes`; not in rows."""
+
 TREE = "tree"
 """Column with three numbers for each node of a segment that is a tree, see `packer.gather.prefix_trees`."""
 

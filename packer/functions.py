@@ -55,7 +55,7 @@ def pack(
         PackerError: an error that the user can fix, in one line: the value, the limit and the remedy.
         TypeError: there is no option of that name, or `max_len` is missing.
     """
-    shaping = [name for name in options_of(PackOptions) if name != "content_hashes"]  # which follow
+    shaping = [name for name in options_of(PackOptions) if name != "is_holdout"]
     _refuse_unknown("pack", options, ["output", *shaping, *RunArguments.__annotations__])
     if "max_len" not in options:
         raise TypeError("pack() is missing the keyword argument 'max_len'")

@@ -221,17 +221,10 @@ def key_of(seed, purpose, stream):
 
 
 def held_out(contents, holdout, seed):
-    """Which of some contents, lists of tokens, are held out: a number of different ones, or a share; None if too many.
-
-    Copies go together, and what is empty is never held out.
-    """
+    """Which of some contents, lists of tokens, a share holds out; copies go together, and what is empty never does."""
     key = key_of(seed, 17, 0)
     hashes = [xxhash.xxh3_64_intdigest(struct.pack(f"<{len(each)}i", *each), key) >> 11 for each in contents]
-    different = sorted({number for number, each in zip(hashes, contents, strict=True) if each})
-    if holdout >= 1 and len(different) <= holdout:
-        return None
-    end = different[holdout] if holdout >= 1 else int(holdout * 2**53)
-    return [bool(each) and number < end for number, each in zip(hashes, contents, strict=True)]
+    return [bool(each) and number < int(holdout * 2**53) for number, each in zip(hashes, contents, strict=True)]
 
 
 def permuted(index, size, *, seed, purpose, stream):

@@ -40,7 +40,6 @@ class Packing:
             return packer.pack(path, out, sync=False, workers=1, allow_nothing_trained=True, **self.options)
         except SourceError as error:
             reasons = "nothing to pack", "is null in every", "has a turn", "longer)", "empty dataset"
-            reasons += ("none is held out",)
             if not any(reason in str(error) for reason in reasons):
                 raise
             return None

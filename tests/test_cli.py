@@ -78,7 +78,7 @@ def test_every_command_says_what_it_does_and_documents_every_option_in_80_column
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in COMMANDS["pack"].params}
-    others = {"lengths_column": "lengths", "content_hashes": "holdout"}
+    others = {"lengths_column": "lengths", "is_holdout": "holdout"}
     shaping = {others.get(name, name) for name in options_of(PackOptions)}
     assert shaping <= options
     others = "dataset output as_json debug verbose workers sync overwrite like config report with_text"

@@ -7,6 +7,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from test_ranks import run_ranks
 
 import packer
 from tests import naive
+from tests.chat_templates import EXACT
 from tests.commands import refused, succeeded
 from tests.kills import Killed, named
 from tests.packings import Packing, packings, write
@@ -56,10 +59,9 @@ def with_copies(draw) -> Packing:
     """Draw a packing in which documents are repeated, and some are held out."""
     packing = draw(packings())
     repeated = draw(st.integers(0, 8))
-    columns = {name: values + values[:repeated] for name, values in packing.columns.items() if name != "source"}
-    ungrouped = {name: value for name, value in packing.options.items() if not name.startswith(("group", "keep"))}
-    holdout = draw(st.sampled_from([1, 2, 3, 0.1, 0.3, 0.6]))
-    return replace(packing, columns=columns, options={**ungrouped, "holdout": holdout})
+    columns = {name: values + values[:repeated] for name, values in packing.columns.items()}
+    holdout = draw(st.sampled_from([0.05, 0.1, 0.3, 0.6]))
+    return replace(packing, columns=columns, options={**packing.options, "holdout": holdout})
 
 
 @settings(max_examples=15)
@@ -70,10 +72,6 @@ def test_documents_of_a_hash_are_held_out_with_their_copies_and_the_others_train
     out, holdout = both(folder / "out")
     path = packing.write(folder)
     is_held = naive.held_out(contents(packing), packing.options["holdout"], packing.options["seed"])
-    if is_held is None:
-        with pytest.raises(packer.PackerError, match="different documents: hold out fewer of them"):
-            packing.pack(path, out)
-        return
     manifest = packing.pack(path, out)
     event("packed" if manifest else "nothing to pack")
     if manifest is None:
@@ -86,21 +84,21 @@ def test_documents_of_a_hash_are_held_out_with_their_copies_and_the_others_train
     assert manifest.totals.documents_dropped["held_out"] == sum(is_held)
 
 
-def test_a_number_counts_different_documents_and_a_share_is_about_that_of_all(tmp_path):
+@pytest.mark.parametrize("holdout", ["10%", "0.1", 0.1])
+def test_about_a_share_of_the_documents_is_held_out(tmp_path, holdout):
     documents = repeating(3000)
     source = save_arrow(tmp_path / "rows.arrow", documents)
-    for holdout, stored, least, most in ((70, 70, 70, 70), ("10%", 0.1, 150, 250), ("0.1", 0.1, 150, 250)):
-        manifest = packer.pack(source, tmp_path / "out", max_len=64, holdout=holdout, overwrite=True, sync=False)
-        held = {tuple(documents[document]) for document in placed(tmp_path / "out-holdout")}
-        assert least <= len(held) <= most
-        assert manifest.options.holdout == stored
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, holdout=holdout, sync=False)
+    held = {tuple(documents[document]) for document in placed(tmp_path / "out-holdout")}
+    assert 150 <= len(held) <= 250
+    assert manifest.options.holdout == 0.1
 
 
 def test_the_rest_is_packed_as_if_the_held_out_documents_were_empty(tmp_path):
     documents = repeating()
     source = save_arrow(tmp_path / "rows.arrow", documents)
-    manifest = packer.pack(source, tmp_path / "out", max_len=64, holdout=30, sync=False)
-    held = naive.held_out(documents, 30, 0)
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, holdout=0.15, sync=False)
+    held = naive.held_out(documents, 0.15, 0)
     emptied = [[] if is_held else each for each, is_held in zip(documents, held, strict=True)]
     expected = packer.pack(save_arrow(tmp_path / "emptied.arrow", emptied), tmp_path / "expected", max_len=64)
     assert [shard.xxh3_128 for shard in manifest.shards] == [shard.xxh3_128 for shard in expected.shards]
@@ -112,9 +110,9 @@ def test_long_documents_that_are_held_out_are_not_split_at_turns(tmp_path):
     documents = [[number] * 100 for number in range(40)]
     columns = {"input_ids": documents, "turn_starts": [list(range(0, 100, 10))] * 40}
     source = write(tmp_path / "rows.arrow", columns)
-    packer.pack(source, tmp_path / "out", max_len=32, split_at="turns", holdout=20, sync=False)
+    packer.pack(source, tmp_path / "out", max_len=32, split_at="turns", holdout=0.5, sync=False)
     for side in both(tmp_path / "out"):
-        assert len(placed(side)) == 20
+        assert 10 < len(placed(side)) < 30
         assert list(packer.verify(side, source)) == []
 
 
@@ -127,18 +125,64 @@ def test_a_seed_holds_out_others(tmp_path):
     assert len(found[0] & found[1]) < min(map(len, found)) / 2
 
 
-def test_text_is_tokenized_once(tmp_path, tokenizer):  # noqa: F811
-    source = write_lines(tmp_path / "rows.jsonl", [{"text": f"The number {number % 90}."} for number in range(200)])
-    steps = []
-    options = {"max_len": 64, "tokenizer": tokenizer, "holdout": 9, "sync": False}
-    packer.pack(source, tmp_path / "out", **options, progress=lambda *step: steps.append(step))
-    done = [number for stage, number, _ in steps if stage == "tokenize"]
-    assert done == sorted(done)
-    texts = [{document % 90 for document in placed(side)} for side in both(tmp_path / "out")]
-    assert len(texts[1]) == 9
-    assert texts[0] == set(range(90)) - texts[1]
+def records(count=200, seed=0) -> list[dict]:
+    """Records of several documents, of which some are copies, with a beginning that their documents share."""
+    random = np.random.default_rng(seed)
+    made = []
+    for _ in range(count * 2 // 3):
+        shared = random.integers(1, 500, random.integers(3, 20)).tolist()
+        ends = [random.integers(1, 500, random.integers(1, 20)).tolist() for _ in range(random.integers(1, 5))]
+        labels = [[-100] * len(shared) + end for end in ends]
+        made.append({"input_ids": [shared + end for end in ends], "labels": labels})
+    made += [made[place] for place in random.integers(0, len(made), count - len(made))]
+    return [made[place] for place in random.permutation(count)]
+
+
+def records_in(out: Path) -> set[int]:
+    """The numbers of the records with a document in the rows."""
+    return {record for row in packer.load(out) for record in row["record_ids"][row["doc_ids"] >= 0].tolist()}
+
+
+@pytest.mark.parametrize("max_len", [256, 40])  # most records are a tree, or divided among several
+def test_all_documents_of_a_record_are_held_out_with_its_copies_or_none(tmp_path, max_len):
+    made = records()
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    packer.pack(source, tmp_path / "out", max_len=max_len, share_prefixes=True, holdout=0.2, sync=False)
+    found = []
     for side in both(tmp_path / "out"):
-        assert list(packer.verify(side, source, tokenizer=tokenizer)) == []
+        assert list(packer.verify(side, source)) == []
+        found.append(records_in(side))
+    trained, held = ({json.dumps(made[record]) for record in side} for side in found)
+    assert not trained & held
+    assert found[0] | found[1] == set(range(200))
+    assert 10 < len(held) < 50
+
+
+def test_the_answers_of_a_chat_are_held_out_together(tmp_path, tokenizer):  # noqa: F811
+    roles = ("user", "assistant") * 3
+    chats = [
+        {"messages": [{"role": role, "content": f"{role} {number} {turn}"} for turn, role in enumerate(roles)]}
+        for number in range(60)
+    ]
+    source = write_lines(tmp_path / "chats.jsonl", chats)
+    options = {"tokenizer": tokenizer, "train_on": "each-answer", "chat_template": EXACT["chatml"]}
+    packer.pack(source, tmp_path / "out", max_len=256, holdout=0.3, sync=False, **options)
+    trained, held = map(records_in, both(tmp_path / "out"))
+    assert not trained & held
+    assert trained | held == set(range(60))
+    assert held
+
+
+def test_groups_stay_together_in_each_of_both(tmp_path):
+    documents = repeating()
+    columns = {"input_ids": documents, "topic": [number % 7 for number in range(len(documents))]}
+    source = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(columns), source)
+    packer.pack(source, tmp_path / "out", max_len=4096, group_by="topic", holdout=0.2, sync=False)
+    for side in both(tmp_path / "out"):
+        assert list(packer.verify(side, source)) == []
+        topics = [{document % 7 for document in row["doc_ids"].tolist() if document >= 0} for row in packer.load(side)]
+        assert all(len(each) == 1 for each in topics)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "decoded"])
@@ -147,7 +191,7 @@ def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, kind
     source = save_arrow(tmp_path / "rows.arrow", documents)
     if kind == "decoded":
         source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in documents])
-    options = {"max_len": 64, "holdout": 30, "shard_size": "12KB", "workers": 1, "sync": False}
+    options = {"max_len": 64, "holdout": 0.15, "shard_size": "12KB", "workers": 1, "sync": False}
     packer.pack(source, tmp_path / "expected", **options)
     expected = [hashes(side) for side in both(tmp_path / "expected")]
 
@@ -180,7 +224,7 @@ def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, kind
 
 def test_ranks_write_both(tmp_path, out):
     source = write_lines(tmp_path / "rows.jsonl", [{"input_ids": each} for each in repeating(600)])
-    options = {"max_len": 64, "holdout": 60, "shard_size": "12KB"}
+    options = {"max_len": 64, "holdout": 0.1, "shard_size": "12KB"}
     expected = packer.pack(source, tmp_path / "expected", **options)
     assert run_ranks(source, out, 2, options=options) == [expected] * 2
     for side, like in zip(both(out), both(tmp_path / "expected"), strict=True):
@@ -206,10 +250,10 @@ def test_a_holdout_that_is_missing_is_packed_again(tmp_path):
 def test_a_holdout_of_another_pack_is_not_replaced(tmp_path):
     source = save_arrow(tmp_path / "rows.arrow", repeating())
     packer.pack(source, tmp_path / "out-holdout", max_len=64, sync=False)
-    words = (f"{tmp_path / 'out-holdout'} is complete, and not the holdout of this pack", "--overwrite")
-    refused("pack", source, "--max-len", 64, "--holdout", 5, "-o", tmp_path / "out", words=words)
+    words = (f"{tmp_path / 'out-holdout'} is complete, packed with holdout None, not 0.1", "--overwrite")
+    refused("pack", source, "--max-len", 64, "--holdout", "10%", "-o", tmp_path / "out", words=words)
     assert not (tmp_path / "out").exists()
-    assert packer.pack(source, tmp_path / "out", max_len=64, holdout=5, sync=False, overwrite=True)
+    assert packer.pack(source, tmp_path / "out", max_len=64, holdout=0.1, sync=False, overwrite=True)
     assert len(placed(tmp_path / "out-holdout")) >= 5
 
 
@@ -217,18 +261,18 @@ def test_the_holdout_is_next_to_the_current_folder_and_to_no_bucket(tmp_path, mo
     source = save_arrow(tmp_path / "rows.arrow", repeating())
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
-    packer.pack(source, ".", max_len=64, holdout=5, sync=False)
+    packer.pack(source, ".", max_len=64, holdout=0.1, sync=False)
     assert (tmp_path / "out-holdout" / "manifest.json").exists()
     words = (f"{bucket} has no folder next to it for documents held out",)
-    refused("pack", source, "--max-len", 64, "--holdout", 5, "-o", bucket, words=words)
+    refused("pack", source, "--max-len", 64, "--holdout", "10%", "-o", bucket, words=words)
 
 
 def test_appended_documents_are_judged_by_the_same_hash(tmp_path):
     first, more = repeating(), repeating(200, seed=1) + repeating()[:100]
     sources = [save_arrow(tmp_path / f"{number}.arrow", each) for number, each in enumerate((first, more))]
     out, holdout = both(tmp_path / "out")
-    packer.pack(sources[0], out, max_len=64, holdout=40, sync=False)
-    held = {tuple(each) for each, is_held in zip(first, naive.held_out(first, 40, 0), strict=True) if is_held}
+    packer.pack(sources[0], out, max_len=64, holdout=0.2, sync=False)
+    held = {tuple(each) for each, is_held in zip(first, naive.held_out(first, 0.2, 0), strict=True) if is_held}
     said = succeeded("append", out, sources[1])
     assert f"held out are in {holdout}; append the same documents to it" in said
     succeeded("append", holdout, sources[1])
@@ -243,8 +287,8 @@ def test_appended_documents_are_judged_by_the_same_hash(tmp_path):
 
 def test_an_index_and_what_is_made_of_it_hold_the_same_documents_out(tmp_path):
     source = save_arrow(tmp_path / "rows.arrow", repeating())
-    packer.pack(source, tmp_path / "whole", max_len=64, holdout=30, sync=False)
-    packer.pack(source, tmp_path / "index", max_len=64, holdout=30, sync=False, index_only=True)
+    packer.pack(source, tmp_path / "whole", max_len=64, holdout=0.15, sync=False)
+    packer.pack(source, tmp_path / "index", max_len=64, holdout=0.15, sync=False, index_only=True)
     for index, whole in zip(both(tmp_path / "index"), both(tmp_path / "whole"), strict=True):
         packer.materialize(index, source, tmp_path / f"made-{index.name}", sync=False)
         assert hashes(tmp_path / f"made-{index.name}") == hashes(whole)
@@ -255,7 +299,7 @@ def test_verify_names_the_other_and_finds_one_that_may_share_documents(tmp_path)
     source = save_arrow(tmp_path / "rows.arrow", repeating())
     out, holdout = both(tmp_path / "out")
     for seed, folder in ((0, out), (1, tmp_path / "other")):
-        packer.pack(source, folder, max_len=64, holdout=30, seed=seed, sync=False)
+        packer.pack(source, folder, max_len=64, holdout=0.15, seed=seed, sync=False)
     assert f"held out are in {holdout}\n" in succeeded("verify", out)
     assert f"held out of {out}\n" in succeeded("verify", holdout, "--source", source)
     assert json.loads(succeeded("verify", holdout, "--json"))["holdout_of"] == str(out)
@@ -271,7 +315,7 @@ def test_verify_finds_a_held_out_document_that_is_trained(tmp_path, seed):
     from tests.packed_rows import edit_manifest
 
     source = save_arrow(tmp_path / "rows.arrow", repeating())
-    manifest = packer.pack(source, tmp_path / "held", max_len=64, holdout=30, seed=seed, sync=False)
+    manifest = packer.pack(source, tmp_path / "held", max_len=64, holdout=0.15, seed=seed, sync=False)
     packer.pack(source, tmp_path / "out", max_len=64, seed=seed, sync=False)
     edit_manifest(
         tmp_path / "out", lambda content: content.update(options=manifest.options.to_dict(), format_version=7)
@@ -283,46 +327,41 @@ def test_verify_finds_a_held_out_document_that_is_trained(tmp_path, seed):
 @pytest.mark.parametrize(
     ("options", "words", "code"),
     [
-        (["--holdout", "2.5"], "--holdout is 2.5: give a number of documents, or a share below 1", 2),
-        (["--holdout", "300"], "--holdout is 300, and there are 192 different documents: hold out fewer", 1),
-        (["--holdout", "5", "--group-by", "topic"], "--holdout is 5, which would divide groups of topic", 2),
-        (["--holdout", "5", "--share-prefixes"], "--holdout is 5, which would divide the documents of a record", 2),
-        (["--holdout", "0.00001%"], "of 300 documents, none is held out: hold out more (--holdout is 1e-07)", 1),
+        (["--holdout", "2.5"], "--holdout is 2.5: give a share below 1, such as 0.5%", 2),
+        (["--holdout", "100%"], "--holdout is 1.0: give a share below 1, such as 0.5%", 2),
+        (["--holdout", "0.00001%"], "292 are not held out, and nothing of the others can be packed: hold out more", 1),
         (["--holdout", "99.99999%"], "292 are held out, and nothing of the others can be packed: hold out fewer", 1),
     ],
 )
 def test_what_cannot_be_held_out_is_refused_in_one_line(tmp_path, options, words, code):
     source = save_arrow(tmp_path / "rows.arrow", repeating())
     refused("pack", source, "--max-len", 64, *options, words=(words,), code=code)
-    assert not list(tmp_path.glob("rows-packed*"))
+    assert not (tmp_path / "rows-packed-64").exists()
 
 
-@pytest.mark.parametrize("holdout", [0, -5, "some", float("nan"), "100%"])
+@pytest.mark.parametrize("holdout", [0, -5, "some", float("nan")])
 def test_a_holdout_that_is_no_number_above_0_is_refused(tmp_path, holdout):
     source = save_arrow(tmp_path / "rows.arrow", repeating())
-    words = "is not a share below 100%" if holdout == "100%" else "it must be a number above 0"
-    with pytest.raises(packer.PackerError, match=rf"{holdout!r}(:| )\s*{words}"):
+    with pytest.raises(packer.PackerError, match=rf"{holdout!r}: it must be a number above 0"):
         packer.pack(source, tmp_path / "out", max_len=64, holdout=holdout)
 
 
 def test_lengths_alone_are_not_held_out(tmp_path):
     np.save(tmp_path / "lengths.npy", np.arange(1, 50))
-    words = ("--holdout is 5, and lengths have no content to choose by",)
-    refused("pack", "--lengths", tmp_path / "lengths.npy", "--max-len", 64, "--holdout", 5, words=words, code=2)
+    words = ("--holdout is 0.1, and lengths have no content to choose by",)
+    refused("pack", "--lengths", tmp_path / "lengths.npy", "--max-len", 64, "--holdout", "10%", words=words, code=2)
 
 
 def test_a_token_out_of_range_is_named(tmp_path):
     source = save_arrow(tmp_path / "rows.arrow", [[1, 2], [3, -4], [5]])
     words = ("document 1 (rows.arrow row 1)", "'input_ids' holds -4 at position 1", "--on-error skip")
-    refused("pack", source, "--max-len", 64, "--holdout", 1, words=words)
-    said = succeeded("pack", source, "--max-len", 64, "--holdout", 1, "--on-error", "skip")
+    refused("pack", source, "--max-len", 64, "--holdout", "40%", words=words)
+    said = succeeded("pack", source, "--max-len", 64, "--holdout", "40%", "--on-error", "skip")
     assert "rejected" in said
 
 
 def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
     """Brute force over the documents as the rows hold them, without the code that chooses."""
-    import pyarrow.parquet as pq
-
     source = shared_data / "tokenized" / "t0_train_50k.parquet"
     column = pq.read_table(source)["input_ids"].combine_chunks()
     tokens, offsets = column.values.to_numpy(), column.offsets.to_numpy()
@@ -338,7 +377,7 @@ def test_no_content_of_real_corpora_is_on_both_sides(shared_data, tmp_path):
 def test_the_format_with_documents_held_out_is_written_and_read_unchanged(tmp_path):
     """The golden folders have version 7 of the format; other bytes need another version."""
     source = save_arrow(tmp_path / "source.arrow", repeating(60))
-    packer.pack(source, tmp_path / "held", max_len=32, holdout=6)
+    packer.pack(source, tmp_path / "held", max_len=32, holdout=0.1)
     for side in both(tmp_path / "held"):
         golden = Path(__file__).parent / "golden" / side.name
         assert json.loads((golden / "manifest.json").read_bytes())["format_version"] == 7

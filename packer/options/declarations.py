@@ -19,10 +19,10 @@ from packer.options.option import (
     ROWS,
     TEXT_AND_CHATS,
     as_bytes,
-    as_documents,
     as_length,
     as_path,
     as_ranks,
+    as_share,
     as_token_columns,
     check_options,
     option,
@@ -287,19 +287,19 @@ class PackFields(JsonRecord):
     )
     holdout: float | None = option(
         None,
-        "Documents to hold out for validation: a number of different ones, or a share such as 0.5%. They are packed to "
-        "OUTPUT-holdout. A hash of their tokens chooses them, so no copy of them is in OUTPUT.",
+        "Share of the documents to hold out for validation, such as 0.5%. They are packed to OUTPUT-holdout. A hash of "
+        "their tokens chooses them, so no copy of them is in OUTPUT.",
         OUTPUT,
         least=sys.float_info.min,
-        metavar="N",
-        convert=as_documents,
+        metavar="SHARE",
+        convert=as_share,
         commands=PACK,
     )
-    content_hashes: tuple[int, ...] = option(
-        (),
-        "First hash and end of the hashes of the documents that are packed; follows from --holdout.",
+    is_holdout: bool = option(
+        False,
+        "Whether the documents are packed that --holdout holds out, instead of the others.",
         OUTPUT,
-        shown="content_hashes",
+        shown="is_holdout",
         commands=(),
     )
     index_only: bool = option(

@@ -233,15 +233,11 @@ def as_amount(tokens: int | str) -> int | str:
     return _multiple(tokens, {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12})
 
 
-def as_documents(documents: float | str) -> float | str:
-    """A number of documents, or a share of them below 1: "1k" -> 1,000, "0.5%" -> 0.005."""
-    value: float | str = as_amount(documents) if isinstance(documents, str) else documents
-    if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", value)):
-        number = Decimal(found[1]) / (100 if found[2] else 1)
-        if found[2] and number >= 1:
-            raise OptionError(f"{documents!r} is not a share below 100%")
-        value = float(number)
-    return int(value) if type(value) is float and value >= 1 and value.is_integer() else value
+def as_share(share: float | str) -> float | str:
+    """A share: "0.5%" -> 0.005, "0.1" -> 0.1."""
+    if isinstance(share, str) and (found := re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", share)):
+        return float(Decimal(found[1]) / (100 if found[2] else 1))
+    return share
 
 
 def _multiple(value: int | str, units: dict[str, int]) -> int | str:

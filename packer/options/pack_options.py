@@ -6,7 +6,7 @@ Messages name options as the command line does, here and in the rest of the pack
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
@@ -16,9 +16,6 @@ from packer.facts.json_record import read_fields
 from packer.options.declarations import INT32, PackFields
 from packer.options.option import TEXT_AND_CHATS, check_options, options_of, values_of
 from packer.paths import tokenizer_name
-
-HASHES = 2**53
-"""Number of hashes that the content of a document may have; exact as a float, and for every reader of JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +53,11 @@ class PackOptions(PackFields):
     def numbers_records(self) -> bool:
         """Whether a record makes any number of documents, so that segments name the record that they come from."""
         return self.train_on == "each-answer" or (self.share_prefixes and not self.pairs)
+
+    @property
+    def hashes_records(self) -> bool:
+        """Whether documents have the hash of their record, which decides whether all of them are held out."""
+        return self.numbers_records and self.holdout is not None
 
     @property
     def limits(self) -> dict[str, int]:
@@ -110,35 +112,13 @@ class PackOptions(PackFields):
     @property
     def reads_to_cut(self) -> bool:
         """Whether segments depend on turns, labels or contents of documents, and not on lengths alone."""
-        return self.split_at != "tokens" or self.untrained != "keep" or bool(self.content_hashes)
+        return self.split_at != "tokens" or self.untrained != "keep" or self.holdout is not None
 
     @property
     def value_columns(self) -> tuple[str, ...]:
         """The columns with a value per document that are read, in order to keep, limit or group by them."""
         group = () if self.group_by is None else (self.group_by,)
         return tuple(dict.fromkeys((*self.keep, *self.limits, *group)))
-
-    @property
-    def is_holdout(self) -> bool:
-        """Whether the documents are packed that another dataset holds out, those with the lowest hashes."""
-        return self.content_hashes[:1] == (0,)
-
-    @property
-    def both_sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The hashes of the documents that are held out, and those of the others."""
-        least, end = self.content_hashes
-        between = end if self.is_holdout else least
-        return (0, between), (between, HASHES)
-
-    @property
-    def of_holdout(self) -> PackOptions:
-        """The options of the documents that are held out."""
-        return replace(self, content_hashes=self.both_sides[0])
-
-    @property
-    def requested(self) -> PackOptions:
-        """The options as they are asked for, before it is known below which hash documents are held out."""
-        return self if self.is_holdout else replace(self, content_hashes=())
 
     def to_dict(self) -> dict[str, object]:
         """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
@@ -208,17 +188,12 @@ def _conflicts_of_documents(options: PackOptions) -> Iterator[Conflict]:
         yield ["input_column", "labels_column"], f", but tokens and labels come from the tokenizer: {remedy}"
         remedy = "leave it out, or keep a value per document with --keep"
         yield ["keep_tokens"], f", and text has no values per token: {remedy}"
-    if options.holdout is not None and options.holdout >= 1 and options.holdout != int(options.holdout):
-        yield ["holdout"], ": give a number of documents, or a share below 1, such as 0.5%"
+    if options.holdout is not None and options.holdout >= 1:
+        yield ["holdout"], ": give a share below 1, such as 0.5%"
     if options.lengths_column is not None:
         yield ["holdout"], ", and lengths have no content to choose by: leave one out"
-    if options.group_by is not None:
-        yield ["holdout"], f", which would divide groups of {options.group_by}: leave one out"
-    if options.numbers_records:
-        yield ["holdout"], ", which would divide the documents of a record: leave one out"
-    least, end = options.content_hashes if len(options.content_hashes) == 2 else (0, HASHES)
-    if options.holdout is None or not 0 <= least < end <= HASHES or (least == 0) == (end == HASHES):
-        yield ["content_hashes"], f": with --holdout, two numbers, the first 0 or the last {HASHES}"
+    if options.holdout is None:
+        yield ["is_holdout"], ", and no share is held out: set --holdout"
     if not options.labels:
         yield ["untrained", "align"], ", which needs labels: leave them in"
     if long != "split":

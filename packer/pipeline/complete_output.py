@@ -161,7 +161,7 @@ def _request_in(manifest: Manifest) -> Request:
     """Return the request that a manifest answers, without the times of files."""
     source = manifest.source
     return Request(
-        options=manifest.options.requested.to_dict(),
+        options=manifest.options.to_dict(),
         files=names_and_sizes(source.files),
         text=None if source.text is None else source.text.requested,
     )

@@ -11,10 +11,9 @@ from itertools import islice
 from packer.engine import Engine, run_once
 from packer.errors import PackerError, SourceError
 from packer.facts import Generation, PlanTotals, ShardEntry, SourceIdentity, Totals
-from packer.notes import Note, make_note
+from packer.notes import Note
 from packer.options import PackOptions
-from packer.options.pack_options import HASHES
-from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
+from packer.output.claim import finish_interrupted, refuse_replacing
 from packer.output.unfinished_output import Output, Request
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import check_complete, is_written, request_of
@@ -45,7 +44,6 @@ from packer.shards.manifest import Manifest, is_packed, with_generation
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
-from packer.sources.content_hashes import held_out_below
 from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_source, refuse_decoding
 from packer.sources.source import Source
@@ -84,45 +82,22 @@ def pack(
     usual = f"packed-{options.max_len}"
     out = output_path(name_after(source, usual, options.split) if job.output is None else job.output)
     refuse_inside(source, out)
-    if options.holdout is not None:
-        _refuse_other_holdout(out, opened, options, job)
+    if options.holdout is None:
+        return _pack_to(out, opened, watch, options, job)
+    held = partial(_pack_to, holdout_of(out), opened, watch, replace(options, is_holdout=True), job)
+    others = partial(_pack_to, out, opened, watch, options, job)
+    # the rows to train on come last, unless they are complete and may turn out to be those of another pack
+    written = others() if is_packed(out) else None
+    is_complete = held().found_complete
+    written = written or others()
+    return replace(written, found_complete=written.found_complete and is_complete)
+
+
+def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, job: Job) -> Written[Manifest]:
+    """Pack a source, or the documents of it that the options choose."""
     build = partial(pack_into, opened=opened, watch=watch, options=options, job=job)
-    written = _write_pack(out, opened, build, options, job)
-    if options.holdout is not None and written.found_complete:
-        options = replace(options, content_hashes=written.record.options.content_hashes)
-        held = pack_holdout(out, opened, opened, watch, options, job)
-        return replace(written, found_complete=held.found_complete)
-    return written
-
-
-def _write_pack(
-    out: AnyPath, opened: Source, build: Callable[[Output, Engine], Manifest], options: PackOptions, job: Job
-) -> Written[Manifest]:
     requested = [(opened, request_of(opened, options.to_dict()))]
     return write_dataset(out, requested, build, job=job, made_of={"plan_version": PLAN_VERSION})
-
-
-def _refuse_other_holdout(out: AnyPath, opened: Source, options: PackOptions, job: Job) -> None:
-    """Raise a PackerError, before anything is read, if another dataset has the name of the holdout."""
-    holdout = holdout_of(out)
-    if job.overwrite or is_packed(out) or not is_packed(holdout):
-        return
-    found = read_manifest(holdout).options
-    if found.is_holdout:
-        asked = replace(options, content_hashes=found.both_sides[1]).of_holdout
-        if is_written(holdout, request_of(opened, asked.to_dict())):
-            return
-    remedy = f"choose another --output, or {way_to_replace(holdout)}"
-    raise PackerError(f"{holdout} is complete, and not the holdout of this pack: {remedy}")
-
-
-def pack_holdout(
-    out: AnyPath, opened: Source, mapped: Source, watch: Watch, options: PackOptions, job: Job
-) -> Written[Manifest]:
-    """Pack the documents that `out` holds out, unless they are packed; `mapped` is the source, decoded if it can be."""
-    options = options.of_holdout
-    build = partial(pack_into, opened=mapped, watch=watch, options=options, job=job)
-    return _write_pack(holdout_of(out), opened, build, options, job)
 
 
 def write_dataset(
@@ -185,7 +160,6 @@ def pack_into(
     warn_of_linked_files(opened)
     mapped = opened if opened.mapped else _decoded(opened, claimed, engine, options, job.progress)
     watch.check()
-    options = _with_hashes(mapped, options, claimed, engine, job.progress)
     watch = watch.of_mapped(mapped)
 
     # Check every document, and that an interrupted run had the same source.
@@ -199,7 +173,6 @@ def pack_into(
     watch.check()
     if options.split_at == "tokens":
         warn_of_split_chats(opened, plan.totals)
-    holds_out = before is None and _holds_out(plan.totals, options)
 
     # Write the shards that are missing.
     maker = ShardMaker(
@@ -212,36 +185,11 @@ def pack_into(
     entries = write_shards(claimed, [maker], options.shard_size, watch, engine, job.progress)
 
     totals = _totals(mapped, plan.totals, entries, options)
-    if holds_out:
-        pack_holdout(claimed.out, opened, mapped, watch, options, job)
 
     # Write the manifest, which completes the dataset.
     generation = Generation(source=identity, totals=totals, shards=len(entries))
     options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
     return complete(claimed, engine, options, [(generation, mapped)], entries, before=before)
-
-
-def _holds_out(totals: PlanTotals, options: PackOptions) -> bool:
-    """Whether documents are held out of these; a SourceError if there is none, where that is known from the totals."""
-    held_out = totals.documents_dropped.get("held_out")
-    if held_out == 0:
-        none = f"of {totals.documents:,} documents, none is held out"
-        raise SourceError(f"{none}: hold out more (--holdout is {options.holdout})")
-    return held_out is not None
-
-
-def _with_hashes(
-    mapped: Source, options: PackOptions, claimed: Output, engine: Engine, progress: Progress
-) -> PackOptions:
-    """Return options with the hashes of the documents to pack, which one of all processes finds out."""
-    if options.holdout is None or options.content_hashes:
-        return options
-
-    def find() -> Note:
-        return Note(facts={"below": held_out_below(mapped, options, progress)})
-
-    below: int = make_note(claimed.notes, "holdout", find, engine).facts["below"]
-    return replace(options, content_hashes=(below, HASHES))
 
 
 def _decoded(opened: Source, claimed: Output, engine: Engine, options: PackOptions, progress: Progress) -> Source:

@@ -116,10 +116,10 @@ def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     if ours.holdout is None or other == folder or not is_packed(other):
         return
     theirs = read_manifest(other).options
-    if ours.seed != theirs.seed or {ours.content_hashes, theirs.content_hashes} != {*ours.both_sides}:
+    if (ours.seed, ours.holdout, not ours.is_holdout) != (theirs.seed, theirs.holdout, theirs.is_holdout):
         yield (
-            f"{other} may share documents with it, because other documents were held out there: content_hashes are "
-            f"{[*theirs.content_hashes]} with seed {theirs.seed}, here {[*ours.content_hashes]} with seed {ours.seed}"
+            f"{other} may share documents with it, because other documents were held out there: holdout is "
+            f"{theirs.holdout} with seed {theirs.seed}, here {ours.holdout} with seed {ours.seed}"
         )
 
 

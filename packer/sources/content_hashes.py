@@ -1,28 +1,32 @@
 """Hashes of the contents of documents, by which `--holdout` decides which of them are held out.
 
-The hash of a document is that of its token ids alone, so copies of a document always go together, in whatever file
-they are.
+The hash is that of the token ids alone, so copies of a document always go together, in whatever file they are. The
+documents of a record have one hash, that of all their tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from packer.arrow import as_arrow, as_numpy
+from packer.column_names import CONTENT_HASH
 from packer.errors import SourceError
 from packer.facts import REMEDY
 from packer.gather import Spans, gather, held_spans
-from packer.inputs.documents import reading, value_message, wrong_values
+from packer.inputs.documents import Batch, reading, value_message, wrong_values
+from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
-from packer.options.pack_options import HASHES
 from packer.plan.permute import key_of
-from packer.progress import Progress
 from packer.random_purposes import HOLDOUT
-from packer.sources.source import Source
+from packer.shards.writer import KeptValues
+
+HASHES = 2**53  # number of hashes, each of them exact as a float
 
 _TOGETHER = 4 << 20  # tokens that are copied together
 
@@ -30,10 +34,14 @@ _TOGETHER = 4 << 20  # tokens that are copied together
 def content_hashes(table: TokenTable, options: PackOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
     """Return the hash of each document, or pair of documents, from 0 to HASHES - 1; -1 for those without tokens.
 
-    It is xxh3-64 of the token ids as little-endian int32, one document of a pair after the other, without its lowest
-    bits. A token id out of range is a SourceError; `describe` names a document of the source.
+    It is xxh3-64 of the token ids as little-endian int32, one document of a pair or record after the other, without its
+    lowest bits. A token id out of range is a SourceError; `describe` names a document of the source.
     """
-    each, seed = options.documents_each, int(key_of(options.seed, HOLDOUT, 0))
+    if options.numbers_records:  # hashed when their records were decoded
+        lists = table.lists_of(np.arange(len(table.lengths)))
+        kept = KeptValues.of({CONTENT_HASH: table.extra[CONTENT_HASH]}, lists)
+        return as_numpy(kept.column(CONTENT_HASH, lists, np.zeros(len(lists), np.bool_)))
+    each, seed = options.documents_each, _seed_of(options)
     ends = np.cumsum(table.lengths, dtype=np.int64)[each - 1 :: each]
     hashes = np.full(len(ends), -1)
     first = 0
@@ -43,11 +51,28 @@ def content_hashes(table: TokenTable, options: PackOptions, describe: Callable[[
         content = _tokens(table, first * each, last * each, describe).astype("<i4", copy=False).data.cast("B")
         begin = 0
         for item, end in enumerate((4 * (ends[first:last] - before)).tolist(), start=first):
-            if end > begin:
-                hashes[item] = xxhash.xxh3_64_intdigest(content[begin:end], seed) // (2**64 // HASHES)
+            hashes[item] = _hash_of(content[begin:end], seed)
             begin = end
         first = last
     return hashes
+
+
+def with_record_hashes(batch: Batch, *, options: PackOptions) -> Batch:
+    """Add the hash of its record to each document of a batch of one chunk."""
+    assert batch.records is not None
+    lists, seed = int32_lists(batch.input_ids[0]), _seed_of(options)
+    content, offsets = as_numpy(lists.values).astype("<i4", copy=False).data.cast("B"), as_numpy(lists.offsets)
+    bounds = (4 * offsets[np.searchsorted(batch.records, np.arange(batch.record_count + 1))]).tolist()
+    hashes = np.array([_hash_of(content[begin:end], seed) for begin, end in pairwise(bounds)], np.int64)
+    return batch._replace(extra={**batch.extra, CONTENT_HASH: [as_arrow(hashes[batch.records])]})
+
+
+def _seed_of(options: PackOptions) -> int:
+    return int(key_of(options.seed, HOLDOUT, 0))
+
+
+def _hash_of(content: memoryview, seed: int) -> int:
+    return xxhash.xxh3_64_intdigest(content, seed) // (2**64 // HASHES) if content else -1
 
 
 def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], str]) -> NDArray[np.int32]:
@@ -67,27 +92,9 @@ def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], 
 
 
 def left_out(table: TokenTable, options: PackOptions, describe: Callable[[int], str]) -> NDArray[np.bool_] | None:
-    """Return which documents have tokens, but a hash that the options leave out; None if these choose by no hash."""
-    if not options.content_hashes:
+    """Return which documents have tokens, but a hash of the other side; None if no documents are held out."""
+    if options.holdout is None:
         return None
-    hashes, (least, end) = content_hashes(table, options, describe), options.content_hashes
-    return np.repeat((hashes >= 0) & ((hashes < least) | (hashes >= end)), options.documents_each)
-
-
-def held_out_below(source: Source, options: PackOptions, progress: Progress) -> int:
-    """Return the end of the hashes that are held out; reads all documents if `options.holdout` is a number of them.
-
-    Of a number, so many of the smallest different hashes are held out; of a share, that share of all hashes. It is a
-    SourceError if there are not as many different documents, and one more to train.
-    """
-    assert options.holdout is not None
-    if options.holdout < 1:
-        return max(1, int(options.holdout * HASHES))
-    count, smallest = int(options.holdout), np.zeros(0, np.int64)
-    for table in source.tables(progress):
-        hashes = content_hashes(table, options, source.describe)
-        smallest = np.unique(np.concatenate([smallest, hashes[hashes >= 0]]))[: count + 1]
-    if len(smallest) <= count:
-        found = f"there are {len(smallest):,} different documents"
-        raise SourceError(f"--holdout is {count:,}, and {found}: hold out fewer of them")
-    return int(smallest[count])
+    hashes = content_hashes(table, options, describe)
+    is_held_out = hashes < max(1, int(options.holdout * HASHES))
+    return np.repeat((hashes >= 0) & (is_held_out != options.is_holdout), options.documents_each)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer.arrow import as_arrow
-from packer.column_names import ANSWER, TREE
+from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.inputs.column_types import as_plain, check_types, is_list
@@ -17,6 +17,7 @@ from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import as_lists, check_lists
 from packer.options import PackOptions
+from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
@@ -56,7 +57,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
             start=start,
             is_slow=True,
             has_labels=True,
-            steps=(share,),
+            steps=(share, partial(with_record_hashes, options=options)) if options.hashes_records else (share,),
             documents_per_record=None,
         )
         for reader in readers
@@ -65,7 +66,9 @@ def open_records(found: Found, options: PackOptions) -> Source:
     return Source(
         name=found.name,
         inputs=inputs,
-        columns=COLUMNS._replace(extra=(*columns.extra, ANSWER, TREE)),
+        columns=COLUMNS._replace(
+            extra=(*columns.extra, ANSWER, TREE, *([CONTENT_HASH] if options.hashes_records else ()))
+        ),
         pad_id=found.pad_id,
         skips=skips,
         numbers_records=True,

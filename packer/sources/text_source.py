@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import xxhash
 
-from packer.column_names import ANSWER, TREE
+from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
@@ -20,6 +20,7 @@ from packer.inputs.documents import COLUMNS, TURN_STARTS, DocumentError
 from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
 from packer.options import PackOptions
+from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
@@ -83,7 +84,12 @@ def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> So
     inputs = tuple(_decoded_text(reader, encoder, keep, options) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
     columns = CHOSEN if options.in_pairs else COLUMNS
-    made = {TURN_STARTS: turns, ANSWER: options.numbers_records, TREE: options.share_prefixes}
+    made = {
+        TURN_STARTS: turns,
+        ANSWER: options.numbers_records,
+        TREE: options.share_prefixes,
+        CONTENT_HASH: options.hashes_records,
+    }
     return Source(
         name=found.name,
         inputs=inputs,
@@ -202,6 +208,8 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
     steps: tuple[Step, ...] = ()
     if encoder.has_labels and (shares or encoder.documents_per_record != 1):
         steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
+    if options.hashes_records:
+        steps = (*steps, partial(with_record_hashes, options=options))
     start = partial(
         RecordDecoder,
         decode=encoder.encode,
