@@ -22,6 +22,7 @@ PLACES = {
     "documents_together": "packer.planning.packable_segments.CHUNK",
     "segments_arranged": "packer.planning.order_plan.STRETCH",
     "region": "packer.planning.partitioning.REGION",
+    "partition_tokens": "packer.planning.partitioning.PARTITION_TOKENS",
     "partition_segments": "packer.planning.partitioning.MOST_SEGMENTS",
     "blocks_per_partition": "packer.planning.partitioning.BLOCKS_PER_PARTITION",
     "solved_groups": "packer.plan.groups.MOST_SOLVED",

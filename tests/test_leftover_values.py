@@ -20,8 +20,8 @@ OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd
 
 @pytest.fixture(autouse=True)
 def few_partitions_in_a_region(monkeypatch):
-    """Regions of four partitions, so that a small corpus has several levels."""
-    shrink(monkeypatch, region=4, heartbeat=0.05)
+    """Partitions of a shard, and regions of four partitions, so that a small corpus has several levels."""
+    shrink(monkeypatch, partition_tokens=1, region=4, heartbeat=0.05)
 
 
 def stored(folder):
@@ -79,6 +79,16 @@ CASES = {
     "split": ([table(longest=400, count=160)], {"algorithm": "mixed"}),
     "pairs": ([pairs()], {"pairs": True, "long": "drop", "algorithm": "mixed"}),
 }
+
+
+def test_a_partition_of_several_shards_is_read_once_for_its_leftovers(bucket, tmp_path, monkeypatch):
+    shrink(monkeypatch, partition_tokens=4 * 24_000 // 8)
+    local = write(tmp_path / "data", table(count=900))
+    manifest = packer.pack(local, tmp_path / "one", **OPTIONS)
+    assert manifest.totals.pool_rows > 0
+    assert len(manifest.shards) > 15
+    packer.pack(str(upload(local, bucket / "data")), tmp_path / "two", **OPTIONS)
+    assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 
 
 @pytest.mark.nightly(after=3)

@@ -1,6 +1,7 @@
 """Plans of histogram algorithms: every segment placed once, partitions, the pool, mixing, and resuming from notes."""
 
 import itertools
+import pickle
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -22,6 +23,19 @@ from packer.planning.make_plan import plan_lengths
 from tests import naive
 from tests.small import shrink
 from tests.test_pack import made_documents
+
+
+@pytest.fixture
+def real_partitions():
+    """Leave partitions as large as they are."""
+
+
+@pytest.fixture(autouse=True)
+def partitions_of_a_shard(monkeypatch, request):
+    """Partitions as small as shards, so that a small source has several."""
+    if "real_partitions" not in request.fixturenames:
+        shrink(monkeypatch, partition_tokens=1)
+
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
 
@@ -224,6 +238,67 @@ def test_a_million_documents_are_drawn_into_as_few_rows_as_there_can_be():
     plan = plan_lengths(np.minimum(drawn + 1, 20_000).astype(np.int32), PackOptions(max_len=2048), threads=2)
     assert plan.shares is None
     assert plan.totals.rows == plan.totals.lower_bound
+
+
+def neighbors_in_a_row(shards):
+    """Count the documents that share a row with the next one of the source."""
+    found = 0
+    for shard in shards:
+        rows = np.repeat(np.arange(len(shard)), np.diff(shard.row_starts))
+        order = np.lexsort((shard.documents, rows))
+        found += np.count_nonzero((np.diff(rows[order]) == 0) & (np.diff(shard.documents[order]) == 1))
+    return found
+
+
+def figures_of(shards, max_len):
+    sums = RowSums(max_len)
+    for shard in shards:
+        sums.add(shard.lengths, shard.row_starts)
+    return sums.finish()
+
+
+@pytest.mark.usefixtures("real_partitions")
+@pytest.mark.parametrize(("max_len", "typical"), [(512, 3.6), (4096, 5)])
+def test_small_shards_are_mixed_as_well_as_large_ones(max_len, typical):
+    """The source is sorted by length: then its neighbors are most alike, and few of them should share a row."""
+    drawn = np.random.default_rng(7).lognormal(typical, 1, 800_000) + 1
+    lengths = np.sort(np.minimum(drawn, max_len).astype(np.int32))
+    found = {}
+    for shard_size in (2_000_000, 512_000_000):
+        plan, shards = planned(lengths, max_len, rows_per_shard=shard_size // (8 * max_len))
+        assert max(plan.shard_rows) <= shard_size // (8 * max_len)
+        assert plan.totals.pool_rows < 0.05 * plan.totals.rows
+        found[shard_size] = plan.totals.rows, figures_of(shards, max_len).within_row_share, neighbors_in_a_row(shards)
+    (rows, share, neighbors), (rows_of_large, share_of_large, neighbors_of_large) = found.values()
+    assert rows == rows_of_large
+    assert share == pytest.approx(share_of_large, rel=0.02)
+    assert neighbors < 1.5 * neighbors_of_large + 30
+
+
+@pytest.mark.parametrize("max_len", [512, 2048, 32_768])
+@pytest.mark.parametrize("rows_per_shard", [16, 61, 488])
+@pytest.mark.usefixtures("real_partitions")
+def test_the_pool_has_at_most_a_fifth_of_the_rows_in_shards_of_any_size(rows_per_shard, max_len):
+    plan, _ = planned(like_real(30_000), max_len, rows_per_shard)
+    assert plan.totals.pool_rows <= 0.2 * plan.totals.rows
+    assert len(plan.shard_rows) == -(-plan.totals.rows // rows_per_shard)
+
+
+def test_a_partition_may_be_several_shards(monkeypatch):
+    """They are parts of the same rows, each made alone, in any order."""
+    shrink(monkeypatch, partition_tokens=300 * 2048)
+    for algorithm in ("auto", "bfd"):
+        plan, shards = planned(like_real(20_000), 2048, rows_per_shard=100, algorithm=algorithm)
+        count = len(plan.job.partitions)
+        assert count > 3
+        assert 3 * count <= len(shards) <= 3 * count + 5
+        assert max(map(len, shards)) <= 100
+        documents = np.concatenate([shard.documents for shard in shards])
+        assert np.array_equal(np.sort(documents), np.arange(20_000))
+        for number in reversed(range(len(shards))):
+            again = pickle.loads(pickle.dumps(plan)).rows(number)
+            assert np.array_equal(again.values, shards[number].values)
+            assert np.array_equal(again.row_starts, shards[number].row_starts)
 
 
 def test_a_row_of_a_partition_holds_only_documents_of_that_partition():

@@ -11,6 +11,7 @@ import pytest
 from packer.algorithms import get_algorithm
 from packer.options import PackOptions
 from packer.planning.make_plan import plan_lengths
+from tests.small import shrink
 
 SEEDS = 100
 MAX_MEAN = 3.89 / SEEDS**0.5  # of as many standard normal numbers: two-sided, 1 in 10,000
@@ -70,6 +71,8 @@ def shards(request):
     packs = get_algorithm("bfd").solve(np.bincount(lengths, minlength=2049)).packs
     shard_size = 8 * 2048 * (packs // 4)
     found = []
+    patch = pytest.MonkeyPatch()
+    shrink(patch, partition_tokens=1)
     for seed in range(SEEDS):
         lengths = random.permutation(lengths)
         options = PackOptions(max_len=2048, shard_size=shard_size, seed=seed, algorithm=request.param)
@@ -79,6 +82,7 @@ def shards(request):
             rows = plan.rows(number)
             bounds = zip(rows.row_starts[:-1], rows.row_starts[1:], strict=True)
             found.append([(rows.documents[a:b], rows.lengths[a:b]) for a, b in bounds])
+    patch.undo()
     return {"of a partition": found[::2], "of the pool": found[1::2]}
 
 

@@ -125,8 +125,9 @@ class ShardMaker:
             yield as_columns(self.leftovers.collected(shard, pieces, self.copy_values), rows.starts, rows.lengths)
         else:
             left = self.leftovers.left_by(shard)
-            with self._held(columns, np.concatenate([pieces, left])):
-                self.leftovers.save(shard, left, self.copy_values)
+            with self._held(columns, pieces if left is None else np.concatenate([pieces, left])):
+                if left is not None:
+                    self.leftovers.save(shard, left, self.copy_values)
                 yield columns
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Deal the documents of a source, block by block, to partitions that fill about a shard each.
+"""Deal the documents of a source, block by block, to partitions.
 
 A block is a run of consecutive documents, read at once. A partition is a random set of blocks, and so a sample of the
 corpus in whatever order the source is.

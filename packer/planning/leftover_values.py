@@ -50,14 +50,14 @@ class LeftoverValues:
     labels: bool
     """Whether the source has labels."""
 
-    def left_by(self, shard: int) -> NDArray[Any]:
-        """Return the pieces that the partition of a shard leaves over."""
-        left: NDArray[Any] = self.plan.stages[0].note(self.plan.partition_of(shard)).arrays["left"]
-        return left
+    def left_by(self, shard: int) -> NDArray[Any] | None:
+        """Return the pieces that a partition leaves over if this is its first shard, which saves their values."""
+        part = self.plan.own_part(shard)
+        return None if part.begin else self.plan.stages[0].note(part.number).arrays["left"]
 
     def save(self, shard: int, left: NDArray[Any], copy: Copy) -> None:
         """Note the values of the pieces that the partition of a shard leaves over, which `left_by` returned."""
-        partition = self.plan.partition_of(shard)
+        partition = self.plan.own_part(shard).number
         for_region = self._deal(0, partition, left, copy)
         if len(for_region.arrays["pieces"]):
             self.plan.notes.save(f"{_stage(self.plan.stages[0], _REGION)}-{partition}", for_region)
@@ -80,7 +80,7 @@ class LeftoverValues:
         A token or label that is out of range is a SourceError; a full disk of temporary files is a PackerError.
         """
         values = self._room(segments, temporary_memory)
-        regions = [(part.level, part.region) for part in self.plan.pool_parts(shard)]
+        regions = [(part.level, part.number) for part in self.plan.pool_parts(shard)]
         self._collect(regions, shard, copy, segments, values)
         return values
 

@@ -1,4 +1,4 @@
-"""The plan of a histogram algorithm: a shard per partition, and shards of rows made of leftovers (the pool).
+"""The plan of a histogram algorithm: shards of each partition, and shards of rows made of leftovers (the pool).
 
 A plan is a tree of tasks. Those of the first stage pack the documents of partitions, and those of each later one the
 leftovers of a region of the stage below. A task is a pure function of its number, so any process can run it, and
@@ -10,12 +10,15 @@ numbers, so that a trainer that reads shards in order does not meet these rows a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns, Rows
 from packer.facts import PlanTotals
@@ -91,7 +94,9 @@ class PartitionJob:
 
     reader: SegmentReader
     partitions: Partitions
+
     most_rows: int
+    """Largest number of rows that a partition makes."""
 
     patterns: Patterns | None = None
     """Global solution that is shared out to partitions; None if they draw their rows."""
@@ -212,13 +217,32 @@ def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int
     return Note(facts={"rows": len(rows)}, arrays=arrays)
 
 
-class PoolPart(NamedTuple):
-    """Rows begin..end - 1 of a region, which is a task of stage number `level`."""
+class Part(NamedTuple):
+    """Rows begin..end - 1 of a task of stage number `level`: of a partition at level 0, otherwise of a region."""
 
     level: int
-    region: int
+    number: int
     begin: int
     end: int
+
+
+class _LatestRows:
+    """Rows of the partition that was made last, of which the next shard is probably a part, too. Pickled without it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partition = -1
+        self._rows: LocatedRows | None = None
+
+    def of(self, partition: int, make: Callable[[int], LocatedRows]) -> LocatedRows:
+        """Return the rows of a partition; other threads that need them wait until they are made."""
+        with self._lock:
+            if self._rows is None or self._partition != partition:
+                self._rows, self._partition = make(partition), partition
+            return self._rows
+
+    def __reduce__(self) -> tuple[type[_LatestRows], tuple[()]]:
+        return _LatestRows, ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,6 +251,9 @@ class PartitionPlan:
 
     job: PartitionJob
 
+    rows_per_shard: int
+    """Largest number of rows of a shard. A partition that has more is divided into several shards."""
+
     shares: Shares | None
     """Packs that each partition takes of the patterns; None if rows are drawn, or if there is one partition."""
 
@@ -234,6 +261,8 @@ class PartitionPlan:
     """The stage of partitions, and those that made rows of leftovers, in order."""
 
     totals: PlanTotals
+
+    _latest: _LatestRows = field(default_factory=_LatestRows, compare=False, repr=False)
 
     @property
     def notes(self) -> Notes:
@@ -248,9 +277,17 @@ class PartitionPlan:
     @property
     def shard_rows(self) -> list[int]:
         """Rows of each shard; none is empty."""
-        own, pool = self.own_rows[self.own_rows > 0], np.diff(self._pool_cuts)
+        shards = self._own_shards
+        turns, of = joined_ranges(np.zeros_like(shards), shards), np.repeat(shards, shards)
+        own = np.repeat(self.own_rows, shards)
+        own, pool = own * (turns + 1) // of - own * turns // of, np.diff(self._pool_cuts)
         rows: list[int] = np.insert(own, self.pool_numbers - np.arange(len(pool)), pool).tolist()
         return rows
+
+    @property
+    def _own_shards(self) -> NDArray[np.int64]:
+        """Number of shards of each partition: shape (partitions,)."""
+        return -(-self.own_rows // self.rows_per_shard)
 
     @property
     def pool_numbers(self) -> NDArray[np.int64]:
@@ -259,28 +296,39 @@ class PartitionPlan:
         The other shards are those of partitions, in order.
         """
         pool = len(self._pool_cuts) - 1
-        shards = pool + int(np.count_nonzero(self.own_rows))
+        shards = pool + int(self._own_shards.sum())
         numbers: NDArray[np.int64] = (2 * np.arange(pool) + 1) * shards // (2 * max(1, pool))
         return numbers
 
     @property
     def _pool_cuts(self) -> list[int]:
         """First row of each shard of the pool, counted through its notes, and the end of the last."""
-        return even_cuts(self.totals.pool_rows, self.job.most_rows)
+        return even_cuts(self.totals.pool_rows, self.rows_per_shard)
 
     def is_of_pool(self, number: int) -> bool:
         """Whether a shard is one of the pool."""
         return bool(np.isin(number, self.pool_numbers))
 
-    def partition_of(self, number: int) -> int:
-        """Return the partition of a shard, which must not be one of the pool."""
-        return int(np.flatnonzero(self.own_rows)[number - np.searchsorted(self.pool_numbers, number)])
+    def own_part(self, number: int) -> Part:
+        """Return the rows of a shard that is not one of the pool: a part of a partition."""
+        turn = number - int(np.searchsorted(self.pool_numbers, number))
+        ends = np.cumsum(self._own_shards)
+        partition = int(np.searchsorted(ends, turn, side="right"))
+        cuts = even_cuts(int(self.own_rows[partition]), self.rows_per_shard)
+        turn -= int(ends[partition]) - (len(cuts) - 1)
+        return Part(0, partition, cuts[turn], cuts[turn + 1])
 
     def rows(self, shard: int) -> LocatedRows:
         """Make the rows of a shard."""
         if self.is_of_pool(shard):
             return self._rows_of_pool(shard)
-        partition, options = self.partition_of(shard), self.job.options
+        _, partition, begin, end = self.own_part(shard)
+        if end - begin == self.own_rows[partition]:
+            return self._rows_of_partition(partition)
+        return self._latest.of(partition, self._rows_of_partition).part(begin, end)
+
+    def _rows_of_partition(self, partition: int) -> LocatedRows:
+        options = self.job.options
         segments, extents = self.job.documents(partition)
         rows, _ = self.job.own_rows(extents, partition, self.shares)
         placed, _ = place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition)
@@ -292,7 +340,7 @@ class PartitionPlan:
         first = sum(int(each.sum()) for each in before)
         return self.pool_numbers[np.searchsorted(self._pool_cuts, first + rows, side="right") - 1]
 
-    def pool_parts(self, number: int) -> list[PoolPart]:
+    def pool_parts(self, number: int) -> list[Part]:
         """Return the rows that a shard of the pool has, which are consecutive: the part in each region, in order."""
         turn = int(np.searchsorted(self.pool_numbers, number))
         first, last = self._pool_cuts[turn : turn + 2]
@@ -301,15 +349,15 @@ class PartitionPlan:
             for region, rows in enumerate(stage.rows.tolist()):
                 begin, end = max(first, 0), min(last, rows)
                 if begin < end:
-                    parts.append(PoolPart(level, region, begin, end))
+                    parts.append(Part(level, region, begin, end))
                 first, last = first - rows, last - rows
         return parts
 
     def _rows_of_pool(self, number: int) -> LocatedRows:
         """Make the rows of a shard of the pool: rows of consecutive notes, in random order."""
 
-        def noted(part: PoolPart) -> LocatedRows:
-            arrays = self.stages[part.level].note(part.region).arrays
+        def noted(part: Part) -> LocatedRows:
+            arrays = self.stages[part.level].note(part.number).arrays
             return LocatedRows(values=arrays["pieces"], row_starts=arrays["row_starts"]).part(part.begin, part.end)
 
         rows = LocatedRows.joined(map(noted, self.pool_parts(number)))

@@ -42,6 +42,10 @@ from packer.progress import silent
 REGION = 256
 """Partitions per region, and regions per region of the level above: a task reads at most this many notes."""
 
+PARTITION_TOKENS = 64_000_000
+"""Approximate size of a partition, which decides how well rows are mixed: smaller shards are parts of a partition, and
+a larger one is a partition of its own."""
+
 MOST_SEGMENTS = 1 << 20
 """Approximate limit on the segments of a partition, of which a worker holds about 20 bytes each. With very short
 documents, it makes shards smaller than `shard_size`."""
@@ -52,7 +56,10 @@ rows could still be closed by segments from anywhere."""
 
 
 def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
-    """Plan the rows of all documents by a histogram algorithm; shards have fewer rows to keep to MOST_SEGMENTS."""
+    """Plan the rows of all documents by a histogram algorithm.
+
+    Partitions, and shards if they are larger, have fewer rows to keep to MOST_SEGMENTS.
+    """
     options = planning.reader.options
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
@@ -63,8 +70,14 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
         bound = max(bound, patterns.lower_bound)
     packs = bound if patterns is None else patterns.packs
     held = max(surveyed.segments, surveyed.account.documents)
-    rows_per_shard = max(1, min(planning.rows_per_shard, packs * MOST_SEGMENTS // held))
-    planner = _Planner(planning=planning, surveyed=surveyed, rows_per_shard=rows_per_shard, lower_bound=bound)
+    most = max(1, packs * MOST_SEGMENTS // held)
+    planner = _Planner(
+        planning=planning,
+        surveyed=surveyed,
+        rows_per_shard=min(planning.rows_per_shard, most),
+        rows_per_partition=min(rows_per_partition(planning), most),
+        lower_bound=bound,
+    )
     if algorithm.draws:
         drawn = planner.drawn(packs, packs, far=False)
         if drawn is None and (patterns is None or surveyed.segments > NEAR):
@@ -87,6 +100,12 @@ def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
     return Patterns(**{name: array.copy() for name, array in note.arrays.items()}, **note.facts)
 
 
+def rows_per_partition(planning: Planning) -> int:
+    """Return the rows that a partition is to have: those of as many shards as have about PARTITION_TOKENS."""
+    tokens = planning.rows_per_shard * planning.reader.options.max_len
+    return planning.rows_per_shard * max(1, round(PARTITION_TOKENS / tokens))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Planner:
     """Plans by drawing or by patterns."""
@@ -94,6 +113,7 @@ class _Planner:
     planning: Planning
     surveyed: Survey
     rows_per_shard: int
+    rows_per_partition: int
     lower_bound: int
 
     @property
@@ -103,11 +123,11 @@ class _Planner:
 
     def job(self, packs: int, patterns: Patterns | None = None, *, far: bool = False) -> PartitionJob:
         """Return the job with as many partitions as this number of rows needs."""
-        partitions = -(-packs // self.rows_per_shard)
+        partitions = -(-packs // self.rows_per_partition)
         return PartitionJob(
             reader=self.planning.reader,
             partitions=make_partitions(self.surveyed.blocks, partitions, seed=self.options.seed),
-            most_rows=self.rows_per_shard,
+            most_rows=self.rows_per_partition,
             patterns=patterns,
             far=far,
         )
@@ -129,8 +149,6 @@ class _Planner:
         name, task = f"drawn-{'far-' if far else ''}{count}", partial(note_rows, job, None)
         own = self.run(name, 1, task, silently=count > 1)
         if count == 1:
-            if own.rows[0] > self.rows_per_shard:
-                return self.drawn(int(own.rows[0]), allowed, far=far)
             plan = self.plan(job, None, [own])
         else:
             if allowed is not None and self._adds_too_many(job, own.note(0)):
@@ -171,7 +189,7 @@ class _Planner:
             left[share.given] -= share.packs
         own = Shares(notes=notes, name=f"further-{count}", size=REGION, even=even)
         before = noted_shares(notes, even, count, max_len)
-        regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_shard)
+        regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_partition)
         stages, shares = [self.run(f"left-{count}", count, partial(note_rows, job, own))], own
         while left.any():
             name = f"pool-{count}" if regions == 1 else f"pool-{count}-level{len(stages)}"
@@ -192,7 +210,9 @@ class _Planner:
             pool_rows=sum(pool),
             lower_bound=self.lower_bound,
         )
-        return PartitionPlan(job=job, shares=shares, stages=tuple(stages), totals=totals)
+        return PartitionPlan(
+            job=job, rows_per_shard=self.rows_per_shard, shares=shares, stages=tuple(stages), totals=totals
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,10 +234,10 @@ class Survey:
 def survey(planning: Planning) -> Survey:
     """Survey all documents, some chunks at a time; a SourceError if there is nothing to pack, or as `reader.segments`.
 
-    Blocks take a fraction of a shard of `rows_per_shard` rows.
+    A block is a fraction of a partition.
     """
     options = planning.reader.options
-    target = max(1, min(BLOCK_PLACE, planning.rows_per_shard * options.max_len // BLOCKS_PER_PARTITION))
+    target = max(1, min(BLOCK_PLACE, rows_per_partition(planning) * options.max_len // BLOCKS_PER_PARTITION))
     marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
     account = None
