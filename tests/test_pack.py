@@ -205,7 +205,7 @@ def test_the_format_is_written_and_read_unchanged(tmp_path, monkeypatch, name):
         "max_len": 32,
         "algorithm": "bfd" if name == "bfd" else "auto",
         "add_column": ["position_ids"],
-        "shard_size": "4KB",
+        "shard_size": "3KB",
         "pad_id": 3,
     }
     options["index_only"] = name == "index"
