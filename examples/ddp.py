@@ -63,6 +63,7 @@ def train(
             optimizer.zero_grad()
             distributed.all_reduce(total)
             yield total.item(), norm.item()
+    del parallel  # torch 2.13 hangs if it outlives its process group
 
 
 @click.command()
@@ -83,6 +84,7 @@ def main(packed: str, model: str, rows: int, global_batch: int, epochs: int, lea
     for number, (loss, norm) in enumerate(steps, 1):
         if distributed.get_rank() == 0:
             print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")
+    del steps
     distributed.destroy_process_group()
 
 

@@ -3,7 +3,8 @@
     python examples/lightning_trainer.py dataset-packed-4096 Qwen/Qwen3-0.6B trained --rows 4 --global-batch 32
 
 The data loader yields optimizer steps, each a list of batches, because the loss of a step is the mean over the tokens
-of all its batches: `accumulate_grad_batches` would compute the mean of their means.
+of all its batches: `accumulate_grad_batches` would compute the mean of their means. Checkpoints hold the place in the
+dataset, with torchdata's StatefulDataLoader, so that a run resumes with the next step.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 import click
 import lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import packer
@@ -42,7 +44,7 @@ class PackedTraining(lightning.LightningModule):
         self.max_grad_norm = max_grad_norm
         self.automatic_optimization = False
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> StatefulDataLoader[Any]:
         """Return a loader of this rank's batches, one list of them per step."""
         sampler = packer.BatchSampler(
             self.dataset,
@@ -50,7 +52,7 @@ class PackedTraining(lightning.LightningModule):
             rank=self.global_rank,
             world_size=self.trainer.world_size,
         )
-        return DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate_step)
+        return StatefulDataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate_step)
 
     def collate_step(self, rows: list[Any]) -> list[dict[str, Any]]:
         """Return the batches of a step, as many on every rank, even if the last step of an epoch has fewer rows."""
@@ -87,17 +89,31 @@ class PackedTraining(lightning.LightningModule):
 @click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step over all devices.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 @click.option("--learning-rate", default=2e-5, show_default=True, help="Learning rate of AdamW.")
-def main(packed: str, model: str, folder: str, rows: int, global_batch: int, epochs: int, learning_rate: float) -> None:
+@click.option("--save-every", default=500, show_default=True, help="Steps from one checkpoint to the next.")
+@click.option("--resume", help="Checkpoint to resume from.")
+def main(
+    packed: str,
+    model: str,
+    folder: str,
+    rows: int,
+    global_batch: int,
+    epochs: int,
+    learning_rate: float,
+    save_every: int,
+    resume: str | None,
+) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset; metrics and checkpoints go to FOLDER."""
     loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
     trainer = lightning.Trainer(
         max_epochs=epochs,
         logger=CSVLogger(folder),
         log_every_n_steps=1,
+        callbacks=[ModelCheckpoint(every_n_train_steps=save_every, save_top_k=-1)],
         precision="bf16-mixed" if torch.cuda.is_available() else "32-true",
         use_distributed_sampler=False,  # BatchSampler divides the rows among ranks
     )
-    trainer.fit(PackedTraining(loaded, packed, rows=rows, global_batch=global_batch, learning_rate=learning_rate))
+    module = PackedTraining(loaded, packed, rows=rows, global_batch=global_batch, learning_rate=learning_rate)
+    trainer.fit(module, ckpt_path=resume)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,44 @@ def test_lightning(example, model, alone, tmp_path):
     assert_first_step(float(first["loss"]), float(first["grad_norm"]), alone)
 
 
+def test_lightning_resumes_with_the_next_step_from_any_checkpoint(example, model, tmp_path):
+    """Also from the end of an epoch, whose last step has fewer rows."""
+    lightning = pytest.importorskip("lightning")
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from transformers import AutoModelForCausalLM
+
+    training = import_module("examples.lightning_trainer").PackedTraining
+    steps = 4
+    rows = len(packer.load(example.packed))
+    global_batch = -(-rows // steps)
+
+    def shown(resume=None):
+        """Tokens of every step of two epochs, or of those after a checkpoint."""
+        found = []
+
+        class Recording(training):
+            def training_step(self, step):
+                found.append([batch["input_ids"].tolist() for batch in step])
+                super().training_step(step)
+
+        module = Recording(
+            AutoModelForCausalLM.from_pretrained(model).float(), example.packed, rows=1, global_batch=global_batch
+        )
+        checkpoints = ModelCheckpoint(
+            tmp_path, filename="{step}", every_n_train_steps=1 + (resume is None), save_top_k=-1
+        )
+        trainer = lightning.Trainer(
+            max_epochs=2, accelerator="cpu", logger=False, callbacks=[checkpoints], use_distributed_sampler=False
+        )
+        trainer.fit(module, ckpt_path=resume)
+        return found
+
+    expected = shown()
+    assert len(expected) == 2 * steps
+    for step in (2, 4, 6):
+        assert shown(tmp_path / f"step={step}.ckpt") == expected[step:]
+
+
 @pytest.mark.nightly
 def test_two_processes_of_torchrun(example, model, alone):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
