@@ -448,3 +448,17 @@ def test_the_command_offers_every_target_and_compression():
     for name, target in TARGETS.items():
         assert f"  {name} " in help_text
         assert isinstance(target, Target)
+
+
+@pytest.mark.parametrize(
+    "nulls", [pa.nulls(len(LENGTHS)), pa.nulls(len(LENGTHS), pa.list_(pa.null()))], ids=["k", "lists"]
+)
+def test_a_kept_column_without_a_value_is_exported(tmp_path, nulls):
+    tokens = [tokens_of(*each) for each in enumerate(LENGTHS)]
+    pq.write_table(pa.table({"input_ids": tokens, "k": nulls}), tmp_path / "source.parquet")
+    packer.pack(tmp_path / "source.parquet", tmp_path / "packed", max_len=MAX_LEN, keep=["k"])
+    packer.export(tmp_path / "packed", tmp_path / "out", to="parquet")
+    table = pa.concat_tables(map(pq.read_table, sorted((tmp_path / "out").glob("*.parquet"))))
+    rows = list(packer.load(tmp_path / "packed"))
+    assert [len(values) for values in table["k"].to_pylist()] == [len(row["doc_ids"]) for row in rows]
+    assert {value for values in table["k"].to_pylist() for value in values} == {None}

@@ -71,7 +71,8 @@ def test_a_negative_token_is_reported_with_its_segment(value_type):
 
 
 @pytest.mark.parametrize(
-    ("value", "value_type"), [(2**31, np.int64), (2**31, np.uint32), (2**63, np.uint64), (-(2**31) - 1, np.int64)]
+    ("value", "value_type"),
+    [(2**31, np.int64), (2**31, np.uint32), (2**63, np.uint64), (2**64 - 100, np.uint64), (-(2**31) - 1, np.int64)],
 )
 def test_a_token_above_int32_is_reported(value, value_type):
     column = TokenColumn.from_arrow([pa.array([[value]], pa.list_(pa.from_numpy_dtype(value_type)))])

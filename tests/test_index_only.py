@@ -314,3 +314,14 @@ assert all(str(one) == str(other) for one, other in rows)
 """
     done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_unsigned_value_is_never_taken_for_a_label_without_loss(tmp_path):
+    """2**64 - 100 has the bits of -100."""
+    table = pa.table({"input_ids": [[1, 2, 3]], "labels": pa.array([[2**64 - 100, 2, 3]], pa.list_(pa.uint64()))})
+    for index_only in (False, True):
+        source = tmp_path / f"{index_only}.arrow"
+        with pa.ipc.new_stream(str(source), table.schema) as stream:
+            stream.write_table(table)
+        with pytest.raises(PackerError, match="'labels' holds 18446744073709551516 at position 0"):
+            packer.pack(source, tmp_path / f"out-{index_only}", max_len=8, index_only=index_only)

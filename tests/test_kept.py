@@ -419,3 +419,26 @@ def test_show_prints_kept_values_exactly(tmp_path):
     text = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0"]).stdout
     assert "9007199254740993" in text
     assert "null" in text
+
+
+@pytest.mark.parametrize("other", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("wrap", [lambda kind: kind, pa.list_, lambda kind: pa.struct([("a", kind)])])
+def test_decimals_never_become_floats(tmp_path, other, wrap):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name, kind in (("a", pa.decimal128(12, 2)), ("b", other)):
+        table = pa.table({"input_ids": [[1, 2]], "k": pa.nulls(1, wrap(kind))})
+        pq.write_table(table, folder / f"{name}.parquet")
+    with pytest.raises(
+        PackerError, match=r"column 'k' is .*decimal128.* in a\.parquet, .* in b\.parquet; use one type"
+    ):
+        packer.pack(folder, tmp_path / "out", max_len=8, keep=["k"])
+
+
+def test_integers_may_stand_beside_decimals(tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name, kind in (("a", pa.decimal128(12, 2)), ("b", pa.int32())):
+        pq.write_table(pa.table({"input_ids": [[1, 2]], "k": pa.array([7], kind)}), folder / f"{name}.parquet")
+    packer.pack(folder, tmp_path / "out", max_len=8, keep=["k"])
+    assert packer.verify(tmp_path / "out", folder)

@@ -256,3 +256,11 @@ def test_rows_in_parts_and_counted_rows_give_what_rows_give_at_once(rows: list[l
             assert getattr(found, name) == getattr(whole, name)
         for name in ("within_row_share", "attention_spread", "attention_peak", "work_peak", "keys_per_token"):
             assert getattr(found, name) == pytest.approx(getattr(whole, name), abs=1e-6)
+
+
+def test_segments_of_a_plan_are_those_in_the_rows_though_wrapping_cuts_more(tmp_path):
+    source = save_arrow(tmp_path / "rows.arrow", made_documents(90))
+    for algorithm in ("wrapped", "sequential", "bfd"):
+        found = json.loads(succeeded("stats", source, "--max-len", 64, "--algorithm", algorithm, "--json"))
+        made = packer.pack(source, tmp_path / algorithm, max_len=64, algorithm=algorithm, sync=False)
+        assert found["segments"] == made.totals.segments

@@ -288,7 +288,10 @@ def convert(target: Target, batch: pa.RecordBatch, eos: Eos | None = None) -> pa
     """Make a target's columns from a record batch of rows; values that they cannot hold are a PackerError."""
     schema = schema_of(target, batch.schema)
     if not target.columns:
-        return pa.Table.from_batches([batch]).cast(schema)  # Parquet has no lists of fixed size
+        typed = zip(batch.columns, schema.types, strict=True)  # Parquet has no lists of fixed size
+        return pa.Table.from_arrays(
+            [each if each.type == kind else each.cast(kind) for each, kind in typed], schema=schema
+        )
     rows = rows_of(batch)
     columns = target.values(rows if eos is None else [with_eos(row, eos) for row in rows])
     return pa.Table.from_arrays([_lists(columns[field.name], field.type.value_type) for field in schema], schema=schema)

@@ -129,8 +129,8 @@ class Figures:
 
     @property
     def segments(self) -> int:
-        """Segments in `histogram`."""
-        return int(self.histogram.sum())
+        """Segments in the rows."""
+        return self.totals.segments
 
     @property
     def proved_bound(self) -> int:
@@ -183,10 +183,11 @@ class Figures:
         """Rows and steps per epoch, with as close to `documents_per_step` as whole packed rows allow."""
         documents, per_step = self.totals.documents_packed, self.documents_per_step
         packed_per_step = max(1, round(per_step / self.packing_factor))
+        unpacked = int(self.histogram.sum())
         return Epoch(
             documents_per_step=per_step,
-            rows=self.segments,
-            rows_per_step=per_step * self.segments / documents,
+            rows=unpacked,
+            rows_per_step=per_step * unpacked / documents,
             steps=-(-documents // per_step),
             packed_rows=self.rows,
             packed_rows_per_step=packed_per_step,

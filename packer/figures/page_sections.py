@@ -154,7 +154,7 @@ def padding_section(figures: Figures) -> Section:
         f"Padding to max_len computes {number(padding.speedup(padding.max_len))} times the tokens that packing does, "
         f"and such batches {number(padding.speedup(padding.batch_longest[middle]))} times."
     )
-    grouped, size, segments = padding.group_by_length, BATCHES[-1], figures.segments
+    grouped, size, segments = padding.group_by_length, BATCHES[-1], int(figures.histogram.sum())
     largest = int(np.flatnonzero(figures.histogram)[-1]) * min(size, segments)  # tokens of a batch of the longest
     mean = grouped_total(figures.histogram, size) / -(-segments // size)
     wins = "nearly as little" if grouped[size] < padding.packed + 0.05 else "less than random batches"

@@ -109,7 +109,8 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     for code in np.flatnonzero(np.bincount(column.value_codes)).tolist():
         found = np.where(codes == code, addresses, np.uint64(0))
         other = None if VALUE_TYPES[code] is np.int32 else np.empty(0, VALUE_TYPES[code])
-        wrong = _gather(found, other, spans.lengths, spans.places, allowed, out)
+        may_be_allowed = allowed if np.issubdtype(VALUE_TYPES[code], np.signedinteger) else 0
+        wrong = _gather(found, other, spans.lengths, spans.places, may_be_allowed, out)
         if wrong >= 0 and not 0 <= first_wrong < wrong:
             first_wrong = int(wrong)
     return first_wrong

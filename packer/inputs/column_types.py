@@ -43,7 +43,17 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     except pa.ArrowException:
         return None
     is_binary = pa.types.is_binary(joined) or pa.types.is_large_binary(joined)
-    return None if is_binary and is_string(one) != is_string(other) else joined  # text would become bytes
+    becomes_bytes = is_binary and is_string(one) != is_string(other)
+    return None if becomes_bytes or _rounds(one, joined) or _rounds(other, joined) else joined
+
+
+def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
+    """Whether decimals in values of a type, at any level, become floats in a type that was joined from it."""
+    if pa.types.is_decimal(kind):
+        return not pa.types.is_decimal(joined)
+    inside = ((kind.field(number), number) for number in range(kind.num_fields))
+    by_name = pa.types.is_struct(kind)
+    return any(_rounds(field.type, joined.field(field.name if by_name else at).type) for field, at in inside)
 
 
 def join_by_name(tables: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.DataType]:

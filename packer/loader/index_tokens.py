@@ -147,7 +147,7 @@ class IndexTokens:
             return out
         negative = flat[flat < 0]
         is_wrong = (negative != NO_LOSS).any() if name == "labels" else len(negative) > 0
-        if is_wrong or (out.dtype == np.int64 and flat.max() > LONGEST):
+        if is_wrong or self._columns[name].wraps or (out.dtype == np.int64 and flat.max() > LONGEST):
             self._check_values(name, spans, segments)
         return out.astype(np.int32, copy=False)
 
@@ -220,7 +220,8 @@ def _memory(kind: np.dtype[Any]) -> NDArray[Any]:
 class _SourceColumn:
     """A column of lists, whose chunks may have any layout and integer type, and whose offsets have been checked.
 
-    `dtype` is the type of a token's values in rows, by default int32 if it holds all integers of the column, or int64.
+    `dtype` is the type of a token's values in rows, by default int32 if it holds all integers of the column, or int64;
+    `wraps` says that it does not hold all of them, so that values must be checked as they are in the source.
     """
 
     def __init__(self, column: TokenColumn, dtype: np.dtype[Any] | None = None) -> None:
@@ -236,6 +237,7 @@ class _SourceColumn:
             self._memory[kind] = _memory(in_source)[kind % 8 :: in_source.itemsize]
         fits = all(np.can_cast(memory.dtype, np.int32) for memory in self._memory.values())
         self.dtype = dtype or np.dtype(np.int32 if fits else np.int64)
+        self.wraps = dtype is None and any(memory.dtype == np.uint64 for memory in self._memory.values())
 
     def located(self, lists: NDArray[np.int64], starts: NDArray[np.int64]) -> tuple[_Spans, NDArray[np.int64]]:
         """Return where lists, by number, have their values from `starts` on, and the lengths of the lists."""
