@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.figures.row_figures import RowFigures, RowSums, shuffled
 from packer.options import PackOptions
+from packer.plan.make_plan import plan_lengths
+from packer.plan.partitioning import PartitionPlan
 from packer.plan.segments import cut_documents
-from packer.planning.make_plan import plan_lengths
-from packer.planning.partitioning import PartitionPlan
 
 ROW_BYTES = 8  # a token and its label
 

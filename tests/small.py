@@ -19,12 +19,12 @@ PLACES = {
     "segment_run": "packer.sources.segment_index._RUN",
     "segment_batch": "packer.sources.segment_index._BATCH",
     # planning
-    "documents_together": "packer.planning.packable_segments.CHUNK",
-    "segments_arranged": "packer.planning.order_plan.STRETCH",
-    "region": "packer.planning.partitioning.REGION",
-    "partition_tokens": "packer.planning.partitioning.PARTITION_TOKENS",
-    "partition_segments": "packer.planning.partitioning.MOST_SEGMENTS",
-    "blocks_per_partition": "packer.planning.partitioning.BLOCKS_PER_PARTITION",
+    "documents_together": "packer.plan.packable_segments.CHUNK",
+    "segments_arranged": "packer.plan.order_plan.STRETCH",
+    "region": "packer.plan.partitioning.REGION",
+    "partition_tokens": "packer.plan.partitioning.PARTITION_TOKENS",
+    "partition_segments": "packer.plan.partitioning.MOST_SEGMENTS",
+    "blocks_per_partition": "packer.plan.partitioning.BLOCKS_PER_PARTITION",
     "solved_groups": "packer.plan.groups.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",

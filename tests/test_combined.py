@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader.combined import CombinedDataset, apportion
-from packer.plan.permute import key_of, permuted, permuted_all
+from packer.permute import key_of, permuted, permuted_all
 from tests import naive
 from tests.packed_rows import MAX_LEN, make
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import packer
 from packer.algorithms import get_algorithm
+from packer.algorithms.index_arrays import extents_of
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan.groups import NO_GROUP, pack_by_group, together_bound
-from packer.plan.segments import cut_documents, cut_lengths_of, cut_pairs, extents_of
-from packer.planning.make_plan import DocumentValues, plan_whole
-from packer.planning.packable_segments import cut_by_policy
+from packer.plan.make_plan import DocumentValues, plan_whole
+from packer.plan.packable_segments import cut_by_policy
+from packer.plan.segments import cut_documents, cut_lengths_of, cut_pairs
 from tests import naive
 from tests.small import shrink
 from tests.test_kept import write

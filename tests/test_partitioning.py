@@ -17,9 +17,9 @@ from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.figures.row_figures import RowSums, shuffled
 from packer.options import PackOptions
+from packer.plan.make_plan import plan_lengths
 from packer.plan.partitions import BlockMarker
 from packer.plan.segments import cut_documents
-from packer.planning.make_plan import plan_lengths
 from tests import naive
 from tests.small import shrink
 from tests.test_pack import made_documents
@@ -339,7 +339,7 @@ def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeypatch, pairs):
     """Its blocks are merged, and their parts are dealt; with any number of workers, as a task knows no other."""
-    monkeypatch.setattr("packer.planning.partitioning.BlockMarker", partial(BlockMarker, most=32))
+    monkeypatch.setattr("packer.plan.partitioning.BlockMarker", partial(BlockMarker, most=32))
     documents = made_documents(4000)
     options: dict[str, Any] = {"max_len": 64, "shard_size": "40KB"}
     if pairs:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from packer import permute as permutations
 from packer.algorithms import get_algorithm
 from packer.algorithms.patterns import Rows
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.plan import permute as permutations
-from packer.plan.permute import key_of as key
-from packer.plan.permute import permute
+from packer.permute import key_of as key
+from packer.permute import permute
 from packer.plan.rows import place_rows
 from packer.plan.segments import Segments, cut_documents, cut_lengths_of
 from tests import naive

@@ -10,7 +10,7 @@ import pytest
 
 from packer.algorithms import get_algorithm
 from packer.options import PackOptions
-from packer.planning.make_plan import plan_lengths
+from packer.plan.make_plan import plan_lengths
 from tests.small import shrink
 
 SEEDS = 100

@@ -1,13 +1,15 @@
-"""Arrays of indices: ranges one after the other, and a stable sort by small whole numbers."""
+"""Small functions of arrays: ranges one after the other, a stable sort by small whole numbers, extents."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
+
+Integer = TypeVar("Integer", bound=np.integer[Any])
 
 
 def joined_ranges(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.int64]:
@@ -42,3 +44,9 @@ def _counting_sort(keys: NDArray[Any], out_starts: NDArray[np.int64], out_indice
         key = keys[i]
         out_starts[key] -= 1
         out_indices[out_starts[key]] = i
+
+
+def extents_of(lengths: NDArray[Integer], align: int) -> NDArray[Integer]:
+    """Return the extents of segments, the places that they take in rows: lengths rounded up to multiples of `align`."""
+    extents: NDArray[Integer] = lengths if align == 1 else -(-lengths // align) * align
+    return extents

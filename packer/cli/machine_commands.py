@@ -100,7 +100,7 @@ def _tokenizing() -> str:
 
 def _kernel_cache() -> dict[str, Any]:
     """The folder in which kernels are cached (None if no folder can be written), and how many are there."""
-    from packer.plan import permute
+    from packer import permute
 
     kernel: Any = permute.permute
     package = Path(permute.__file__).parent.parent

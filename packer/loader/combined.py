@@ -25,7 +25,7 @@ from packer.loader.open_shards import Row
 from packer.loader.row_order import check_range
 from packer.loader.row_stream import RowStream
 from packer.options.option import as_amount
-from packer.plan.permute import key_of
+from packer.permute import key_of
 from packer.random_purposes import COMBINED
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.plan.permute import hashes_of, key_of
+from packer.permute import hashes_of, key_of
 from packer.random_purposes import LANE_ROWS, LANE_SHARDS, LANES, ROW_ORDER
 
 

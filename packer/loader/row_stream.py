@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.loader.row_order import sorted_by_draw
-from packer.plan.permute import draw_bits, hashes_of, key_of, permuted_all
+from packer.permute import draw_bits, hashes_of, key_of, permuted_all
 from packer.random_purposes import COMBINED, COMBINED_ROWS
 
 _KEPT = 16  # passes whose order of shards is kept

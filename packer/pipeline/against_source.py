@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.algorithms.index_arrays import extents_of
 from packer.arrow import as_arrow, as_numpy, format_value, has_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import SourceError
@@ -22,8 +23,8 @@ from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
 from packer.pipeline.packed_rows import PackedRows
 from packer.plan.groups import together_bound
-from packer.plan.segments import Segments, cut_documents, extents_of
-from packer.planning.make_plan import group_totals
+from packer.plan.make_plan import group_totals
+from packer.plan.segments import Segments, cut_documents
 from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values

@@ -23,7 +23,7 @@ from packer.pipeline.job import Job, Written, build_claimed
 from packer.pipeline.output_place import refuse_inside
 from packer.pipeline.packing import pack_into
 from packer.pipeline.verifying import compare_opened
-from packer.planning.make_plan import PLAN_VERSION
+from packer.plan.make_plan import PLAN_VERSION
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.manifest import Manifest, is_packed, parts_of

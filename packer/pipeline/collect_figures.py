@@ -23,9 +23,9 @@ from packer.options.declarations import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
+from packer.plan.make_plan import DocumentValues, document_values, plan_lengths
 from packer.plan.rows import Plan
 from packer.plan.segments import cut_lengths_of
-from packer.planning.make_plan import DocumentValues, document_values, plan_lengths
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest

@@ -23,8 +23,8 @@ from packer.figures.row_figures import RowSums
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.collect_figures import Measured, measure
-from packer.planning.make_plan import needs_documents
-from packer.planning.packable_segments import cut_by_policy, least_rows
+from packer.plan.make_plan import needs_documents
+from packer.plan.packable_segments import cut_by_policy, least_rows
 from packer.progress import Progress, silent
 from packer.sources.number_columns import read_length_counts
 from packer.sources.open_sources import SourceLike

@@ -35,8 +35,8 @@ from packer.pipeline.source_warnings import (
 )
 from packer.pipeline.template_moment import set_moment
 from packer.pipeline.write_shards import ShardMaker, write_shards
-from packer.planning.leftover_values import leftover_values
-from packer.planning.make_plan import PLAN_VERSION, plan_documents
+from packer.plan.leftover_values import leftover_values
+from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import holdout_of, rejected_name

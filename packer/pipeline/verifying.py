@@ -20,8 +20,8 @@ from packer.pipeline.job import Job
 from packer.pipeline.packed_rows import PackedRows
 from packer.pipeline.rejected_list import list_faults, with_counts
 from packer.pipeline.template_moment import repeat_moment
+from packer.plan.packable_segments import cut_table
 from packer.plan.segments import Segments
-from packer.planning.packable_segments import cut_table
 from packer.progress import Progress
 from packer.shards.check_shards import differences, verify_packed
 from packer.shards.file_names import holdout_of

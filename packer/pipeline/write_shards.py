@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import extents_of
 from packer.engine import Engine, run_tasks, without
 from packer.errors import SourceError
 from packer.facts import REMEDY, ShardEntry
@@ -21,9 +22,8 @@ from packer.gather import Spans, held_spans
 from packer.inputs.documents import reading, value_message, wrong_values
 from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing
+from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import LocatedRows, Plan
-from packer.plan.segments import extents_of
-from packer.planning.leftover_values import LeftoverValues
 from packer.progress import Progress
 from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.row_format import RowFormat

@@ -1,9 +1,21 @@
 """The plan: from document lengths to the segments of every row of every shard.
 
-- `segments`: cuts documents at max_len, as the options of a pack say, and treats a preference pair as one item
-- `partitions`: deals blocks of documents at random to partitions
-- `rows`: draws rows or follows patterns, fills them with segments, and locates these in the source; what every plan is
-- `vector_packing`: packs items that have several demands, such as tokens and images
-- `groups`: makes rows of one group only
-- `permute`: random permutations
+    segments.py           documents cut at max_len, as the options of a pack say
+    packable_segments.py  segments of any range of documents, cut between turns or left out by their labels
+    rows.py               rows, drawn or of patterns, filled with segments and located; what every plan is
+    make_plan.py          a plan of any kind; plans of groups, and of limits besides tokens, held in memory
+
+Plans of histogram algorithms, in which partitions pack their own documents, and regions what partitions leave over:
+
+    partitions.py         blocks of documents, dealt to partitions at random
+    partitioning.py       a survey of all documents, and all steps of the plan
+    partition_plan.py     tasks: rows of a partition, and of the leftovers in a region; which rows each shard has
+    pattern_shares.py     patterns of the solver, shared out to partitions and regions
+    leftover_values.py    tokens of leftovers, passed in notes to the tasks that write them
+
+Others:
+
+    order_plan.py         rows that follow the order of the source
+    groups.py             rows that hold documents of one group only
+    vector_packing.py     rows of items that have several demands, such as tokens and images
 """

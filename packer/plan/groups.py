@@ -14,9 +14,7 @@ from packer.algorithms.open_packs import COUNT, SEGMENTS, OpenPacks, detach, nex
 from packer.algorithms.patterns import Patterns, Rows
 from packer.plan.rows import collected_rows, sorted_by_extent
 from packer.plan.segments import Segments
-
-NO_GROUP = -1
-"""Group number of documents without a group."""
+from packer.shards.sharing import NO_GROUP
 
 MOST_SOLVED = 16
 """Number of the largest groups, which the chosen algorithm packs; one compiled pass packs the others by best fit."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
-from packer.plan.permute import permute, permuted, stream_key
+from packer.permute import permute, permuted, stream_key
 from packer.random_purposes import BLOCKS
 
 BLOCK_PLACE = 1 << 18

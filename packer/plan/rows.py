@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
-from packer.algorithms.index_arrays import joined_ranges, sorted_indices
+from packer.algorithms.index_arrays import extents_of, joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns, Rows
 from packer.facts import PlanTotals
 from packer.options import PackOptions
-from packer.plan.permute import key_of, permute_all, permute_runs
-from packer.plan.segments import Segments, documents_of, extents_of
+from packer.permute import key_of, permute_all, permute_runs
+from packer.plan.segments import Segments, documents_of
 from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 

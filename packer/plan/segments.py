@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import joined_ranges
+from packer.algorithms.index_arrays import extents_of, joined_ranges
 from packer.errors import SourceError
 from packer.facts import Account
 from packer.options import PackOptions
 from packer.options.choices import LongPolicy
 
-Integer = TypeVar("Integer", bound=np.integer[Any])
-
 _TOGETHER = 1 << 16  # segments that are counted together
-
-
-def extents_of(lengths: NDArray[Integer], align: int) -> NDArray[Integer]:
-    """Return the extents of segments, the places that they take in rows: lengths rounded up to multiples of `align`."""
-    extents: NDArray[Integer] = lengths if align == 1 else -(-lengths // align) * align
-    return extents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from packer.algorithms.bounds import vector_bounds
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Rows
 from packer.algorithms.vector_drawing import draw_full_rows
-from packer.plan.permute import key_of, permute_all
+from packer.permute import key_of, permute_all
 from packer.plan.rows import collected_rows
 from packer.random_purposes import DRAWING
 

@@ -16,8 +16,10 @@ from packer.errors import SourceError
 from packer.gather import list_lengths
 from packer.gather.prefix_trees import first_wrong_tree
 from packer.options import PackOptions
-from packer.plan.groups import NO_GROUP
 from packer.shards.structure import RowSegments
+
+NO_GROUP = -1
+"""Group number of documents without a group."""
 
 
 class Chunks(Protocol):

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.algorithms.index_arrays import extents_of
 from packer.arrow import as_numpy, has_dtype
 from packer.column_names import ROLE, TREE
 from packer.errors import first_line
 from packer.options import PackOptions
-from packer.plan.segments import extents_of
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
 

@@ -22,7 +22,7 @@ from packer.inputs.documents import Batch, reading, value_message, wrong_values
 from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import TokenTable
 from packer.options import PackOptions
-from packer.plan.permute import key_of
+from packer.permute import key_of
 from packer.random_purposes import HOLDOUT
 from packer.shards.writer import KeptValues
 

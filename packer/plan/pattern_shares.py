@@ -19,7 +19,7 @@ from packer.algorithms.exact_fill import packs_left
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note, Notes
-from packer.plan.permute import draw_below, stream_key
+from packer.permute import draw_below, stream_key
 from packer.random_purposes import DEAL_ROTATION
 
 

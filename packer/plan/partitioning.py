@@ -23,11 +23,8 @@ from packer.algorithms.patterns import Patterns
 from packer.facts import Account, PlanTotals
 from packer.notes import Note, make_note, run_stage
 from packer.options import PackOptions
-from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
-from packer.plan.rows import extents_of_pieces, solve_histogram
-from packer.plan.segments import Segments
-from packer.planning.packable_segments import Planning, each_chunk, require_segments
-from packer.planning.partition_plan import (
+from packer.plan.packable_segments import Planning, each_chunk, require_segments
+from packer.plan.partition_plan import (
     Method,
     PartitionJob,
     PartitionPlan,
@@ -36,7 +33,10 @@ from packer.planning.partition_plan import (
     note_rows,
     note_share,
 )
-from packer.planning.pattern_shares import Shares, noted_shares
+from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
+from packer.plan.pattern_shares import Shares, noted_shares
+from packer.plan.rows import extents_of_pieces, solve_histogram
+from packer.plan.segments import Segments
 from packer.progress import silent
 
 REGION = 256

@@ -19,9 +19,9 @@ from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.facts import PlanTotals
 from packer.notes import Note, make_note
 from packer.options import PackOptions
+from packer.plan.packable_segments import Planning, SegmentReader, each_chunk, require_segments
 from packer.plan.rows import LocatedRows
 from packer.plan.segments import Segments, items_of
-from packer.planning.packable_segments import Planning, SegmentReader, each_chunk, require_segments
 
 STRETCH = 1 << 20
 """Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""

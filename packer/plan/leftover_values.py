@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from packer.engine import Engine
 from packer.gather import Spans, is_remote
 from packer.notes import Note, run_stage
+from packer.plan.partition_plan import PartitionPlan, Stage
 from packer.plan.rows import Plan
-from packer.planning.partition_plan import PartitionPlan, Stage
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import Values, as_columns, copy_values, empty_values
 from packer.sources.corpus import Documents

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm
 from packer.algorithms.bounds import lower_bound, vector_bounds
+from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import prepare_for
 from packer.algorithms.patterns import Rows
 from packer.arrow import as_numpy
@@ -26,16 +27,16 @@ from packer.errors import SourceError
 from packer.facts import REMEDY, GroupTotals, PlanTotals
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
-from packer.plan.groups import NO_GROUP, pack_by_group
+from packer.plan.groups import pack_by_group
+from packer.plan.order_plan import plan_in_order
+from packer.plan.packable_segments import Planning, SegmentReader, cut_by_policy, least_rows
+from packer.plan.partitioning import plan_partitions, survey
 from packer.plan.rows import LocatedRows, Plan, even_cuts, rows_of_items, solve_histogram
-from packer.plan.segments import Segments, extents_of, items_of
+from packer.plan.segments import Segments, items_of
 from packer.plan.vector_packing import pack_vectors
-from packer.planning.order_plan import plan_in_order
-from packer.planning.packable_segments import Planning, SegmentReader, cut_by_policy, least_rows
-from packer.planning.partitioning import plan_partitions, survey
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
-from packer.shards.sharing import Chunks, group_codes, group_values
+from packer.shards.sharing import NO_GROUP, Chunks, group_codes, group_values
 from packer.sources.corpus import Documents
 from packer.sources.number_columns import number_fault, wrong_numbers
 

@@ -24,8 +24,10 @@ from packer.algorithms.patterns import Patterns, Rows
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes
 from packer.options import PackOptions
+from packer.permute import key_of, permute_all
+from packer.plan.packable_segments import SegmentReader
 from packer.plan.partitions import Partitions
-from packer.plan.permute import key_of, permute_all
+from packer.plan.pattern_shares import Shares, even_share
 from packer.plan.rows import (
     LocatedRows,
     even_cuts,
@@ -38,8 +40,6 @@ from packer.plan.rows import (
     solve_histogram,
 )
 from packer.plan.segments import Segments, items_of
-from packer.planning.packable_segments import SegmentReader
-from packer.planning.pattern_shares import Shares, even_share
 from packer.random_purposes import DRAWING, POOL_ROWS
 
 OWN_RESERVE, OWN_FEW_ROWS = 1 / 256, 256
