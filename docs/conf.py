@@ -45,7 +45,6 @@ python_use_unqualified_type_names = True
 
 # Types of other packages: the build is offline, so there is no inventory to look them up in.
 INTERNAL = (  # `format.md` describes the fields of the first four; PackArguments has those of PackOptions
-    "packer.facts.Generation",
     "packer.facts.SourceIdentity",
     "packer.facts.Totals",
     "packer.facts.ShardEntry",

@@ -26,7 +26,7 @@ from packer.errors import PackerError, SourceError
 if TYPE_CHECKING:
     from packer import attention
     from packer.exporting.write_export import Export
-    from packer.functions import append, export, materialize, pack, verify
+    from packer.functions import export, materialize, pack, verify
     from packer.loader.batch_sampler import BatchSampler, Imbalance
     from packer.loader.collating import batches, collate, flatten, static_shape
     from packer.loader.dataset import PackedDataset
@@ -58,7 +58,6 @@ __all__ = [
     "StaticShape",
     "StepLeaks",
     "Verification",
-    "append",
     "attention",
     "batches",
     "causal_lm_loss",
@@ -81,7 +80,7 @@ __all__ = [
 _HOMES = {
     "attention": (),
     "exporting.write_export": ("Export",),
-    "functions": ("append", "export", "materialize", "pack", "verify"),
+    "functions": ("export", "materialize", "pack", "verify"),
     "loader.collating": ("batches", "collate", "flatten", "static_shape"),
     "loader.token_masking": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset",),

@@ -11,7 +11,7 @@ from packer.errors import python_names
 from packer.exporting import write_export
 from packer.options import PackOptions, options_of, values_of
 from packer.options.arguments import RunArguments
-from packer.pipeline import appending, materializing, packing, verifying
+from packer.pipeline import materializing, packing, verifying
 from packer.pipeline.job import Job
 from packer.progress import Progress, silent
 from packer.sources.open_sources import one_source
@@ -65,35 +65,6 @@ def pack(
         return packing.pack(one_source(source), options=pack_options, job=job).record
 
 
-def append(
-    packed: str | Path,
-    source: str | Path | Dataset | DatasetDict | Sequence[str | Path],
-    *,
-    tokenizer: str | None = None,
-    **options: Unpack[RunArguments],
-) -> Manifest:
-    """Append documents to a packed dataset in new shards, and return its manifest.
-
-    They are packed separately, with the options of the dataset, and their numbers continue those of its documents.
-    Existing shards do not change, and until this returns, readers see the old dataset. The same call continues an
-    interrupted one.
-
-    Args:
-        packed: folder of the packed dataset.
-        source: documents to append, as in `pack`; a list of paths is one source.
-        tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
-        options: workers, sync, engine, ray_address, rank, ranks, rank_timeout and progress, as in `pack`; and
-            overwrite, to discard the unfinished append of other documents.
-
-    Raises:
-        PackerError: an error that the user can fix, in one line.
-        TypeError: there is no option of that name.
-    """
-    _refuse_unknown("append", options, RunArguments.__annotations__)
-    with python_names():
-        return appending.append(packed, source, tokenizer=tokenizer, job=Job(**values_of(Job, options))).record
-
-
 def materialize(
     index: str | Path,
     source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict],
@@ -102,13 +73,11 @@ def materialize(
 ) -> Manifest:
     """Write the rows of an index with their tokens, and return the manifest of the result.
 
-    The bytes are those that `pack` writes without `index_only`, and `append` after it. The same call continues an
-    interrupted one.
+    The bytes are those that `pack` writes without `index_only`. The same call continues an interrupted one.
 
     Args:
         index: folder that `pack` wrote with `index_only=True`.
-        source: source that was packed, or a list, in order: of all paths of a source, and, after `append`, of
-            everything that was packed and appended.
+        source: source that was packed, or a list of all its paths, in order.
         output: folder to write.
         options: workers, sync, overwrite, engine, ray_address, rank, ranks, rank_timeout and progress, as in `pack`.
 
@@ -141,8 +110,7 @@ def verify(
 
     Args:
         packed: folder of the packed dataset.
-        source: source that was packed, or a list, in order: of all paths of a source, and, after `append`, of
-            everything that was packed and appended. Text is tokenized again.
+        source: source that was packed, or a list of all its paths, in order. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
         workers: number of shards that are checked at a time; by default the number of available cores.
         engine: "threads", or "ray" to have the shards checked by a Ray cluster with the same storage.

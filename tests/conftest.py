@@ -48,7 +48,7 @@ def pytest_addoption(parser):
 
 
 LONG = {
-    *("algorithms", "append", "damaged_files", "docs", "families", "faults", "isolation", "leftover_values", "loss"),
+    *("algorithms", "damaged_files", "docs", "families", "faults", "isolation", "leftover_values", "loss"),
     *("materialized_shards", "optimal", "output_folder", "pack", "pages", "ranks", "ray", "remote_sources"),
     *("signals", "store_faults", "stored_outputs", "text_corpora", "text_pairs", "training", "verifying_parts"),
 }

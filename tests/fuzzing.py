@@ -342,7 +342,7 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
         source, packed = pack_keeping(what, folder)
         file = min(packed.glob("*.arrow"))
     else:
-        packed, source, last = make_set(folder, what)
+        packed, source = make_set(folder, what)
         file = max(packed.glob("*.arrow"))
     whole = file.read_bytes()
 
@@ -354,7 +354,7 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
         fit_manifest(here)
         if kind == "kept":
             return reading_fault(here, source, with_report=zlib.crc32(content) % 16 == 0)  # it takes longest
-        return writing_fault(here, source, last)
+        return writing_fault(here, source)
 
     return whole, attempt
 

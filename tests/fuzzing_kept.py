@@ -64,56 +64,41 @@ SETS = {
     "plain": {},
     "aligned": {"align": 4},
     "grouped": {"group_by": "topic", "keep": ["topic"]},
-    "appended": {"align": 2, "keep": ["topic"]},
     "index": {"index_only": True, "align": 8},
 }
 
 
-def _tokens_of(document: int, source: int = 0) -> list[int]:
+def _tokens_of(document: int) -> list[int]:
     """Return the tokens of a document of a set; no two documents share one."""
-    return [100_000 * source + 100 * document + place for place in range((document + 3) % 23 + 1)]
+    return [100 * document + place for place in range((document + 3) % 23 + 1)]
 
 
-def make_set(folder: Path, name: str) -> tuple[Path, Path, Path]:
-    """Pack documents with a kept column; return the dataset, its source, and the source of its last generation."""
+def make_set(folder: Path, name: str) -> tuple[Path, Path]:
+    """Pack documents with a kept column; return the dataset and its source."""
     import packer
 
-    paths = []
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(2):
-        tokens = [_tokens_of(document, number) for document in range(57 - 20 * number)]
-        topics = pa.array([f"topic {document % 3}" for document in range(len(tokens))])
-        table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "topic": topics})
-        paths.append(folder / f"rows-{number}.arrow")
-        with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
-            stream.write_table(table)
-    packer.pack(paths[0], folder / "packed", max_len=16, shard_size="1KB", sync=False, **SETS[name])
-    if name == "appended":
-        packer.append(folder / "packed", paths[1], sync=False)
-    return folder / "packed", paths[0], paths[name == "appended"]
+    tokens = [_tokens_of(document) for document in range(57)]
+    topics = pa.array([f"topic {document % 3}" for document in range(len(tokens))])
+    table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "topic": topics})
+    source = folder / "rows.arrow"
+    with pa.ipc.new_stream(str(source), table.schema) as stream:
+        stream.write_table(table)
+    packer.pack(source, folder / "packed", max_len=16, shard_size="1KB", sync=False, **SETS[name])
+    return folder / "packed", source
 
 
-def written_from(packed: Path, source: Path, last: Path) -> dict[str, Callable[[Path], object]]:
-    """Return, by name, everything that writes what it reads from the shards of a dataset, or decides by it."""
+def written_from(packed: Path, source: Path) -> tuple[str, Callable[[Path], object]]:
+    """Return what writes what it reads from the shards of a dataset, and its name."""
     import packer
 
-    again = {"append": lambda out: packer.append(packed, last, sync=False)}
     if "index_only" in (packed / "manifest.json").read_text():
-        return {**again, "materialize": lambda out: packer.materialize(packed, source, out, sync=False)}
-    return {
-        **again,
-        "export": lambda out: packer.export(packed, out, to="torchtitan", sync=False),
-    }
+        return "materialize", lambda out: packer.materialize(packed, source, out, sync=False)
+    return "export", lambda out: packer.export(packed, out, to="torchtitan", sync=False)
 
 
-def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
-    """Use a packed dataset in every way, and write from it; return what is wrong, as `reading_fault` does.
-
-    Args:
-        folder: the packed dataset.
-        source: its source, or that of its first generation.
-        last: source of its last generation.
-    """
+def writing_fault(folder: Path, source: Path) -> str | None:
+    """Use a packed dataset in every way, and write from it; return what is wrong, as `reading_fault` does."""
     import packer
 
     def written(name: str, write: Callable[[Path], object], out: Path) -> str | None:
@@ -127,10 +112,10 @@ def writing_fault(folder: Path, source: Path, last: Path) -> str | None:
         fault = _outcome("load", lambda: _wrong_row(packer.load(folder, source=source)))
     else:
         fault = reading_fault(folder, source, with_report=False)
-    for name, write in reversed(written_from(folder, source, last).items()):  # append last: it changes the dataset
-        out = folder.parent / f"{folder.name}-{name}"
-        fault = _outcome(name, functools.partial(written, name, write, out)) or fault
-        shutil.rmtree(out, ignore_errors=True)
+    name, write = written_from(folder, source)
+    out = folder.parent / f"{folder.name}-{name}"
+    fault = _outcome(name, functools.partial(written, name, write, out)) or fault
+    shutil.rmtree(out, ignore_errors=True)
     return fault
 
 

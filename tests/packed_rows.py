@@ -12,9 +12,9 @@ import pyarrow as pa
 
 import packer
 from packer.column_names import NO_LOSS
-from packer.shards.file_names import MANIFEST
+from packer.shards.file_names import MANIFEST, all_shard_names
 from packer.shards.files import hash_file
-from packer.shards.manifest import checksum
+from packer.shards.manifest import checksum, json_of
 from packer.shards.row_format import PADDING
 
 MAX_LEN = 12
@@ -74,9 +74,10 @@ def fit_manifest(folder: Path) -> None:
     """Update sizes and hashes of shards in the manifest, so that no hash reveals a change."""
 
     def fit(content: dict[str, Any]) -> None:
-        for shard in content["shards"]:
-            path = folder / shard["file"]
-            shard.update(bytes=path.stat().st_size, xxh3_128=hash_file(path))
+        paths = [folder / name for name in all_shard_names(len(content["shards"]["rows"]))]
+        content["shards"].update(
+            bytes=[path.stat().st_size for path in paths], xxh3_128=[hash_file(path) for path in paths]
+        )
 
     edit_manifest(folder, fit)
 
@@ -84,7 +85,7 @@ def fit_manifest(folder: Path) -> None:
 def seal(folder: Path, content: dict[str, Any]) -> None:
     """Write a manifest with this content and a matching checksum."""
     content = {name: value for name, value in content.items() if name != "checksum"}
-    (folder / MANIFEST).write_text(json.dumps({**content, "checksum": checksum(content)}, indent=1) + "\n")
+    (folder / MANIFEST).write_bytes(json_of({**content, "checksum": checksum(content)}))
 
 
 def rows_on_disk(folder: Path) -> list[dict[str, list[int]]]:

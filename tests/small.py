@@ -28,7 +28,6 @@ PLACES = {
     "solved_groups": "packer.plan.groups.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",
-    "shards_in_manifest": "packer.shards.manifest.MOST_IN_MANIFEST",
     "verified_segments": "packer.pipeline.verifying._TOGETHER",
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
     # ranks and stores

@@ -320,10 +320,10 @@ def test_a_truncated_grown_or_missing_shard_is_named_by_loader_and_verify(comple
 def test_a_shard_of_other_rows_than_the_manifest_says_is_refused(complete):
     manifest = complete / "manifest.json"
     content = json.loads(manifest.read_bytes())
-    rows = content["shards"][1]["rows"]
-    content["shards"][1]["rows"] += 1
+    rows = content["shards"]["rows"][1]
+    content["shards"]["rows"][1] += 1
     manifest.write_text(json.dumps(content))
-    refused("show", complete, 0, words=(content["shards"][1]["file"], f"{rows} rows", f"says {rows + 1}"))
+    refused("show", complete, 0, words=("data-00001", f"{rows} rows", f"says {rows + 1}"))
     refused("verify", complete, words=("manifest.json", "checksum"), code=3)
 
 
@@ -331,8 +331,8 @@ def test_a_manifest_of_another_version_or_without_what_readers_need_is_refused(s
     manifest = complete / "manifest.json"
     content = json.loads(manifest.read_bytes())
     for broken, words in (
-        (content | {"format_version": 4}, ("version 4", "reads 5 to 8: pack again")),
-        ({**content, "generations": [{}]}, ("damaged", "source")),
+        (content | {"format_version": 4}, ("version 4", "reads 1: upgrade packer")),
+        ({**content, "source": {}}, ("damaged", "files")),
         ({**content, "shards": None}, ("damaged",)),
         ([], ("damaged",)),
     ):

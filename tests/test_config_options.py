@@ -11,7 +11,7 @@ import packer
 from packer.options import PackOptions, options_of
 from tests.commands import run, succeeded
 from tests.test_cli import ROOT, run_process, source  # noqa: F401 (a fixture)
-from tests.test_pack import hashes, made_documents, save_arrow
+from tests.test_pack import hashes
 
 
 def manifest_of(folder: str) -> dict:
@@ -74,15 +74,6 @@ def test_like_takes_every_option_that_shapes_the_bytes(tmp_path, monkeypatch, sh
     assert (
         {"chat_template", "tokenizer", "pad_id"} <= set(manifest_of("one")["options"]) <= set(options_of(PackOptions))
     )
-
-
-def test_stats_like_a_dataset_predict_the_rows_of_an_append(source):  # noqa: F811
-    options = {"max_len": 100, "long": "drop", "max_segments": 3}
-    packer.pack(source, "first", **options)
-    save_arrow(Path("more.arrow"), made_documents(80, longest=150, seed=4))
-    found = json.loads(succeeded("stats", "more.arrow", "--like", "first", "--json"))
-    assert packer.append("first", "more.arrow").generations[-1].totals.rows == found["rows"]
-    assert json.loads(succeeded("stats", "more.arrow", "--like", "first", "--max-len", 50, "--json"))["max_len"] == 50
 
 
 def test_stats_like_a_dataset_name_the_options_that_they_cannot_predict(tmp_path, monkeypatch):

@@ -178,18 +178,6 @@ def check_records(out, records):
     }
 
 
-def test_appended_chats_are_numbered_in_their_own_source(tokenizer, tmp_path):
-    source, more = (write_lines(tmp_path / f"{name}.jsonl", RECORDS) for name in ("source", "more"))
-    packed(source, tmp_path / "out", tokenizer)
-    manifest = packer.append(tmp_path / "out", more, tokenizer=str(tokenizer))
-    first = manifest.generations[0].source.documents
-    numbers = {document: kept["record_ids"] for document, (*_, kept) in documents_in(tmp_path / "out").items()}
-    assert {document - first: number for document, number in numbers.items() if document >= first} == {
-        document: number for document, number in numbers.items() if document < first
-    }
-    assert list(packer.verify(tmp_path / "out", [source, more], tokenizer=str(tokenizer))) == []
-
-
 def test_a_tokenized_dataset_numbers_the_answers_of_each_record(tokenizer, tmp_path):
     source = write_lines(tmp_path / "chats.jsonl", RECORDS)
     options = ["--tokenizer", tokenizer, "--train-on", "each-answer"]

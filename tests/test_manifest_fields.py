@@ -13,10 +13,9 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.shards.file_names import MANIFEST, SHARDS
+from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import checksum
 from tests.effort import FUZZ
-from tests.small import shrink
 
 WRONG = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.5, float("nan"), float("inf")),
@@ -53,7 +52,6 @@ KINDS = {
     "grouped": {"max_len": 8, "keep": ["k"], "keep_tokens": ["t"], "group_by": "k", "align": 4, "max_segments": 5},
     "few segments": {"max_len": 8, "max_segments": 3},
     "pairs": {"max_len": 16, "pairs": True, "long": "drop"},
-    "many shards": {"max_len": 8, "shard_size": 300},
 }
 
 
@@ -69,10 +67,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     source = folder / "a.arrow"
     with pa.ipc.new_stream(str(source), pa.table(table).schema) as stream:
         stream.write_table(pa.table(table))
-    with pytest.MonkeyPatch.context() as few:
-        if request.param == "many shards":
-            shrink(few, shards_in_manifest=1)
-        packer.pack(source, folder / "packed", sync=False, **options)
+    packer.pack(source, folder / "packed", sync=False, **options)
     names = {"keep_tokens": "--keep-tokens", "max_len": "--max-len", "max_segments": "--max-segments"}
     again = ["pack", "-o", str(folder / "packed")]
     for name, value in options.items():
@@ -149,8 +144,9 @@ def test_a_deeply_nested_field_gives_a_one_line_error(made, tmp_path):
         (),
         ("options",),
         ("options", "later"),
-        ("generations", 0, "totals", "later"),
-        ("generations", 0, "source", "later"),
+        ("totals", "later"),
+        ("source", "later"),
+        ("shards", "later"),
         ("later",),
     ):
         content = json.loads((packed / MANIFEST).read_bytes())
@@ -162,37 +158,28 @@ def test_the_message_names_field_value_and_expected_kind(made, tmp_path):
     packed, _, _ = made
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())
-    first = ("generations", 0)
-    at = "generations[0]"
-    of_shards: list[Any] = [(("shards", 0, "rows"), True, "shards[0].rows is true, not a whole number from 1 to")]
-    of_shards += [(("shards",), [], "the generations have")]
-    if isinstance(content["shards"], int):
-        of_shards = [
-            (("shards",), value, f"shards is {value}, not a whole number from 1 to 10") for value in (0, 2**40)
-        ]
-        of_shards += [(("files", SHARDS), ..., f"no '{SHARDS}'"), (("shards",), 1, "the generations have")]
     for path, value, words in (
-        *of_shards,
+        (("shards", "rows"), ["many"], "shards.rows is not a list of whole numbers"),
         (("options", "max_len"), 2**24 + 1, "options.max_len is 16777217, not a whole number from 1 to 16777216"),
         (
-            (*first, "totals", "rows"),
+            ("totals", "rows"),
             "many",
-            f'{at}.totals.rows is "many", not a whole number from 1 to 9223372036854775807',
+            'totals.rows is "many", not a whole number from 1 to 9223372036854775807',
         ),
         (
-            (*first, "totals", "documents_dropped", "empty"),
+            ("totals", "documents_dropped", "empty"),
             None,
-            f"{at}.totals.documents_dropped.empty is null, not a whole number",
+            "totals.documents_dropped.empty is null, not a whole number",
         ),
-        ((*first, "source", "files", 0), 5, f"{at}.source.files[0] is 5, not an object"),
+        (("source", "files", 0), 5, "source.files[0] is 5, not an object"),
         (("files",), [1], "files is [1], not an object"),
         (
-            (*first, "totals", "efficiency"),
+            ("totals", "efficiency"),
             float("nan"),
-            f"{at}.totals.efficiency is NaN, not a number from 0",
+            "totals.efficiency is NaN, not a number from 0",
         ),
         (("options", "seed"), [[]], "options.seed is [[]], not a whole number from 0"),
-        ((*first, "totals", "rows"), ..., "no 'rows'"),
+        (("totals", "rows"), ..., "no 'rows'"),
     ):
         (tmp_path / "packed" / MANIFEST).write_text(json.dumps(replaced(content, path, value)))
         with pytest.raises(packer.PackerError) as error:
@@ -206,10 +193,7 @@ def test_fields_of_a_later_version_are_ignored(made, tmp_path):
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())
     content |= {"later": [{"x": None}]}
-    generation = content["generations"][0]
-    for part in (content["options"], generation, generation["source"], generation["totals"]):
+    for part in (content["options"], content["source"], content["totals"], content["shards"]):
         part["later"] = {"x": [[1], -1, "?"]}
-    if isinstance(content["shards"], list):
-        content["shards"][0]["later"] = -5
     (tmp_path / "packed" / MANIFEST).write_text(json.dumps(content))
-    assert len(packer.load(tmp_path / "packed")) == generation["totals"]["rows"]
+    assert len(packer.load(tmp_path / "packed")) == content["totals"]["rows"]

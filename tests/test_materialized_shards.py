@@ -61,7 +61,7 @@ def test_the_cache_holds_the_shards_of_the_copied_dataset(tmp_path, bucket, cach
         path.name: path.read_bytes() for path in copy.glob("*.arrow")
     }
     entries = packer.load(index).manifest.shards
-    ((_, provider),) = dataset._cache._providers
+    provider = dataset._cache._provider
     for entry, most in zip(entries, provider.sizes(entries).tolist(), strict=True):
         assert most - 2_000 < len(made[entry.file]) <= most, "the room that is reserved"
 
@@ -84,26 +84,6 @@ def test_boundaries_are_read_without_making_shards(tmp_path, bucket, cache):
     assert dataset.find(3) == packer.load(copy).find(3)
     assert len(list(dataset.segments())) == len(list(packer.load(copy).segments()))
     assert not cached(cache)
-
-
-def test_an_index_that_was_appended_to_keeps_its_made_shards(tmp_path, bucket, store_server):
-    files = [
-        write(tmp_path / f"{name}.arrow", columns_of(lengths, first, labels=masked))
-        for name, lengths, first in (("a", LENGTHS, 0), ("b", LENGTHS[:60], 1000))
-    ]
-    copy, index = packed_twice(tmp_path, files[0])
-    remote = uploaded(files[0], bucket)
-    same_rows(packer.load(copy), packer.load(index, source=remote))
-    for packed in (copy, index):
-        packer.append(packed, files[1], sync=False)
-    grown, copied = packer.load(index, source=[remote, files[1]]), packer.load(copy)
-    store_server.faults()
-    old = sum(grown.shard_rows[: grown.manifest.shard_ends[0]])
-    assert [grown[row]["input_ids"].tolist() for row in range(old)] == [
-        copied[row]["input_ids"].tolist() for row in range(old)
-    ]
-    assert store_server.faults() == {}
-    same_rows(copied, grown)
 
 
 def test_options_that_the_shards_of_an_index_do_not_show_keep_caches_apart(tmp_path, bucket):
@@ -255,7 +235,7 @@ def test_the_hash_at_the_end_finds_every_change(tmp_path, bucket, cache):
     _, index = packed_twice(tmp_path, source)
     dataset = packer.load(index, source=uploaded(source, bucket))
     dataset[0]
-    (path,), ((_, provider),) = cache.glob("*/*.arrow"), dataset._cache._providers
+    (path,), provider = cache.glob("*/*.arrow"), dataset._cache._provider
     content, entry = path.read_bytes(), dataset.manifest.shards[0]
     assert provider.found(path, entry, intact=True) is not None
     for place in np.random.default_rng(0).integers(0, len(content), 40).tolist():

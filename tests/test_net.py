@@ -264,14 +264,6 @@ def test_an_index_has_the_rows_of_the_pack_and_becomes_it(tmp_path, net, name):
     compare(net, f"index of {name}", whole)
 
 
-def test_an_append_keeps_its_bytes(tmp_path, net):
-    out = pack(tmp_path, parquet(tmp_path))
-    (tmp_path / "more").mkdir()
-    packer.append(out, arrow(tmp_path / "more", made=table(LENGTHS[:90], seed=9)), sync=False)
-    packer.append(out, lines(tmp_path, records=[{"input_ids": [5] * 9, "labels": [5] * 9}] * 30), sync=False)
-    compare(net, "append", found_in(out))
-
-
 def test_lengths_alone_keep_their_rows(tmp_path, net):
     out = tmp_path / "out"
     source = lengths_alone(tmp_path)

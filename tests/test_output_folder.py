@@ -124,7 +124,7 @@ def test_a_partly_discarded_pack_is_not_mistaken_for_the_new_one(source, undistu
 
 
 @pytest.mark.parametrize("work", ["empty", "with a file", "with an empty lock", "with notes"])
-@pytest.mark.parametrize("name", ["rejected.jsonl", "data-00000-of-00001.arrow", "manifest-shards.arrows", "notes.md"])
+@pytest.mark.parametrize("name", ["rejected.jsonl", "data-00000-of-00001.arrow", "notes.md"])
 def test_a_folder_of_a_user_is_no_unfinished_pack_though_it_has_a_work_folder(source, out, name, work):
     inside = {"empty": [], "with a file": ["x"], "with an empty lock": ["lock"], "with notes": ["notes/0", "ranks/0"]}
     for each in (name, *(f".packer/{path}" for path in inside[work])):

@@ -194,36 +194,6 @@ def test_all_integer_types_and_containers_pack_to_the_same_bytes(tmp_path):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("name", ["bfd", "drawn", "shard-table", "index", "appended"])
-def test_the_format_is_written_and_read_unchanged(tmp_path, monkeypatch, name):
-    """Each golden folder is a packed dataset; other bytes need a new version of the format, and new folders."""
-    golden = GOLDEN / name
-    if name == "shard-table":
-        shrink(monkeypatch, shards_in_manifest=2)
-    source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
-    options = {
-        "max_len": 32,
-        "algorithm": "bfd" if name == "bfd" else "auto",
-        "add_column": ["position_ids"],
-        "shard_size": "3KB",
-        "pad_id": 3,
-    }
-    options["index_only"] = name == "index"
-    tokens = {"source": source} if options["index_only"] else {}
-    packer.pack(source, tmp_path / "out", **options)
-    if name == "appended":
-        more = save_arrow(tmp_path / "more.arrow", made_documents(25, longest=30, seed=7))
-        packer.append(tmp_path / "out", more)
-        source = [source, more]
-    assert list(packer.verify(golden, source)) == []
-    assert sorted(segments_in(packer.load(golden, **tokens))) == sorted(
-        segments_in(packer.load(tmp_path / "out", **tokens))
-    )
-    kept, fresh = (json.loads((folder / "manifest.json").read_bytes()) for folder in (golden, tmp_path / "out"))
-    assert fresh == kept
-    assert hashes(tmp_path / "out") == hashes(golden)
-
-
 def test_progress_counts_tokens_to_the_end(tmp_path):
     steps = []
     source = save_arrow(tmp_path / "source.arrow", made_documents(300))

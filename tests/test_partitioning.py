@@ -358,7 +358,7 @@ def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeyp
     assert list(packer.verify(tmp_path / "1", source)) == []
     # Each shard is a sample of the corpus: the mean number of its documents is near the middle.
     dataset, first = packer.load(tmp_path / "1"), 0
-    for entry in manifests[0].shards[:8]:
+    for entry in [*manifests[0].shards][:8]:
         numbers = np.concatenate([dataset[row]["doc_ids"] for row in range(first, first + entry.rows)])
         assert abs(numbers[numbers >= 0].mean() / (len(documents) * (1 + pairs)) - 0.5) < 0.1
         first += entry.rows

@@ -70,14 +70,11 @@ def writes_the_bytes_of_one_process(make, extra, cluster, tmp_path):
     assert written[-1] == (expected.rows * 64, expected.rows * 64)
 
 
-def appends_and_materializes_as_one_process_does(cluster, tmp_path):
-    """An index grows, and its copy is made of both sources."""
-    source, more = as_arrow(tmp_path), save_arrow(tmp_path / "more.arrow", made_documents(400))
-    for folder, extra in (("expected", {}), ("index", {"index_only": True})):
-        packer.pack(source, tmp_path / folder, **options_of(extra))
-    expected = packer.append(tmp_path / "expected", more)
-    packer.append(tmp_path / "index", more, engine="ray")
-    assert packer.materialize(tmp_path / "index", [source, more], tmp_path / "out", engine="ray") == expected
+def materializes_as_one_process_does(cluster, tmp_path):
+    source = as_arrow(tmp_path)
+    expected = packer.pack(source, tmp_path / "expected", **options_of({}))
+    packer.pack(source, tmp_path / "index", **options_of({"index_only": True}))
+    assert packer.materialize(tmp_path / "index", source, tmp_path / "out", engine="ray") == expected
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
 
 
@@ -209,7 +206,7 @@ def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_
 SCENARIOS = {
     "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
     **({"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if version() is not None else {}),
-    "append": appends_and_materializes_as_one_process_does,
+    "materialize": materializes_as_one_process_does,
     "error": raises_an_error_of_a_task_in_one_line,
     "workers": replaces_killed_workers,
 }

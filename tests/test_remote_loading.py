@@ -22,12 +22,11 @@ from packer import PackerError
 from packer.loader.cache_space import CacheSpace
 from packer.loader.shard_cache import ShardCache
 from packer.loader.shard_providers import DownloadedShards
-from packer.shards.file_names import SHARDS
-from packer.shards.manifest import keys_of
+from packer.shards.manifest import key_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import RemotePath
 from packer.stores.local_files import try_lock
-from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk, write_source
+from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk
 from tests.small import shrink
 
 ROOT = Path(__file__).parent.parent
@@ -91,46 +90,18 @@ def test_rows_are_those_on_disk_and_each_shard_is_fetched_once(small, remote, st
     assert store_server.faults() == {}
 
 
-def test_a_dataset_of_very_many_shards_reads_their_table_once(bucket, tmp_path, monkeypatch):
-    shrink(monkeypatch, shards_in_manifest=2)
-    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
-    out = make(tmp_path, shard_size=3 * 4 * 4 * MAX_LEN)
-    dataset = packer.load(uploaded(out, bucket))
-    (bucket / "set" / SHARDS).unlink()
-    assert [as_lists(row) for row in pickle.loads(pickle.dumps(dataset))] == rows_on_disk(out)
-    with pytest.raises(PackerError, match=f"{bucket}/set/{SHARDS} is missing, but listed in the manifest"):
-        packer.load(f"{bucket}/set")
-
-
-def test_shards_of_old_generations_are_found_again_after_an_append(tmp_path, bucket, store_server, monkeypatch):
-    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
-    out = make(tmp_path, shard_size=3 * 4 * 4 * MAX_LEN)
-    before = packer.load(uploaded(out, bucket))
-    assert [as_lists(row) for row in before] == rows_on_disk(out)
-    packer.append(out, write_source(tmp_path / "more.arrow", LENGTHS[:9]), sync=False)
-    uploaded(out, bucket)
-    store_server.faults()
-    after = packer.load(f"{bucket}/set")
-    rows = [as_lists(row) for row in after]
-    assert rows == [as_lists(row) for row in packer.load(out)]
-    new = len(after.manifest.shards) - len(before.manifest.shards)
-    assert store_server.faults()["GET"] == 1 + new
-    assert [as_lists(row) for row in packer.load(f"{bucket}/set", generations=1)] == rows[: len(before)]
-    assert store_server.faults() == {"GET": 1, "HEAD": 1}, "the manifest"
-
-
 def test_folders_in_the_cache_differ_by_whatever_shards_depend_on(small):
     manifest = packer.load(small).manifest
     first, *others = manifest.shards
-    (key,) = keys_of(manifest)
-    assert keys_of(replace(manifest, files={})) == [key]
+    key = key_of(manifest)
+    assert key_of(replace(manifest, files={})) == key
     changed = [
         replace(manifest, shards=ShardTable.of([replace(first, bytes=first.bytes + 1), *others])),
         replace(manifest, shards=ShardTable.of([replace(first, xxh3_128=others[0].xxh3_128), *others])),
         replace(manifest, shards=ShardTable.of(others)),
         replace(manifest, options=replace(manifest.options, pad_id=3)),
     ]
-    assert len({key, *(keys_of(each)[0] for each in changed)}) == 5
+    assert len({key, *(key_of(each) for each in changed)}) == 5
 
 
 def test_a_pickled_dataset_holds_its_manifest(small, remote, store_server):
@@ -311,11 +282,9 @@ def test_shards_of_past_windows_are_no_longer_kept(remote, tmp_path):
 
 def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_now(remote, tmp_path):
     dataset = packer.load(str(remote))
-    first, second = dataset.manifest.shards[:2]
+    first, second, *_ = dataset.manifest.shards
     space = CacheSpace(folder=tmp_path / "cache", limit=max(first.bytes, second.bytes))
-    cache = ShardCache(
-        replace(dataset.manifest, shards=dataset.manifest.shards[:2]), [("0" * 32, DownloadedShards(remote))], space
-    )
+    cache = ShardCache(dataset.manifest, "0" * 32, DownloadedShards(remote), space)
     soon = cache.announce(0)
     assert cache.fetch(0)
     assert not cache.fetch(1)

@@ -16,6 +16,7 @@ from packer.output import replace_folder
 from packer.output.unfinished_output import PACKED, Kind
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
+from packer.shards.file_names import all_shard_names
 from tests.kills import Killed
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_pack import made_documents, save_arrow
@@ -76,7 +77,10 @@ def files_of_a_user(out: Path) -> dict[str, str]:
     own = {"manifest.json", "tokenized.json", "_export.json", "dataset_info.json", "state.json", ".packer"}
     record = next(path for name in ("manifest.json", "tokenized.json", "_export.json") if (path := out / name).exists())
     content = json.loads(record.read_bytes())
-    own |= {entry["file"] for entry in content["files" if record.name == "_export.json" else "shards"]}
+    if record.name == "manifest.json":
+        own |= set(all_shard_names(len(content["shards"]["rows"])))
+    else:
+        own |= {entry["file"] for entry in content["files" if record.name == "_export.json" else "shards"]}
     own |= set(content.get("small_files", ()))
     paths = (path for path in out.rglob("*") if path.relative_to(out).parts[0] not in own)
     return {

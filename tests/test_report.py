@@ -22,9 +22,8 @@ def line_with(text: str, words: str) -> str:
     return lines[0]
 
 
-SHARD = {"tokens": 8, "trained": 0, "untrained_segments": 0, "xxh3_128": "0" * 32}
 MANIFEST: dict[str, Any] = {
-    "format_version": 5,
+    "format_version": 1,
     "options": {"max_len": 4096, "labels": True, "algorithm": "auto"},
     "source": {"files": [], "documents": 55190, "tokens": 13525868, "labels": True, "lengths_xxh3_128": ""},
     "totals": {
@@ -44,10 +43,14 @@ MANIFEST: dict[str, Any] = {
         "lower_bound": 3303,
         "pool_rows": 413,
     },
-    "shards": [
-        {"file": "data-00000-of-00002.arrow", "rows": 2000, **SHARD, "bytes": 65_000_000},
-        {"file": "data-00001-of-00002.arrow", "rows": 1304, **SHARD, "bytes": 43_200_000},
-    ],
+    "shards": {
+        "rows": [2000, 1304],
+        "tokens": [8, 8],
+        "trained": [0, 0],
+        "untrained_segments": [0, 0],
+        "bytes": [65_000_000, 43_200_000],
+        "xxh3_128": ["0" * 32, "0" * 32],
+    },
     "files": {},
 }
 
@@ -55,8 +58,7 @@ MANIFEST: dict[str, Any] = {
 def summary_of(
     content: dict[str, Any], rows: RowFigures | None = None, *, verbose: bool = False, compiling: float = 0
 ) -> str:
-    part = {"source": content["source"], "totals": content["totals"], "shards": len(content["shards"])}
-    manifest = Manifest.from_dict({**content, "generations": [part]})
+    manifest = Manifest.from_dict(content)
     took = duration_and_compiling(1.234, compiling)
     return "\n".join(manifest_summary(manifest, rows=rows, output="OUT", took=took, verbose=verbose))
 
@@ -207,7 +209,7 @@ def test_summary_has_no_gap_where_the_bound_is_reached() -> None:
 def test_summary_warns_where_nothing_is_trained():
     masked = MANIFEST | {"totals": MANIFEST["totals"] | {"tokens_trained": 0}}
     versions = {"tokenizers": "1", "transformers": "1"}
-    text = {"columns": ["text"], "train_on": "all", "eos": True, "tokenizer": "0" * 32, **versions}
+    text = {"columns": ["text"], "train_on": "all", "eos": True, "as_chats": False, "tokenizer": "0" * 32, **versions}
     of_text = {"options": MANIFEST["options"] | {"tokenizer": "T"}, "source": MANIFEST["source"] | {"text": text}}
     for other, advice in (({}, "labels or masks"), (of_text, "--train-on")):
         summary = summary_of(masked | other)

@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def source_of(packed):
-    return json.loads(Path(packed, "manifest.json").read_bytes())["generations"][0]["source"]
+    return json.loads(Path(packed, "manifest.json").read_bytes())["source"]
 
 
 def names_of(packed):

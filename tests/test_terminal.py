@@ -83,7 +83,7 @@ def test_fields_of_a_manifest_are_escaped(tmp_path):
     folder = make(tmp_path)
     changes = {
         "format_version": lambda content: content.update(format_version=EVIL),
-        "file": lambda content: content["shards"][0].update(file=EVIL),
+        "shards": lambda content: content["shards"].update(bytes=[EVIL]),
         "files": lambda content: content["files"].update({EVIL: "0" * 32}),
         "algorithm": lambda content: content["options"].update(algorithm=EVIL),
     }

@@ -1,6 +1,6 @@
 """The command line. Commands are functions, and import heavy packages only when they run.
 
-writing_commands.py  pack, append, tokenize, materialize and export
+writing_commands.py  pack, tokenize, materialize and export
 figures_commands.py  stats and compare
 checking_commands.py verify and check
 show_command.py      show, and the segments of a row as a table, as text and as JSON
@@ -30,11 +30,11 @@ from packer.cli.machine_commands import demo, doctor
 from packer.cli.one_line_errors import echo_error_as_json
 from packer.cli.printing import visible
 from packer.cli.show_command import show
-from packer.cli.writing_commands import append, export, materialize, pack, tokenize
+from packer.cli.writing_commands import export, materialize, pack, tokenize
 
 GROUPS = {
     "Look ahead": (stats, compare),
-    "Pack": (pack, append, tokenize, materialize),
+    "Pack": (pack, tokenize, materialize),
     "Check": (verify, show),
     "Train": (export, check),
     "This machine": (doctor, demo),
@@ -94,7 +94,7 @@ class _Commands(click.Group):
             except click.NoSuchOption as error:
                 meant = error.option_name.replace("_", "-")
                 name = error.ctx.info_name if error.ctx is not None else None
-                if name in ("append", "materialize") and any(meant in each.opts for each in pack.params):
+                if name == "materialize" and any(meant in each.opts for each in pack.params):
                     text = f"No such option '{meant}': packer {name} takes the options of the dataset."
                     raise click.UsageError(text, error.ctx) from None
                 if meant in (error.possibilities or ()):
@@ -113,7 +113,6 @@ def cli() -> None:
     packer pack --lengths data.parquet:num_tokens --max-len 4096
     packer pack dataset --max-len 4096 --index-only --output index
     packer materialize index --source dataset --output rows
-    packer append dataset-packed-4096 more    adds documents in new shards
     packer verify dataset-packed-4096 --source dataset
     packer export dataset-packed-4096 --to torchtitan
     """  # noqa: D301  (an escaped b tells click to keep the lines)

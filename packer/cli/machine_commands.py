@@ -52,7 +52,7 @@ OPTIONAL = {
 def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> None:
     """Show versions, formats, cores, memory, disk, the cache of kernels, and which optional packages are missing."""
     from packer.engine import available_workers
-    from packer.shards.manifest import READ_VERSIONS
+    from packer.shards.manifest import FORMAT_VERSION
 
     if compile_kernels:
         _compile_kernels()
@@ -62,7 +62,7 @@ def doctor(compile_kernels: CompileKernels = False, as_json: AsJson = False) -> 
         "versions": {**own, **{name: _version(name) for name in REQUIRED}},
         "optional": {name: _version(name) for name in OPTIONAL},
         "tokenizing": _tokenizing(),
-        "formats": READ_VERSIONS,
+        "formats": [FORMAT_VERSION],
         "machine": {
             "platform": platform.platform(),
             "cores": available_workers(),

@@ -12,7 +12,7 @@ from packer.figures.plain_text import count_of, folded, number, percent, render_
 from packer.figures.row_figures import RowFigures
 from packer.options import byte_size
 from packer.shards.file_names import holdout_of
-from packer.shards.manifest import Manifest, is_packed, parts_of
+from packer.shards.manifest import Manifest, is_packed
 from packer.stores import any_path
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def manifest_summary(
     `rows` says how mixed all rows or some of them are. With `verbose`, every figure is shown, and what it means;
     otherwise zeros are left out.
     """
-    yield from _rows_summary("Packed", manifest, output, took, rows=rows, verbose=verbose)
+    yield from _rows_summary(manifest, output, took, rows=rows, verbose=verbose)
     use = ""
     if manifest.options.lengths_column is not None:
         use = f"; packer.rows({output!r}) has the documents of each row"
@@ -61,21 +61,12 @@ def manifest_summary(
     yield f"Written to {output}{use}"
 
 
-def append_summary(written: Written[Manifest], took: str, *, verbose: bool) -> Iterator[str]:
-    """Yield what happened to the documents that `packer append` added, and what the dataset has now."""
-    manifest, output = written.record, str(written.output)
-    documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.rows, "row")
-    yield from _rows_summary("Appended", parts_of(manifest)[-1], output, took, verbose=verbose)
-    yield f"{output} has {len(manifest.generations)} generations now: {documents} in {packed_rows}"
-
-
 def _rows_summary(
-    done: str, manifest: Manifest, output: str, took: str, *, rows: RowFigures | None = None, verbose: bool
+    manifest: Manifest, output: str, took: str, *, rows: RowFigures | None, verbose: bool
 ) -> Iterator[str]:
     options, totals, source = manifest.options, manifest.totals, manifest.source
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.rows, "row")
-    into = "into" if done == "Packed" else "in"
-    yield f"{done} {documents} {into} {packed_rows} of {options.max_len:,} tokens in {took}"
+    yield f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {took}"
     yield from _table(_facts(manifest, rows, verbose=verbose), verbose=verbose)
     if verbose:
         yield from map(folded, _EXPLAINED if rows is not None else _EXPLAINED[:1])
@@ -98,10 +89,9 @@ def _rows_summary(
     if options.holdout is not None and is_packed(
         held_out := holdout_of(any_path(output), is_holdout=options.is_holdout)
     ):
-        also = "; append the same documents to it" if done == "Appended" else ""
-        yield f"Documents that are {'not ' if options.is_holdout else ''}held out are in {held_out}{also}"
+        yield f"Documents that are {'not ' if options.is_holdout else ''}held out are in {held_out}"
     if totals.documents_rejected:
-        yield f"Rejected records are listed in {any_path(output) / manifest.rejected_name}"
+        yield f"Rejected records are listed in {any_path(output) / REJECTED}"
 
 
 def export_summary(written: Written[Export], took: str) -> Iterator[str]:

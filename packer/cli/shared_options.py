@@ -33,7 +33,7 @@ BatchSize = Annotated[int, Option("Documents per optimizer step in training with
 PackedSources = Annotated[
     tuple[str, ...],
     Option(
-        "Dataset that was packed. Repeat it, in order, for all paths of a source, and for what was appended.",
+        "Dataset that was packed. Repeat it, in order, for all paths of a source.",
         READING,
         flags=("--source",),
         metavar="DATASET",

@@ -1,4 +1,4 @@
-"""The commands that write an output: pack, append, tokenize, materialize and export."""
+"""The commands that write an output: pack, tokenize, materialize and export."""
 
 from __future__ import annotations
 
@@ -181,47 +181,6 @@ def pack(
 @command(
     PackOptions,
     RunOptions,
-    changes={
-        "tokenizer": {"help": "Tokenizer of text, if its name in the manifest is not enough."},
-        "overwrite": {"help": "Discard the unfinished append of other documents."},
-    },
-    resumes=True,
-    short_help="Add documents to a packed dataset, in new shards.",
-)
-@click.argument("packed", type=UserPath())
-@click.argument("dataset", nargs=-1, required=True)
-def append(
-    packed: AnyPath,
-    dataset: tuple[str, ...],
-    tokenizer: str | None,
-    verbose: Verbose = False,
-    as_json: AsJson = False,
-    **values: object,
-) -> None:
-    """Append the documents of DATASET to a PACKED dataset, in new shards.
-
-    They are packed with the options of PACKED, and their numbers continue those of its documents. Existing shards do
-    not change. Several paths are read as one dataset. Until the command ends, readers see the old dataset. An
-    interrupted command continues where it stopped when it is run again.
-    """
-    from packer.cli.run_summary import append_summary
-    from packer.pipeline import appending
-
-    write_output(
-        appending.append,
-        packed,
-        list(dataset),
-        tokenizer=tokenizer,
-        values=values,
-        summary=partial(append_summary, verbose=verbose),
-        complete="has these documents as its last generation",
-        as_json=as_json,
-    )
-
-
-@command(
-    PackOptions,
-    RunOptions,
     changes={"output": {"default_words": "DATASET-tokenized"}},
     resumes=True,
     short_help="Tokenize a dataset once, and keep the tokens.",
@@ -258,8 +217,8 @@ def materialize(
 ) -> None:
     """Write the rows of an INDEX with their tokens.
 
-    INDEX is the output of `packer pack --index-only`. The result is the same as packing without --index-only, and
-    appending the same documents. An interrupted command continues where it stopped when it is run again.
+    INDEX is the output of `packer pack --index-only`. The result is the same as packing without --index-only. An
+    interrupted command continues where it stopped when it is run again.
     """
     from packer.cli.run_summary import pack_summary
     from packer.pipeline import materializing

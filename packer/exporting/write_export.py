@@ -36,6 +36,7 @@ from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
 from packer.shards.files import HashingFile
+from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
 from packer.stores import AnyPath, any_path, is_remote
 from packer.stores.store import Store
@@ -113,7 +114,7 @@ def export(
     out = _output(dataset.path, job.output, to)
     facts = {
         "fingerprint": dataset.fingerprint,
-        "format_version": dataset.manifest.format_version,
+        "format_version": FORMAT_VERSION,
         "max_len": dataset.max_len,
         "pad_id": dataset.pad_id,
         "rows": len(dataset),
@@ -258,7 +259,7 @@ def _write_files(
             for at, (name, file) in enumerate(zip(names, files, strict=True))
         ]
 
-    written = dict(run_tasks(write, manifest.shards, job.workers or available_workers()))
+    written = dict(run_tasks(write, [*manifest.shards], job.workers or available_workers()))
     return tuple(file for entry in manifest.shards for file in written[entry.file])
 
 

@@ -1,8 +1,7 @@
 """The facts in a manifest: records that distinguish sources, and that count documents, tokens, rows and shards.
 
-Totals count every document and token of the source by what happened to it. A dataset has generations, the documents of
-the first pack and those of every append, and these have shards. The identity of a source, by which changes to it are
-detected, contains neither absolute paths nor times.
+Totals count every document and token of the source by what happened to it. The identity of a source, by which changes
+to it are detected, contains neither absolute paths nor times.
 """
 
 from __future__ import annotations
@@ -277,16 +276,6 @@ class Totals(PlanTotals):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Generation(JsonRecord):
-    """A generation, which was packed separately."""
-
-    source: SourceIdentity
-    totals: Totals
-    shards: Positive
-    """Number of its shards, which follow those of the generations before it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ShardEntry(JsonRecord):
     """Entry of a shard in the manifest."""
 
@@ -329,40 +318,6 @@ class RejectedRecord(JsonRecord):
 
     message: str
     """What is wrong, in words."""
-
-
-def joined_source(generations: Sequence[Generation]) -> SourceIdentity:
-    """Return the identity of all sources together, as if they were one; hashes of several are hashes of theirs."""
-    import xxhash
-
-    if len(generations) == 1:
-        return generations[0].source
-    sources = [generation.source for generation in generations]
-    orders = [source.indices_xxh3_128 for source in sources]
-    lengths = "".join(source.lengths_xxh3_128 for source in sources)
-    return SourceIdentity(
-        files=tuple(file for source in sources for file in source.files),
-        documents=sum(source.documents for source in sources),
-        tokens=sum(source.tokens for source in sources),
-        labels=any(source.labels for source in sources),
-        lengths_xxh3_128=xxhash.xxh3_128_hexdigest(lengths.encode()),
-        columns=sources[0].columns,
-        widths=sources[0].widths,
-        text=sources[0].text,
-        indices_xxh3_128=xxhash.xxh3_128_hexdigest(str(orders).encode()) if any(orders) else None,
-    )
-
-
-def summed_totals(generations: Sequence[Generation], max_len: int) -> Totals:
-    """Return the totals of all generations: sums, and the efficiency of all rows.
-
-    The lower bound is that of packing each generation separately, which may be above that of all documents together.
-    """
-    if len(generations) == 1:
-        return generations[0].totals
-    values = _summed([generation.totals for generation in generations], Totals)
-    values["efficiency"] = values["tokens_packed"] / (values["rows"] * max_len)
-    return Totals(**values)
 
 
 def _summed(records: Sequence[JsonRecord], declaration: type[JsonRecord]) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from packer.figures.charts import ShownRow, notebook_facts, row_plot
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
-from packer.shards.manifest import Manifest, keys_of
+from packer.shards.manifest import Manifest, key_of
 from packer.shards.reader import check_sizes
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath, RemotePath
 
 if TYPE_CHECKING:
-    from packer.loader.index_tokens import GenerationTokens
+    from packer.loader.index_tokens import IndexTokens
     from packer.loader.shard_cache import ShardCache
 
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ class Opening:
     most_open: int
     """Shards that are mapped at a time."""
 
-    tokens: GenerationTokens | None
+    tokens: IndexTokens | None
     """Tokens of an index, with which its rows are filled; None if the shards have them."""
 
 
@@ -94,9 +94,7 @@ class PackedDataset:
             from packer.loader.shard_cache import ShardCache
             from packer.loader.shard_providers import DownloadedShards
 
-            self._cache = ShardCache(
-                manifest, [(key, DownloadedShards(path)) for key in keys_of(manifest)], opening.cache
-            )
+            self._cache = ShardCache(manifest, key_of(manifest), DownloadedShards(path), opening.cache)
             self._shards = OpenShards(self._cache.open, MOST_HELD)
         else:
             most = opening.most_open
@@ -110,10 +108,11 @@ class PackedDataset:
         self._tokens, self._row_shards = opening.tokens, self._shards
         if opening.tokens is not None and opening.tokens.is_remote:
             from packer.loader.shard_cache import ShardCache
-            from packer.loader.shard_providers import materialized_shards
+            from packer.loader.shard_providers import MaterializedShards
 
             copied = replace(manifest, options=replace(manifest.options, index_only=False))
-            self._cache = ShardCache(copied, materialized_shards(path, manifest, opening.tokens), opening.cache)
+            made = MaterializedShards(folder=path, manifest=manifest, tokens=opening.tokens)
+            self._cache = ShardCache(copied, made.key, made, opening.cache)
             self._row_shards, self._tokens = OpenShards(self._cache.open, MOST_HELD), None
         if self._cache is not None:
             weakref.finalize(self, self._cache.fetch_ahead, (), ())

@@ -99,7 +99,6 @@ def rows(
     *,
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
-    generations: int | None = None,
 ) -> DocumentRows:
     """Open a packed dataset, of which only the documents of each row are needed.
 
@@ -109,12 +108,11 @@ def rows(
         path: folder of the dataset, or its address in object storage.
         cache_dir: as in `load`.
         cache_bytes: as in `load`.
-        generations: as in `load`.
 
     Raises:
         PackerError: as `load`.
     """
-    return DocumentRows(load(path, cache_dir=cache_dir, cache_bytes=cache_bytes, generations=generations))
+    return DocumentRows(load(path, cache_dir=cache_dir, cache_bytes=cache_bytes))
 
 
 def _segments(row: Row) -> list[Segment]:

@@ -6,7 +6,6 @@ NumPy copies them here, not the kernels that pack: a row has few segments, and a
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
@@ -26,9 +25,9 @@ from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.shards.manifest import Manifest
-from packer.shards.row_format import PADDING, RowFormat, refuse_other_types
+from packer.shards.row_format import PADDING, RowFormat
 from packer.sources.corpus import Documents
-from packer.sources.open_sources import SourceLike, open_index_source, read_index_source, with_sources
+from packer.sources.open_sources import SourceLike, open_index_source, read_index_source
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, RemotePath
 
@@ -43,7 +42,6 @@ class IndexTokens:
     watch: Watch  # files of the source, which must stay as they are
     row_format: RowFormat  # of rows with their tokens
     kept_names: tuple[str, ...]  # kept columns with a value per token, in order
-    first_document: int  # number that the first document of the source has in the rows
 
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
@@ -59,7 +57,6 @@ class IndexTokens:
             watch=watch,
             row_format=RowFormat.of(replace(options, index_only=False), documents.source.value_columns()),
             kept_names=options.keep_tokens,
-            first_document=manifest.first.document,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,6 +83,8 @@ class IndexTokens:
         A row that does not fit the source is a PackerError. A file of the source that was changed, or a token or label
         that is out of range, is a SourceError.
         """
+        if not rows:
+            return []
         self.watch.check_again()
         names = [name for name in _OF_SEGMENTS if name in rows[0]]
         stored = {name: np.concatenate([row[name] for row in rows]) for name in names}
@@ -97,7 +96,7 @@ class IndexTokens:
 
         `stored` has the columns with a value per segment, those of all rows together.
         """
-        segments = _Segments.of(stored, self.first_document)
+        segments = _Segments.of(stored)
         shape = rows, self.row_format.max_len
         copied = {name: self._copied(name, spans, segments, shape) for name, spans in self._located(segments)}
         columns = {self.row_format.input_ids: copied["input_ids"]}
@@ -113,7 +112,7 @@ class IndexTokens:
 
     def ranges(self, stored: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the memory that `columns` reads of the source: addresses and bytes of all parts of lists."""
-        segments = _Segments.of(stored, self.first_document)
+        segments = _Segments.of(stored)
         found = [(spans.places + _FIRST, segments.lengths * spans.widths) for _, spans in self._located(segments)]
         addresses, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return addresses, sizes
@@ -122,8 +121,7 @@ class IndexTokens:
         """Return the lists of segments; raises a PackerError if the source has no such document."""
         ids, documents = segments.documents, self.documents.identity.documents
         if (ids >= documents).any() or ids.min() < 0:
-            first = self.first_document
-            raise _misfit(f"document {first + int(ids.max())} of {first + documents:,}")
+            raise _misfit(f"document {int(ids.max())} of {documents:,}")
         return self.documents.table.lists_of(ids)
 
     def _located(self, segments: _Segments) -> Iterator[tuple[str, _Spans]]:
@@ -190,15 +188,15 @@ class _Segments(NamedTuple):
     gaps: NDArray[np.int64]  # (gaps,) places in the rows, laid end to end, that have no token
 
     @classmethod
-    def of(cls, stored: Mapping[str, NDArray[Any]], first_document: int) -> _Segments:
-        """Collect the segments of rows, whose documents are counted from `first_document` on."""
+    def of(cls, stored: Mapping[str, NDArray[Any]]) -> _Segments:
+        """Collect the segments of rows."""
         columns = {name: stored[name].astype(np.int64) for name in _OF_SEGMENTS if name in stored}
         documents, extents = columns["doc_ids"], columns["seq_lengths"]
         places = np.cumsum(extents) - extents  # rows are max_len long, padding tails included
         is_real = documents != PADDING
         lengths = columns.get("seq_tokens", np.where(is_real, extents, 0))
         return cls(
-            documents=documents[is_real] - first_document,
+            documents=documents[is_real],
             starts=columns["doc_starts"][is_real],
             lengths=lengths[is_real],
             places=places[is_real],
@@ -285,41 +283,3 @@ def _misfit(what: str) -> PackerError:
         f"the index refers to {what}, which the source does not have: `packer verify` finds what was changed; restore "
         "it, or pack again"
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GenerationTokens:
-    """Columns with a value per token of the rows of an index; see `IndexTokens`. Can be pickled."""
-
-    parts: tuple[IndexTokens, ...]
-    """Tokens of each generation."""
-
-    @classmethod
-    def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> GenerationTokens:
-        """Open the source of an index, or the sources of its generations in order."""
-        parts = [IndexTokens.open(folder, part, one) for part, one in with_sources(folder, manifest, source)]
-        refuse_other_types([part.row_format for part in parts])
-        return cls(parts=tuple(parts))
-
-    @property
-    def dtypes(self) -> dict[str, np.dtype[Any]]:
-        """Columns with a value per token, in the order of a row, and their types."""
-        return self.parts[0].dtypes
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether a source is in object storage, so that rows are not filled, but whole shards are made."""
-        return any(part.is_remote for part in self.parts)
-
-    def fill(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows with their tokens; see `IndexTokens.fill`."""
-        if rows and len(self.parts) == 1:
-            return self.parts[0].fill(rows)
-        firsts = [part.first_document for part in self.parts]
-        generations = [bisect_right(firsts, row["doc_ids"][0]) - 1 for row in rows]
-        filled = list(rows)
-        for generation in dict.fromkeys(generations):
-            at = [index for index, each in enumerate(generations) if each == generation]
-            for index, row in zip(at, self.parts[generation].fill([rows[index] for index in at]), strict=True):
-                filled[index] = row
-        return filled

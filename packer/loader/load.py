@@ -13,7 +13,6 @@ from packer.loader.combined import combine
 from packer.loader.dataset import Opening, PackedDataset
 from packer.paths import expanded
 from packer.progress import silent
-from packer.shards.manifest import first_generations
 from packer.shards.reader import read_manifest
 from packer.stores import AnyPath, RemotePath, any_path
 
@@ -34,7 +33,6 @@ def load(
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
     source: SourceLike | Sequence[SourceLike] | None = None,
-    generations: int | None = None,
 ) -> PackedDataset:
     """Open a packed dataset, or several as one, and check the structure of the shards, without reading tokens.
 
@@ -61,18 +59,15 @@ def load(
             the variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder.
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
             has for them. The shards that were not used for the longest time make room for new ones.
-        source: for an index (`packer pack --index-only`), what was packed: a path, a `datasets` object, or a list in
-            order (after `packer append`, of everything that was appended). Lengths and sizes must be the same. Rows are
-            then those of the copied dataset; without it, they have no tokens. With several datasets, a list with an
-            entry for each, None if it is no index.
-        generations: number of generations to read: 1 for the rows of `packer pack`, 2 with those of the first `packer
-            append`, and so on; by default all. The state of a `BatchSampler` fits as many as it was saved with.
+        source: for an index (`packer pack --index-only`), what was packed: a path, a `datasets` object, or a list
+            of paths in order. Lengths and sizes must be the same. Rows are then those of the copied dataset; without
+            it, they have no tokens. With several datasets, a list with an entry for each, None if it is no index.
 
     Raises:
         PackerError: a folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
             changed, the cache cannot be used, the source is not that of the index, or datasets do not fit together.
     """
-    one = partial(_load_one, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, generations=generations)
+    one = partial(_load_one, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes)
     if isinstance(path, str | Path | RemotePath):
         single = one(path, source)
         return single if rows is tokens is None else combine([single], None, rows=rows, tokens=tokens, seed=seed)
@@ -92,7 +87,6 @@ def _load_one(
     verify: bool,
     cache_dir: str | Path | None,
     cache_bytes: int | str | None,
-    generations: int | None,
 ) -> PackedDataset:
     """Open one of `of` datasets."""
     path = any_path(expanded(path))
@@ -103,13 +97,13 @@ def _load_one(
 
             for fault in verify_packed(path, silent):
                 raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
-        manifest = first_generations(read_manifest(path), generations)
+        manifest = read_manifest(path)
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     tokens = None
     if source is not None:
-        from packer.loader.index_tokens import GenerationTokens
+        from packer.loader.index_tokens import IndexTokens
 
-        tokens = GenerationTokens.open(path, manifest, expanded(source))
+        tokens = IndexTokens.open(path, manifest, expanded(source))
     most = max(1, MOST_OPEN // of)
     return PackedDataset(Opening(path=path, manifest=manifest, cache=cache, most_open=most, tokens=tokens))

@@ -7,13 +7,10 @@ import os
 import pickle
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from packer.errors import PackerError
 from packer.facts import ShardEntry
@@ -22,7 +19,7 @@ from packer.loader.open_shards import OpenShard
 from packer.loader.shard_providers import ShardProvider
 from packer.options import byte_size
 from packer.processes import ProcessEndedError, TaskProcess
-from packer.shards.manifest import Manifest, parts_of
+from packer.shards.manifest import Manifest
 from packer.stores import AnyPath
 from packer.stores.local_files import FileLock
 from packer.system_errors import shortage
@@ -42,7 +39,6 @@ class CachedShard(NamedTuple):
     entry: ShardEntry
     path: Path  # of the file in the cache
     size: int  # bytes of it, at most
-    generation: int
     provider: ShardProvider
 
     @property
@@ -58,20 +54,19 @@ class ShardCache:
     that a killed process leaves nothing that looks like a shard. A shard that was already there is hashed before its
     first use, because the disk of the cache may have changed it since; a damaged one is fetched again.
 
-    `providers` has, for each generation, the name of its folder in the cache, and what fetches its shards.
+    `key` is the name of its folder in the cache, and `provider` fetches its shards.
     """
 
-    def __init__(self, manifest: Manifest, providers: Sequence[tuple[str, ShardProvider]], space: CacheSpace) -> None:
+    def __init__(self, manifest: Manifest, key: str, provider: ShardProvider, space: CacheSpace) -> None:
         space.make_folder()
         self._manifest = manifest
-        self._providers = providers
+        self._key, self._provider = key, provider
         self._space = space
-        parts = zip(parts_of(manifest), providers, strict=True)
-        self._sizes = np.concatenate([provider.sizes(part.shards) for part, (_, provider) in parts])
+        self._sizes = provider.sizes(manifest.shards)
         largest = int(self._sizes.max())
         if space.limit is not None and space.limit < largest:
             raise PackerError(
-                f"cache_bytes is {byte_size(space.limit)}, and {providers[0][1].folder} has shards of "
+                f"cache_bytes is {byte_size(space.limit)}, and {provider.folder} has shards of "
                 f"{byte_size(largest)}: raise cache_bytes"
             )
         self._pid = os.getpid()
@@ -145,10 +140,8 @@ class ShardCache:
 
     def _shard(self, number: int) -> CachedShard:
         entry = self._manifest.shards[number]
-        generation = bisect_right(self._manifest.shard_ends, number)
-        key, provider = self._providers[generation]
-        path = self._space.folder / key / entry.file
-        return CachedShard(entry, path, int(self._sizes[number]), generation, provider)
+        path = self._space.folder / self._key / entry.file
+        return CachedShard(entry, path, int(self._sizes[number]), self._provider)
 
     def _reserved(self, shard: CachedShard, give_up_one: Callable[[], bool]) -> Path:
         """Return a file to write a shard to, for which shards are evicted; wait until there is room."""
@@ -224,10 +217,9 @@ class ShardCache:
             return
         with self._asking:
             if self._process is None or self._process[0] != os.getpid():
-                providers = [provider for _, provider in self._providers]
-                self._process = os.getpid(), TaskProcess(pickle.dumps(partial(_write_shard, providers)))
+                self._process = os.getpid(), TaskProcess(pickle.dumps(partial(_write_shard, self._provider)))
             try:
-                self._process[1].call((shard.generation, shard.entry, part))
+                self._process[1].call((shard.entry, part))
             except ProcessEndedError as error:
                 self._process = None
                 raise PackerError(f"{shard.source}: the process that fetches it ended ({error})") from None
@@ -247,9 +239,8 @@ class ShardCache:
             ) from error
 
 
-def _write_shard(providers: Sequence[ShardProvider], request: tuple[int, ShardEntry, Path]) -> None:
-    generation, entry, part = request
-    providers[generation].write(entry, part)
+def _write_shard(provider: ShardProvider, request: tuple[ShardEntry, Path]) -> None:
+    provider.write(*request)
 
 
 def _progress_of(path: Path) -> list[tuple[int, int]]:

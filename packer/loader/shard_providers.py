@@ -26,13 +26,13 @@ from packer.errors import PackerError
 from packer.facts import ShardEntry
 from packer.inputs.documents import reading
 from packer.loader.open_shards import OpenShard
-from packer.shards.manifest import Manifest, keys_of, parts_of
+from packer.shards.manifest import Manifest, key_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import CHUNK, held, map_whole
 
 if TYPE_CHECKING:
-    from packer.loader.index_tokens import GenerationTokens, IndexTokens
+    from packer.loader.index_tokens import IndexTokens
 
 _RESTORE = "restore it, or pack again to another folder"
 _DIGEST_BYTES = 16
@@ -77,11 +77,27 @@ class DownloadedShards:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaterializedShards:
-    """Provider of the shards of one generation of an index: makes them from its source."""
+    """Provider of the shards of an index: makes them from its source."""
 
     folder: AnyPath  # of the index
-    manifest: Manifest  # of the generation
+    manifest: Manifest
     tokens: IndexTokens
+
+    @property
+    def key(self) -> str:
+        """Name of the folder in the cache: a hash of the rows, and of the versions of the source's files."""
+        states: list[tuple[object, ...]] = []
+        for input_ in self.tokens.documents.source.inputs:
+            if input_.path is None:
+                raise PackerError(
+                    f"{input_.file.name} is in memory, and another source in object storage: save it with "
+                    "save_to_disk, and give its path"
+                )
+            if isinstance(input_.path, RemotePath):
+                state = input_.path.stat()
+                states.append((str(input_.path), state.st_size, state.etag, state.st_mtime_ns, state.version))
+        states += [(str(path), *state) for path, (_, state) in self.tokens.watch.states.items()]
+        return blake2b(json.dumps([key_of(self.manifest), states]).encode(), digest_size=16).hexdigest()
 
     def sizes(self, shards: ShardTable) -> NDArray[np.int64]:
         """Return bounds of the sizes: of the shards of the index, the tokens, and headers."""
@@ -150,37 +166,11 @@ class MaterializedShards:
 
 
 ShardProvider: TypeAlias = DownloadedShards | MaterializedShards
-"""Writes the shards of a generation to a cache, and finds complete ones there. Can be pickled.
+"""Writes the shards of a dataset to a cache, and finds complete ones there. Can be pickled.
 
 A source that cannot be read, or is not what the manifest says, is a PackerError; a file of the cache that cannot be
 written or is missing is an OSError.
 """
-
-
-def materialized_shards(
-    folder: AnyPath, manifest: Manifest, tokens: GenerationTokens
-) -> list[tuple[str, MaterializedShards]]:
-    """Return the name in the cache and the provider of each generation of an index, given its manifest and tokens."""
-    return [
-        (_key(key, part_tokens), MaterializedShards(folder=folder, manifest=part, tokens=part_tokens))
-        for key, part, part_tokens in zip(keys_of(manifest), parts_of(manifest), tokens.parts, strict=True)
-    ]
-
-
-def _key(index: str, tokens: IndexTokens) -> str:
-    """Return the name of a generation's folder in the cache: a hash of its rows, and the versions of the files."""
-    states: list[tuple[object, ...]] = []
-    for input_ in tokens.documents.source.inputs:
-        if input_.path is None:
-            raise PackerError(
-                f"{input_.file.name} is in memory, and another source in object storage: save it with save_to_disk, "
-                "and give its path"
-            )
-        if isinstance(input_.path, RemotePath):
-            state = input_.path.stat()
-            states.append((str(input_.path), state.st_size, state.etag, state.st_mtime_ns, state.version))
-    states += [(str(path), *state) for path, (_, state) in tokens.watch.states.items()]
-    return blake2b(json.dumps([index, states]).encode(), digest_size=16).hexdigest()
 
 
 def _fault(path: Path, entry: ShardEntry) -> str | None:

@@ -36,8 +36,8 @@ INT32 = 2**31 - 1
 PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
 PREDICTED = ("pack", "stats")  # options that not all algorithms have
 OF_TEXT = ("pack", "stats", "compare", "tokenize")
-WRITING = ("pack", "append", "tokenize", "materialize", "export")
-PACKING = ("pack", "append", "materialize")
+WRITING = ("pack", "tokenize", "materialize", "export")
+PACKING = ("pack", "materialize")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +164,7 @@ class PackFields(JsonRecord):
         TEXT_AND_CHATS,
         metavar="PATH_OR_ID",
         convert=as_path,
-        commands=(*OF_TEXT, "append", "verify", "show"),
+        commands=(*OF_TEXT, "verify", "show"),
     )
     text_column: str | None = option(
         None,

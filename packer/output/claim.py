@@ -1,11 +1,7 @@
-"""Claim an output, in a local folder or in object storage: to begin or resume it, or to append to it.
+"""Claim an output, in a local folder or in object storage, to begin or resume it.
 
-OUT/.packer/lock        held while a process works, or several ranks together, so that nobody else does
-OUT/.packer/append-N/   generation N, built as a packed dataset is, with the manifest that the dataset will have
-
-`join_generation.py` moves a finished generation into the dataset. If the claim ends before that, the generation stays.
-In object storage there is no lock: the process that begins a dataset or generation N first makes it, and a manifest is
-replaced only if it is still the one that was read.
+OUT/.packer/lock is held while a process works, or several ranks together, so that nobody else does. In object storage
+there is no lock: the process that begins a dataset first makes it.
 """
 
 from __future__ import annotations
@@ -25,12 +21,11 @@ from pathlib import Path
 from packer.errors import PackerError, SourceError
 from packer.options import RunOptions
 from packer.output import replace_folder
-from packer.output.join_generation import finish_joining
 from packer.output.replace_folder import in_use
 from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output, Request, resumes
 from packer.progress import raise_if_interrupted
 from packer.ranks import Heartbeats
-from packer.shards.file_names import WORK, is_appended_to, or_other_output, refuse_foreign_work
+from packer.shards.file_names import WORK, refuse_foreign_work
 from packer.stores import AnyPath, RemotePath
 from packer.stores.local_files import FileLock, delete, sync_path, try_lock
 from packer.stores.store import Claim, ClaimLostError, Folder, store_at
@@ -69,7 +64,7 @@ def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOption
     refuse_foreign_work(building)
     output = Output(out=out, store=Folder(building, run.sync, WORK), kind=kind, is_shared=shared)
     state = "being written" if request is None else "in use"
-    busy = f"{out} is {state} by another packer: wait for it{or_other_output(out)}"
+    busy = f"{out} is {state} by another packer: wait for it, or choose another --output"
     if not in_place:
         replace_folder.refuse_mount_point(out)
         if in_use(building) or in_use(out):
@@ -258,36 +253,6 @@ def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared:
     return lock
 
 
-@contextlib.contextmanager
-def claim_append(out: AnyPath, *, sync: bool, shared: bool = False) -> Iterator[None]:
-    """Claim a complete dataset for this process, or together with others, to append to it.
-
-    What an interrupted append had finished is put in place first, while no other process has the dataset; in object
-    storage, where others cannot be kept out, each process does so. Raises a PackerError if another process appends to
-    the dataset, or replaces it; or its work folder has links or files of other users, as a dataset from elsewhere may
-    have.
-    """
-    prepare = partial(finish_joining, out, sync=sync)
-    if isinstance(out, RemotePath):
-        prepare()
-        yield
-        return
-    refuse_foreign_work(out, other_owners=False)
-    busy = f"{out} is in use by another packer: wait for it, and repeat the command"
-    if in_use(replace_folder.sibling(out, PACKED.building)):
-        raise PackerError(busy)
-    lock = _lock_work(out / WORK, lambda _: prepare(), shared=shared, patience=_PREPARED_WITHIN)
-    if lock is None:
-        raise PackerError(busy)
-    with lock:
-        try:
-            yield
-        finally:
-            is_last = lock.change(shared=False) and lock.is_at(out / WORK / LOCK)
-            if is_last and not is_appended_to(out):
-                shutil.rmtree(out / WORK, ignore_errors=True)
-
-
 # object storage
 
 
@@ -323,7 +288,7 @@ def _begun(output: Output, request: Request, *, overwrite: bool) -> Output:
             return replace(output, request=begun)
         if _is_alive(output):
             raise PackerError(
-                f"{output.out} is being written by another packer: wait for it{or_other_output(output.out)}"
+                f"{output.out} is being written by another packer: wait for it, or choose another --output"
             )
         _refuse_finished(output)  # subtle: a process that finishes meanwhile has no more heartbeats, either
         output.clear()
@@ -349,7 +314,7 @@ def _finish_removal(out: RemotePath) -> None:
     """Remove what a process that was killed after it completed a dataset has left, or one that came late."""
     work = out / WORK
     try:
-        if work.is_dir() and PACKED.listed_in(out) is not None and not is_appended_to(out):
+        if work.is_dir() and PACKED.listed_in(out) is not None:
             work.remove_all()
     except OSError as error:  # leftovers do no harm
         log.warning(f"{work} is of no use any more, and cannot be removed: {error.strerror or error}")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.output.unfinished_output import LOCK, Kind
-from packer.shards.file_names import WORK, is_appended_to
+from packer.shards.file_names import WORK
 from packer.stores.local_files import sync_path, try_lock
 
 _OLD = "old"
@@ -76,7 +76,7 @@ def restore(out: Path, kind: Kind) -> None:
         if kind.is_complete(building) and not (building / WORK).is_dir():
             building.rename(old)  # interrupted right after the swap
             _retire(old, out, kind)
-        if (out / WORK).is_dir() and not is_appended_to(out) and kind.listed_in(out) is not None:
+        if (out / WORK).is_dir() and kind.listed_in(out) is not None:
             shutil.rmtree(out / WORK, ignore_errors=True)
 
 

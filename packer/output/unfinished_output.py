@@ -38,7 +38,7 @@ from packer.facts import REJECTED, FileIdentity, ShardEntry, TextIdentity
 from packer.facts.json_record import Count, JsonRecord
 from packer.notes import Note, Notes
 from packer.options import PackOptions, options_of
-from packer.shards.file_names import MANIFEST, SHARDS, WORK, names_listed, or_other_output, shard_number
+from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
 from packer.stores.local_files import temporary_folder
@@ -52,8 +52,8 @@ REQUEST = "request.json"
 
 _SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 _WRITTEN_HERE = re.compile(
-    r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards(-\d+)?\.arrows|state\.json|dataset_info\.json|"
-    r"rejected(-\d+)?\.jsonl|lock|_packing_metadata|(token_ids|labels_mask)_part_\d+(\.\w+)+"
+    r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|state\.json|dataset_info\.json|"
+    r"rejected\.jsonl|lock|_packing_metadata|(token_ids|labels_mask)_part_\d+(\.\w+)+"
 )
 
 
@@ -237,7 +237,7 @@ class Output:
         if self.store.is_remote and self.begun() != self.request:
             raise PackerError(
                 f"{self.out} was finished, removed or started again by another packer: "
-                f"repeat the command{or_other_output(self.out)}"
+                f"repeat the command, or choose another --output"
             )
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
@@ -279,7 +279,7 @@ class Output:
 
     def remove_shards(self) -> None:
         """Remove all shards in place, and the files that describe them."""
-        for name in (*self.shards(), REJECTED, SHARDS):
+        for name in (*self.shards(), REJECTED):
             self.store.delete(name)
 
     def forget_plan(self) -> None:

@@ -279,7 +279,7 @@ def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> Measured:
     tokens = 0
     taken = np.zeros((1 + len(limits), 0), np.int32)
     for batch, segments in row_batches(folder, manifest):
-        fault = documents_fault(segments, manifest, range(manifest.source.documents))
+        fault = documents_fault(segments, manifest)
         values = [segments.starts + segments.lengths]
         if values[0].max() >= 2**31:
             fault = f"a document has {values[0].max():,} tokens"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from packer.errors import PackerError
@@ -15,7 +15,7 @@ from packer.output.unfinished_output import Request, RequestedFile, difference, 
 from packer.progress import Progress
 from packer.shards.file_names import MANIFEST
 from packer.shards.files import hash_file
-from packer.shards.manifest import Manifest, in_generation, is_packed, parts_of
+from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.source import Source
 from packer.sources.survey import read_documents
@@ -101,53 +101,31 @@ def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool
     return None
 
 
-def check_complete(
-    out: AnyPath, requested: Sequence[tuple[Source, Request]], progress: Progress
-) -> tuple[Manifest, str]:
-    """Check that a complete dataset is what a pack of these sources would write, and that its files are intact.
+def check_complete(out: AnyPath, opened: Source, request: Request, progress: Progress) -> tuple[Manifest, str]:
+    """Check that a complete dataset is what a pack of this source would write, and that its files are intact.
 
     Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
-    token is compared. `requested` has the source of each requested generation, and the request for it; there may be
-    later generations. Returns the manifest, and what was checked, in words.
+    token is compared. Returns the manifest, and what was checked, in words.
     """
     manifest = read_manifest(out)
-    packed = parts_of(manifest)
     remedy = f"choose another --output, or {way_to_replace(out)}"
-    sources = [opened for opened, _ in requested]
-    for number, (part, (opened, request)) in enumerate(zip(packed, requested, strict=False)):
-        found = _request_in(part)
-        is_same = found == request.without_times
-        if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
-            is_same = read_documents(opened, progress).identity == part.source
-        if not is_same:
-            which = f"generation {number} " if len(sources) > 1 else ""
-            raise PackerError(f"{out} is complete, {which}packed {difference(found, request.without_times)}: {remedy}")
-    if len(packed) < len(sources):
-        raise PackerError(
-            f"{out} is complete, with the first {len(packed)} of {len(sources)} generations: append the sources of the "
-            f"others with `packer append`, or {remedy}"
-        )
+    found = _request_in(manifest)
+    is_same = found == request.without_times
+    if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
+        is_same = read_documents(opened, progress).identity == manifest.source
+    if not is_same:
+        raise PackerError(f"{out} is complete, packed {difference(found, request.without_times)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
-    if _is_newer(out, packed, sources):
+    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
+    if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
         return manifest, "its shards have the recorded sizes, and no source file was written since"
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")
     from packer.pipeline.verifying import compare_opened
 
-    for part, opened in zip(packed, sources, strict=False):
-        fault = next(compare_opened(out, part, opened, progress), None)
-        if fault is not None:
-            where = in_generation(part, fault) if len(sources) > 1 else fault
-            raise PackerError(f"{out} is complete, packed from a source that has changed since ({where}): {remedy}")
+    fault = next(compare_opened(out, manifest, opened, progress), None)
+    if fault is not None:
+        raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
     return manifest, "its shards have the recorded sizes, and hold every token of the source"
-
-
-def _is_newer(out: AnyPath, packed: Sequence[Manifest], sources: Sequence[Source]) -> bool:
-    """Whether the manifest was written after all files of the sources, which proves that they are unchanged."""
-    if len(packed) > 1:  # an append replaces the manifest, long after rows were packed
-        return False
-    (opened,) = sources
-    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
-    return len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths)
 
 
 def is_written(out: AnyPath, request: Request) -> bool:

@@ -26,10 +26,10 @@ from packer.plan.rows import PIECE, LocatedRows
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
-from packer.shards.row_format import RowFormat, refuse_other_types
+from packer.shards.row_format import RowFormat
 from packer.shards.structure import RowSegments
 from packer.sources.corpus import Documents
-from packer.sources.open_sources import SourceLike, open_index_source, read_index_source, with_sources
+from packer.sources.open_sources import SourceLike, open_index_source, read_index_source
 from packer.sources.source import Source
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
@@ -43,15 +43,14 @@ def materialize(
 ) -> Written[Manifest]:
     """Write the rows of an index with their tokens: the same bytes as packing its source without `index_only`.
 
-    If documents were appended to the index, the result has the same generations. Arguments are those of
-    `packer.materialize`; the job has the folder to write.
+    Arguments are those of `packer.materialize`; the job has the folder to write.
     """
     # Choose the engine.
     output = job.output
     assert output is not None
     job = job.for_output(source, output)
 
-    # Open the index, and the source of each of its generations.
+    # Open the index and its source.
     folder, source = any_path(expanded(index)), expanded(source)
     manifest = read_manifest(folder, intact=True)
     if not manifest.options.index_only:
@@ -59,7 +58,7 @@ def materialize(
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to write")
     check_sizes(folder, manifest)
-    parts = [(part, *open_index_source(folder, part, one)) for part, one in with_sources(folder, manifest, source)]
+    opened, watch = open_index_source(folder, manifest, source)
 
     # Name the output and write it. An unfinished output is resumed only if it is of this index.
     out = output_path(output)
@@ -67,8 +66,11 @@ def materialize(
     options = replace(manifest.options, index_only=False)
     return write_dataset(
         out,
-        [(opened, request_of(opened, options.to_dict())) for _, opened, _ in parts],
-        partial(_write, folder=folder, parts=parts, options=options, progress=job.progress),
+        opened,
+        request_of(opened, options.to_dict()),
+        partial(
+            _write, folder=folder, manifest=manifest, opened=opened, watch=watch, options=options, progress=job.progress
+        ),
         job=job,
         made_of={"index": xxh3_128_hexdigest(manifest.to_bytes())},
     )
@@ -79,38 +81,30 @@ def _write(
     engine: Engine,
     *,
     folder: AnyPath,
-    parts: Sequence[tuple[Manifest, Source, Watch]],
+    manifest: Manifest,
+    opened: Source,
+    watch: Watch,
     options: PackOptions,
     progress: Progress,
 ) -> Manifest:
-    """Write the rows of an index into a claimed folder, resuming an interrupted run.
-
-    `parts` has each generation of the index, its source, and the files of the source.
-    """
-    # Compare the lengths of all documents, and locate the rows in the sources.
-    makers = []
-    for part, opened, watch in parts:
-        documents = read_index_source(folder, part, opened, progress)
-        watch.check()
-        maker = ShardMaker(
-            documents=documents,
-            plan=IndexPlan(folder=folder, manifest=part, documents=documents),
-            row_format=RowFormat.of(options, documents.table.extra),
-            first_document=part.first.document,
-        )
-        makers.append(maker)
-    refuse_other_types([maker.row_format for maker in makers])
+    """Write the rows of an index into a claimed folder, resuming an interrupted run."""
+    # Compare the lengths of all documents, and locate the rows in the source.
+    documents = read_index_source(folder, manifest, opened, progress)
+    watch.check()
+    maker = ShardMaker(
+        documents=documents,
+        plan=IndexPlan(folder=folder, manifest=manifest, documents=documents),
+        row_format=RowFormat.of(options, documents.table.extra),
+    )
 
     # Write the shards that are missing, and the manifest, which completes the dataset.
-    watched = Watch.joined(watch for _, _, watch in parts)
-    entries = write_shards(claimed, makers, options.shard_size, watched, engine, progress)
-    generations = [(part.generations[0], opened) for part, opened, _ in parts]
-    return complete(claimed, engine, options, generations, entries)
+    entries = write_shards(claimed, maker, options.shard_size, watch, engine, progress)
+    return complete(claimed, engine, options, opened, manifest.source, manifest.totals, entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexPlan:
-    """The plan that an index, or one of its generations, is: its rows, located in the source. Can be pickled."""
+    """The plan that an index is: its rows, located in the source. Can be pickled."""
 
     folder: AnyPath
     manifest: Manifest
@@ -135,23 +129,18 @@ class IndexPlan:
         for batch in checked_batches(folder, entry, manifest):
             segments = RowSegments.of(batch)
             depths = np.bincount(segments.rows, minlength=batch.num_rows)
-            documents = self._numbers(segments.documents, path)
+            documents = segments.documents
             self._check(documents, segments.starts + segments.lengths, path)
             pieces = np.empty(len(documents), PIECE)
             pieces["document"], pieces["start"], pieces["length"] = documents, segments.starts, segments.lengths
             parts.append(LocatedRows(values=pieces, row_starts=np.append(0, np.cumsum(depths))))
         return LocatedRows.joined(parts)
 
-    def _numbers(self, documents: NDArray[np.int64], path: str) -> NDArray[np.int64]:
-        """Return the documents of segments, as they are numbered for packing."""
-        first = self.manifest.first.document
-        is_known = (documents >= first) & (documents < first + self.documents.identity.documents)
-        if not is_known.all():
-            raise _misfit(path, f"document {documents[is_known.argmin()]}")
-        return documents - first
-
     def _check(self, documents: NDArray[np.int64], ends: NDArray[np.int64], path: str) -> None:
         """Check that documents have all tokens of their segments, whose memory is read without a further check."""
+        is_known = (documents >= 0) & (documents < self.documents.identity.documents)
+        if not is_known.all():
+            raise _misfit(path, f"document {documents[is_known.argmin()]}")
         table = self.documents.table
         lengths = np.empty(len(documents), np.int32)
         lengths_of(table.input_ids.addresses, table.lists_of(documents), lengths)

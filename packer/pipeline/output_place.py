@@ -13,7 +13,6 @@ from packer.inputs.formats import ending_of
 from packer.options import PackOptions, byte_size
 from packer.output.unfinished_output import Output
 from packer.paths import PathList
-from packer.shards.file_names import or_other_output
 from packer.shards.row_format import RowFormat
 from packer.sources.decoded_pieces import spill_size
 from packer.sources.number_columns import ARRAY, is_array_file
@@ -116,7 +115,7 @@ def _check_room(claimed: Output, least: float, needs: str, remedy: str = "free s
     free = _free(claimed)
     if least <= free:
         return
-    place, other = claimed.out, ", or choose an --output with more" if or_other_output(claimed.out) else ""
+    place, other = claimed.out, ", or choose an --output with more"
     if claimed.store.is_remote:
         place, other = claimed.disk.parent, ", or choose a TMPDIR with more"
     raise PackerError(f"{place}: {needs}, {byte_size(free)} are free: {remedy}{other}")

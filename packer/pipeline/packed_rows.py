@@ -29,7 +29,7 @@ class PackedRows:
 
     folder: AnyPath
     manifest: Manifest
-    """Its manifest, or that of one of its generations."""
+    """Its manifest."""
 
     shards: tuple[MappedFile, ...]
     kept: Mapping[str, pa.DataType]
@@ -42,7 +42,7 @@ class PackedRows:
     def of(cls, folder: AnyPath, manifest: Manifest, kept: Sequence[str], kept_tokens: Sequence[str]) -> PackedRows:
         """Map all shards; those in object storage are read as a whole.
 
-        The manifest may be that of one generation. Kept columns have a value per segment or, in `kept_tokens`, per
+        Kept columns have a value per segment or, in `kept_tokens`, per
         token. A PackerError is raised if a shard is damaged, or contradicts the manifest.
         """
         first = open_shard(folder, manifest.shards[0], manifest).schema

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+
+from xxhash import xxh3_128_hexdigest
 
 from packer.engine import Engine, run_once
 from packer.errors import PackerError, SourceError
-from packer.facts import Generation, PlanTotals, ShardEntry, SourceIdentity, Totals
+from packer.facts import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.notes import Note
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing
@@ -39,8 +40,8 @@ from packer.plan.leftover_values import leftover_values
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
-from packer.shards.file_names import holdout_of, rejected_name
-from packer.shards.manifest import Manifest, is_packed, with_generation
+from packer.shards.file_names import all_shard_names, holdout_of
+from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
@@ -96,13 +97,14 @@ def pack(
 def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, job: Job) -> Written[Manifest]:
     """Pack a source, or the documents of it that the options choose."""
     build = partial(pack_into, opened=opened, watch=watch, options=options, job=job)
-    requested = [(opened, request_of(opened, options.to_dict()))]
-    return write_dataset(out, requested, build, job=job, made_of={"plan_version": PLAN_VERSION})
+    request = request_of(opened, options.to_dict())
+    return write_dataset(out, opened, request, build, job=job, made_of={"plan_version": PLAN_VERSION})
 
 
 def write_dataset(
     out: AnyPath,
-    requested: Sequence[tuple[Source, Request]],
+    opened: Source,
+    request: Request,
     build: Callable[[Output, Engine], Manifest],
     *,
     job: Job,
@@ -110,17 +112,15 @@ def write_dataset(
 ) -> Written[Manifest]:
     """Return a dataset that is complete, or claim its folder and build it.
 
-    `requested` has the source of each of its generations, and the request for it, and `made_of` what else must be
-    equal for an unfinished dataset to be resumed, as JSON values by name. `build` writes everything into a claimed
-    folder.
+    `made_of` is what else must be equal for an unfinished dataset to be resumed, as JSON values by name. `build` writes
+    everything into a claimed folder.
     """
-    request = replace(requested[0][1], files=tuple(file for _, each in requested for file in each.files))
     with system_errors(out, resumes=True):
         # Return a complete dataset.
         finish_interrupted(out)
         if is_packed(out):
             if not job.overwrite:
-                found, checked = check_complete(out, requested, job.progress)
+                found, checked = check_complete(out, opened, request, job.progress)
                 return Written(record=found, output=out, found_complete=True, checked=checked)
             refuse_replacing(out)
             read_manifest(out)  # only a dataset with a valid manifest is replaced
@@ -147,14 +147,11 @@ def pack_into(
     watch: Watch,
     options: PackOptions,
     job: Job,
-    before: Manifest | None = None,
-    check: Callable[[SourceIdentity, RowFormat], None] = lambda *_: None,
 ) -> Manifest:
-    """Pack a generation into a claimed folder, resuming an interrupted run; return the manifest of the whole dataset.
+    """Pack into a claimed folder, resuming an interrupted run; return the manifest.
 
-    If the source has changed since the interrupted run, `job.overwrite` discards its plan. `before` is the manifest
-    of the dataset that gets the generation, None for a new one; `check` raises a SourceError if documents do not
-    fit to it. If another rank has completed the output, this is `FinishedElsewhere`.
+    If the source has changed since the interrupted run, `job.overwrite` discards its plan. Raises `FinishedElsewhere`
+    if another rank has completed the output.
     """
     # Decode the files that cannot be mapped.
     warn_of_linked_files(opened)
@@ -166,7 +163,6 @@ def pack_into(
     documents = _checked_documents(mapped, options, job.progress)
     identity, row_format = documents.identity, RowFormat.of(options, documents.table.extra)
     _refuse_changed(claimed, identity, overwrite=job.overwrite)
-    check(identity, row_format)
 
     # Plan the rows.
     plan = plan_documents(documents, options, row_format, notes=claimed.notes, engine=engine, progress=job.progress)
@@ -180,16 +176,14 @@ def pack_into(
         plan=plan,
         row_format=row_format,
         leftovers=leftover_values(documents, plan, row_format),
-        first_document=0 if before is None else before.source.documents,
     )
-    entries = write_shards(claimed, [maker], options.shard_size, watch, engine, job.progress)
+    entries = write_shards(claimed, maker, options.shard_size, watch, engine, job.progress)
 
     totals = _totals(mapped, plan.totals, entries, options)
 
     # Write the manifest, which completes the dataset.
-    generation = Generation(source=identity, totals=totals, shards=len(entries))
     options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
-    return complete(claimed, engine, options, [(generation, mapped)], entries, before=before)
+    return complete(claimed, engine, options, mapped, identity, totals, entries)
 
 
 def _decoded(opened: Source, claimed: Output, engine: Engine, options: PackOptions, progress: Progress) -> Source:
@@ -220,7 +214,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
 
 
 def _totals(mapped: Source, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions) -> Totals:
-    """Return the totals of a generation; raise a SourceError if nothing in it is trained, unless that is allowed."""
+    """Return the totals of the rows; raise a SourceError if nothing in them is trained, unless that is allowed."""
     trained = sum(entry.trained for entry in entries)
     if mapped.has_labels and options.labels and not (trained or options.allow_nothing_trained):
         refuse_untrained(mapped, planned.tokens_packed)
@@ -233,30 +227,24 @@ def complete(
     claimed: Output,
     engine: Engine,
     options: PackOptions,
-    generations: Sequence[tuple[Generation, Source]],
+    source: Source,
+    identity: SourceIdentity,
+    totals: Totals,
     entries: Sequence[ShardEntry],
-    *,
-    before: Manifest | None = None,
 ) -> Manifest:
     """Write the manifest of a dataset, and its small files, in one of all processes; return the manifest.
 
-    `generations` have their sources, and `entries` all their shards. `before` is the manifest of the
-    dataset without these generations. If another process has written it, this is `FinishedElsewhere`.
+    Raises `FinishedElsewhere` if another process has written it.
     """
+    shards = ShardTable.of(entries)
 
     def finish() -> Manifest | None:
-        manifest, files, left = before, dict[str, bytes](), iter(entries)
-        for generation, source in generations:
-            number, first = (len(manifest.generations), manifest.source.documents) if manifest else (0, 0)
-            own = {}
-            if options.on_error == "skip":
-                own[rejected_name(number)] = write_rejected_list(claimed, source, number, first)
-            shards = ShardTable.of(islice(left, generation.shards))
-            added = Manifest(options=options, generations=(generation,), shards=shards, files=own)
-            manifest, small = with_generation(manifest, added)
-            files.update(small)
-        assert manifest is not None
-        return manifest if claimed.finish(manifest.to_bytes(), files) else None
+        small = datasets_files(identity, all_shard_names(len(shards)))
+        files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
+        if options.on_error == "skip":
+            files[REJECTED] = write_rejected_list(claimed, source)
+        manifest = Manifest(options=options, source=identity, totals=totals, shards=shards, files=files)
+        return manifest if claimed.finish(manifest.to_bytes(), small) else None
 
     written = run_once(engine, finish, claimed.is_complete)
     if written is None:

@@ -8,30 +8,23 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from packer.errors import SourceError
-from packer.facts import REASONS, Totals
+from packer.facts import REASONS, REJECTED, Totals
 from packer.inputs.list_checks import STRIPPED
 from packer.output.unfinished_output import Output
-from packer.shards.file_names import rejected_name
 from packer.shards.files import HashingFile
-from packer.shards.manifest import Manifest
 from packer.shards.reader import read_rejected
 from packer.sources.record_decoder import SAVED
 from packer.sources.source import Source
 from packer.stores import AnyPath
 
 
-def write_rejected_list(folder: Output, source: Source, generation: int = 0, first_document: int = 0) -> str:
-    """Write the list of rejected records, a line for each, in the order of the source; return its xxh3-128.
-
-    The name of the file has the generation, and the numbers of its documents begin at `first_document`.
-    """
-    name = rejected_name(generation)
-    with folder.store.temporary(name) as temporary:
+def write_rejected_list(folder: Output, source: Source) -> str:
+    """Write the list of rejected records, a line for each, in the order of the source; return its xxh3-128."""
+    with folder.store.temporary(REJECTED) as temporary:
         with HashingFile(temporary) as file:
             for record in source.rejections.records(source.indices):
-                record = replace(record, document=record.document + first_document)
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
-        folder.store.put_file(name, temporary)
+        folder.store.put_file(REJECTED, temporary)
     return file.hexdigest()
 
 
@@ -91,20 +84,20 @@ def _described(source: Source, counts: Mapping[str, int], others: str = "") -> s
     )
 
 
-def list_faults(folder: AnyPath, manifest: Manifest, source: Source) -> Iterator[str]:
+def list_faults(folder: AnyPath, source: Source) -> Iterator[str]:
     """Yield a sentence for the first difference between the list and the records that the source rejects now.
 
     The source has been read to its end. Names of files may differ, as in a comparison of sources, and so may
     messages, which libraries write.
     """
     found = (
-        (int(document) + manifest.first.document, REASONS[reason])
+        (int(document), REASONS[reason])
         for document, reason in zip(*source.rejections.documents(source.indices), strict=True)
     )
-    recorded = ((one.document, one.reason) for one in read_rejected(folder / manifest.rejected_name))
+    recorded = ((one.document, one.reason) for one in read_rejected(folder / REJECTED))
     for one, other in zip_longest(recorded, found):
         if one != other:
-            yield f"{manifest.rejected_name} {_said(one)}, the source {_said(other)}"
+            yield f"{REJECTED} {_said(one)}, the source {_said(other)}"
             return
 
 

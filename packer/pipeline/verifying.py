@@ -25,9 +25,9 @@ from packer.plan.segments import Segments
 from packer.progress import Progress
 from packer.shards.check_shards import differences, verify_packed
 from packer.shards.file_names import holdout_of
-from packer.shards.manifest import Manifest, in_generation, is_packed
+from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
-from packer.sources.open_sources import SourceLike, open_packed_source, with_sources
+from packer.sources.open_sources import SourceLike, open_packed_source
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
 from packer.sources.source import Source
 from packer.sources.survey import IdentityCounter
@@ -101,13 +101,11 @@ def _faults(
     yield from _holdout_faults(folder, manifest)
     if source is None:
         return
-    for part, of_part in with_sources(folder, manifest, source):
-        opened = open_packed_source(folder, part, of_part, tokenizer)
-        try:
-            for fault in compare_opened(folder, part, opened, job.progress):
-                yield in_generation(part, fault, source=of_part if isinstance(of_part, _PATHS) else None)
-        except SourceError as error:  # the packed tokens do not depend on how they are verified
-            raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
+    opened = open_packed_source(folder, manifest, source, tokenizer)
+    try:
+        yield from compare_opened(folder, manifest, opened, job.progress)
+    except SourceError as error:  # the packed tokens do not depend on how they are verified
+        raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
 def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
@@ -137,7 +135,7 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Source, progress
         yield from identity_faults(packed, identity.identity())
         yield from differences(manifest.totals, with_counts(manifest.totals, opened).to_dict(), "the source")
         if manifest.options.on_error == "skip":
-            yield from list_faults(folder, manifest, opened)
+            yield from list_faults(folder, opened)
 
 
 def compare_with_source(
@@ -153,8 +151,8 @@ def compare_with_source(
     not grow with the number of documents: the segments of the rows are sorted in a temporary folder
     (`sorted_segments`), and then read for one part of the source after the other.
 
-    The manifest may be that of a generation, whose documents are numbered from 0 here. The documents that are read are
-    added to `identity`. Progress is "compare", in tokens. Returns whether rows and totals agree with the source.
+    The documents that are read are added to `identity`. Progress is "compare", in tokens. Returns whether rows and
+    totals agree with the source.
     """
     options = manifest.options
     counts = SourceCounts(options)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -58,9 +56,6 @@ class ShardMaker:
     leftovers: LeftoverValues | None = None
     """Notes with the values of leftovers; None if every shard reads its segments from the source."""
 
-    first_document: int = 0
-    """Number that the first document has in the rows; above 0 if they are appended to others."""
-
     def batches(self, shard: int) -> Batches:
         """Yield the record batches of a shard in order, each with its counts.
 
@@ -88,7 +83,7 @@ class ShardMaker:
         return RowBlock(
             lists=lists,
             kept_lists=lists,
-            documents=documents + self.first_document if self.first_document else documents,
+            documents=documents,
             starts=starts,
             lengths=lengths,
             extents=extents_of(lengths, self.row_format.align),
@@ -159,7 +154,7 @@ class ShardMaker:
         values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
         found = values.to_numpy(zero_copy_only=False)
         position = int(wrong_values(found, label=is_label).argmax())
-        document = int(block.documents[bad.segment]) - self.first_document
+        document = int(block.documents[bad.segment])
         where = self.documents.describe(document)
         name = self.documents.source.token_column(document, label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
@@ -177,50 +172,34 @@ class ShardTask:
 
     claimed: Output
     watch: Watch
-
-    makers: Sequence[ShardMaker]
-    """Maker of the shards of each generation."""
-
-    ends: Sequence[int]
-    """Number of shards up to the end of each generation, which is part of their names."""
+    maker: ShardMaker
+    shards: int
+    """Number of all shards."""
 
     def __call__(self, shard: int, observe: Callable[[Batches], Batches] = iter) -> ShardEntry:
         """Write a shard, and return its entry; all record batches pass through `observe`, unchanged."""
         self.watch.check_again()
-        generation = bisect_right(self.ends, shard)
-        first = self.ends[generation - 1] if generation else 0
-        name, maker = shard_name(shard, self.ends[generation]), self.makers[generation]
-        schema = maker.row_format.schema
+        name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
         with self.claimed.store.temporary(name) as temporary:
-            batches = observe(maker.batches(shard - first))
-            entry = write_shard(temporary, batches=batches, schema=schema, name=name)
+            entry = write_shard(temporary, batches=observe(self.maker.batches(shard)), schema=schema, name=name)
             self.claimed.commit(temporary, entry)
         return entry
 
 
 def write_shards(
-    claimed: Output,
-    makers: Sequence[ShardMaker],
-    shard_size: int,
-    watch: Watch,
-    engine: Engine,
-    progress: Progress,
+    claimed: Output, maker: ShardMaker, shard_size: int, watch: Watch, engine: Engine, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
-    A new pack has one maker, the only one that may have leftovers; other datasets have one for each generation.
     Progress is reported as "check", in bytes of existing shards, and as "write", in tokens that this process wrote.
     """
-    plans = [maker.plan.totals for maker in makers]
-    size = makers[0].row_format.bytes_of(sum(each.rows for each in plans), sum(each.segments for each in plans))
-    check_writing(claimed, size, shard_size, engine.workers)
-    rows_of = [maker.plan.shard_rows for maker in makers]
-    ends = list(accumulate(map(len, rows_of)))
-    task = ShardTask(claimed=claimed, makers=makers, watch=watch, ends=ends)
-    names = all_shard_names(*ends)
+    totals, row_format, rows_of = maker.plan.totals, maker.row_format, maker.plan.shard_rows
+    check_writing(claimed, row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
+    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(rows_of))
+    names = all_shard_names(len(rows_of))
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
     done = sum(entry.rows for entry in entries.values())
-    rows = _RowCount(progress, makers[0].row_format.max_len, sum(map(sum, rows_of)), done)
+    rows = _RowCount(progress, row_format.max_len, sum(rows_of), done)
 
     def write(shard: int, raise_if_cancelled: Callable[[], None]) -> ShardEntry:
         return task(shard, lambda batches: rows.of_batches(batches, raise_if_cancelled))
@@ -237,14 +216,14 @@ def write_shards(
                 if not engine.is_local:
                     rows.add(entry.rows)
 
-    leftovers = makers[0].leftovers
+    leftovers = maker.leftovers
     if leftovers is None:
         write_some(range(len(names)))
     else:
         pool = leftovers.plan.pool_numbers.tolist()
         write_some(without(range(len(names)), pool))
         if len(written(pool)) < len(pool):
-            leftovers.pass_on(engine, makers[0].copy_values)
+            leftovers.pass_on(engine, maker.copy_values)
         write_some(pool)
     watch.check()
     return [entries[name] for name in names]

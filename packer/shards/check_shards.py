@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,21 +19,19 @@ from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_numpy
 from packer.column_names import NO_LOSS
 from packer.engine import Engine
-from packer.errors import UNREADABLE, PackerError
-from packer.facts import ShardEntry, Totals
+from packer.errors import PackerError
+from packer.facts import REJECTED, ShardEntry, Totals
 from packer.gather import count_trained
 from packer.progress import Progress
-from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed, refuse_foreign_work
+from packer.shards.file_names import LISTED, MANIFEST, refuse_foreign_work
 from packer.shards.files import hash_file
-from packer.shards.manifest import Manifest, documents_of_shard, in_generation, is_sealed, parts_of
+from packer.shards.manifest import Manifest, is_sealed
 from packer.shards.reader import check_size, open_shard, read_manifest, read_rejected
 from packer.shards.sharing import sharing_fault
 from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
 from packer.stores import AnyPath
 from packer.stores.local_files import local_copy
-
-_LONGEST = 2**31 - 1  # tokens of a document
 
 
 @dataclass(slots=True)
@@ -64,32 +60,22 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
         refuse_foreign_work(folder)
     except PackerError as error:
         yield str(error)
-    last = appending_folder(folder, len(manifest.shard_ends) - 1)
     for name, expected in manifest.files.items():
-        path, moving = folder / name, last / name  # by an append that has replaced the manifest
-        if not path.is_file():
+        if not (folder / name).is_file():
             yield f"{name} is missing"
-        elif hash_file(path) != expected and not (moving.is_file() and hash_file(moving) == expected):
+        elif hash_file(folder / name) != expected:
             yield f"{name} was changed after packing"
-    parts = parts_of(manifest)
-    for part in parts:
-        if part.rejected_name in manifest.files and (folder / part.rejected_name).is_file():
-            yield from rejected_faults(folder, part)
+    if REJECTED in manifest.files and (folder / REJECTED).is_file():
+        yield from rejected_faults(folder, manifest)
     named = {entry.file for entry in manifest.shards} | manifest.files.keys()
     unlisted = sorted({path.name for path in folder.iterdir() if LISTED.fullmatch(path.name)} - named)
-    appended: Sequence[str] = ()
-    with suppress(OSError, *UNREADABLE):  # names of files that an append moves here, before it replaces the manifest
-        building = appending_folder(folder, len(parts))
-        appended = names_listed(json.loads((building / MANIFEST).read_bytes())) if unlisted else ()
-    yield from (f"{name} is not listed in the manifest" for name in unlisted if name not in appended)
+    yield from (f"{name} is not listed in the manifest" for name in unlisted)
     yield from manifest_faults(folder, manifest)
-    done, total = 0, sum(entry.bytes for entry in manifest.shards)
-    ends = manifest.shard_ends
-    counts, has_faults = [SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)) for _ in parts], False
+    done, total = 0, int(manifest.shards.column("bytes").sum())
+    counted, has_faults = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)), False
     waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
     following = 0
     for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
-        counted = counts[bisect_right(ends, shard)]
         counted.items += segments.items
         counted.first += segments.first
         done += manifest.shards[shard].bytes
@@ -100,8 +86,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
             yield from waiting.pop(following)
             following += 1
     if not has_faults:
-        for part, counted in zip(parts, counts, strict=True):
-            yield from (in_generation(part, fault) for fault in totals_faults(part, counted))
+        yield from totals_faults(manifest, counted)
 
 
 def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int, tuple[str, ...], SegmentCounts]:
@@ -116,22 +101,20 @@ def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int
             if hash_file(copy) != entry.xxh3_128:  # the rows may hold anything
                 raise PackerError(f"{entry.file} does not match its hash: it was changed after packing")
             table = open_shard(folder, entry, manifest, copy)
-            faults += _rows_faults(table, entry, manifest, documents_of_shard(manifest, shard), out=counts)
+            faults += _rows_faults(table, entry, manifest, out=counts)
     except PackerError as error:
         faults.append(str(error))
     return shard, tuple(faults), counts
 
 
-def _rows_faults(
-    table: pa.Table, entry: ShardEntry, manifest: Manifest, documents: range, *, out: SegmentCounts
-) -> Iterator[str]:
+def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out: SegmentCounts) -> Iterator[str]:
     """Yield a sentence for each fault of the rows of a shard, and add its segments to `out`."""
     found, row, is_counted = Counts(), 0, True
     for batch in table.to_batches():
         fault = rows_fault(batch, manifest)
         segments = RowSegments.of(batch) if fault is None else None
         if segments is not None:
-            fault = _tokens_fault(batch, segments, manifest) or documents_fault(segments, manifest, documents)
+            fault = _tokens_fault(batch, segments, manifest) or documents_fault(segments, manifest)
         if segments is None or fault is not None:
             is_counted = False
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
@@ -215,10 +198,21 @@ def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> I
 
 
 def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each contradiction within a manifest, or with the files for `datasets`."""
-    for part in parts_of(manifest):
-        for fault in _part_faults(part):
-            yield in_generation(part, fault)
+    """Yield a sentence for each total that the entries of the shards contradict, and for wrong files for `datasets`.
+
+    The checksum covers everything else in a manifest that could contradict itself.
+    """
+    sums = {
+        name: int(manifest.shards.column(name).sum()) for name in ("rows", "tokens", "trained", "untrained_segments")
+    }
+    counted = {
+        "rows": sums["rows"],
+        "tokens_packed": sums["tokens"],
+        "tokens_trained": sums["trained"],
+        "segments_untrained": sums["untrained_segments"],
+        "efficiency": sums["tokens"] / (sums["rows"] * manifest.max_len),
+    }
+    yield from differences(manifest.totals, counted, "the shards")
     for name, content in manifest.small_files().items():
         path = folder / name
         if name not in manifest.files:
@@ -227,56 +221,7 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
             yield f"{name} does not list the shards of the manifest"  # with another hash, it was changed after packing
 
 
-def _part_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each contradiction within the description of a generation."""
-    totals, shards = manifest.totals, manifest.shards
-    sums = {name: int(shards.column(name).sum()) for name in ("rows", "tokens", "trained", "untrained_segments")}
-    rows, tokens = sums["rows"], sums["tokens"]
-    counted: dict[str, object] = {
-        "rows": rows,
-        "tokens_packed": tokens,
-        "tokens_trained": sums["trained"],
-        "segments_untrained": sums["untrained_segments"],
-    }
-    if rows:
-        counted["efficiency"] = tokens / (rows * manifest.max_len)
-    yield from differences(totals, counted, "the shards")
-    yield from _outside("pool_rows", totals.pool_rows, 0, rows, origin="the shards")
-    yield from _source_faults(manifest)
-    accounted = totals.tokens_packed + totals.tokens_lost
-    yield from differences(totals, {"tokens": accounted}, "those packed, truncated and dropped")
-    if totals.documents_rejected is not None:
-        rejected = {"rejected": sum(totals.documents_rejected.values())}
-        yield from differences(totals, {"documents_dropped": rejected}, "documents_rejected")
-    truncated, dropped = totals.documents_truncated, totals.documents_dropped
-    yield from _outside("tokens_truncated", totals.tokens_truncated, truncated, truncated * _LONGEST)
-    for reason, lost in totals.tokens_dropped.items():
-        of_packed = reason == "untrained"  # tokens of packed documents, too
-        most = totals.documents if of_packed else dropped.get(reason, 0)
-        yield from _outside(f"tokens_dropped.{reason}", lost, 0, most * _LONGEST)
-    names = ("truncated", "straddling", "untrained", "by_gigatoken")
-    for name in names[:1] if manifest.options.share_prefixes else names:  # the others count documents, not trees
-        name = f"documents_{name}"
-        yield from _outside(name, getattr(totals, name) or 0, 0, totals.documents)
-    if totals.groups is not None:
-        with_group = totals.documents - totals.groups.documents_without
-        yield from _outside("groups.documents_without", totals.groups.documents_without, 0, totals.documents)
-        yield from _outside("groups.groups", totals.groups.groups, 0, max(with_group, 0))
-
-
-def _source_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each contradiction between a source, its files and the totals."""
-    source, totals = manifest.source, manifest.totals
-    yield from differences(totals, {"documents": source.documents, "tokens": source.tokens}, "the source")
-    in_files = {
-        "documents": sum(file.rows for file in source.files),
-        "tokens": sum(file.tokens for file in source.files),
-    }
-    for name, found in in_files.items():
-        yield from _outside(f"{name} of the source", getattr(source, name), found, found, origin="its files")
-
-
-def _outside(name: str, recorded: int, least: int, most: int, *, origin: str = "the totals") -> Iterator[str]:
+def _outside(name: str, recorded: int, least: int, most: int, *, origin: str) -> Iterator[str]:
     """Yield a sentence if a number of the manifest is outside of its limits."""
     if not least <= recorded <= most:
         limits = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -284,7 +229,7 @@ def _outside(name: str, recorded: int, least: int, most: int, *, origin: str = "
 
 
 def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
-    """Yield a sentence for each total, of a dataset or of one of its generations, that its rows contradict."""
+    """Yield a sentence for each total, that its rows contradict."""
     totals, options, items = manifest.totals, manifest.options, counted.items
     count = int(items.sum())
     segments = count * options.documents_each
@@ -319,12 +264,11 @@ def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     if recorded is None:
         return
     try:
-        counted = Counter(record.reason for record in read_rejected(folder / manifest.rejected_name))
+        counted = Counter(record.reason for record in read_rejected(folder / REJECTED))
     except PackerError as error:
         yield str(error)
         return
     for reason in dict.fromkeys([*recorded, *counted]):
         one, other = recorded.get(reason, 0), counted[reason]
         if one != other:
-            origin = manifest.rejected_name
-            yield f"documents_rejected.{reason} is {one:,} in the manifest, {other:,} computed from {origin}"
+            yield f"documents_rejected.{reason} is {one:,} in the manifest, {other:,} computed from {REJECTED}"

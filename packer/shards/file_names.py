@@ -5,34 +5,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 from packer.errors import PackerError
-from packer.facts import REJECTED
 from packer.stores import AnyPath, RemotePath
 
 MANIFEST = "manifest.json"
 
 WORK = ".packer"
-"""Folder inside an output until it is complete and in place, and while a generation is appended to it."""
+"""Folder inside an output until it is complete and in place."""
 
-SHARDS = "manifest-shards.arrows"
-"""File with the entries of the shards, if these are too many for the manifest; see `shard_table.py`.
-
-The ending is that of Arrow streams, so that *.arrow are the shards only.
-"""
-
-LISTED = re.compile(r".*\.arrow|manifest-shards(-\d{5,})?\.arrows|rejected(-\d{5,})?\.jsonl")
+LISTED = re.compile(r".*\.arrow|rejected\.jsonl")
 """Files that must be in the manifest if they are in the folder."""
 
 HOLDOUT = "-holdout"
 """End of the name of the dataset with the documents that another one holds out."""
 
 MOST_SHARDS = 10_000_000
-
-_NOBODY = 65534  # owner of what root writes to a network file system that does not trust it
 
 
 def holdout_of(out: AnyPath, *, is_holdout: bool = False) -> AnyPath:
@@ -57,22 +47,9 @@ def shard_number(name: str) -> int:
     return int(name.split("-")[1])
 
 
-def all_shard_names(*ends: int) -> list[str]:
-    """Return the file names of all shards in order, given the number of shards after each generation.
-
-    With 2 and 3, the names are data-00000-of-00002.arrow, data-00001-of-00002.arrow and data-00002-of-00003.arrow.
-    """
-    return [shard_name(shard, end) for begin, end in pairwise((0, *ends)) for shard in range(begin, end)]
-
-
-def table_name(generation: int) -> str:
-    """Return the name of the table of shards that a dataset has since a generation, numbered from 0."""
-    return SHARDS if generation == 0 else f"manifest-shards-{generation:05d}.arrows"
-
-
-def rejected_name(generation: int) -> str:
-    """Return the name of the list of the records that a generation, numbered from 0, has left out."""
-    return REJECTED if generation == 0 else f"rejected-{generation:05d}.jsonl"
+def all_shard_names(shards: int) -> list[str]:
+    """Return the file names of all shards in order."""
+    return [shard_name(shard, shards) for shard in range(shards)]
 
 
 def names_listed(content: Mapping[str, Any]) -> list[str]:
@@ -80,51 +57,25 @@ def names_listed(content: Mapping[str, Any]) -> list[str]:
 
     Raises a LookupError, TypeError, ValueError or AttributeError if the content is damaged.
     """
-    ends = list(accumulate(generation["shards"] for generation in content["generations"]))
-    if not 0 < ends[-1] <= MOST_SHARDS:
-        raise ValueError(f"the generations have {ends[-1]} shards")
-    return [*all_shard_names(*ends), *content["files"]]
+    return [*all_shard_names(len(content["shards"]["rows"])), *content["files"]]
 
 
-def appending_folder(folder: AnyPath, generation: int) -> AnyPath:
-    """Return the folder in which a generation with this number is made, to be appended to a packed dataset."""
-    return folder / WORK / f"append-{generation:05d}"
+def refuse_foreign_work(out: AnyPath) -> None:
+    """Raise a PackerError if the work folder of an output is a symbolic link, or holds one.
 
-
-def or_other_output(out: AnyPath) -> str:
-    """Return the advice to choose another output; none for a generation, whose command has no such option."""
-    return "" if out.parent.name == WORK else ", or choose another --output"
-
-
-def is_appended_to(folder: AnyPath) -> bool:
-    """Whether a generation was begun, but is not part of the packed dataset yet."""
-    work = folder / WORK
-    return work.is_dir() and any(path.name.startswith("append-") for path in work.iterdir())
-
-
-def refuse_foreign_work(out: AnyPath, *, other_owners: bool = True) -> None:
-    """Raise a PackerError if the work folder of an output, or anything in it, was not made by packer for this user.
-
-    Unfinished files are removed and replaced there, and through a symbolic link that would happen elsewhere. With
-    `other_owners`, files of other users are accepted.
+    Unfinished files are removed and replaced there, and through a link that would happen elsewhere.
     """
     if isinstance(out, RemotePath):
         return
-    owners = {os.geteuid(), _NOBODY} if os.geteuid() == 0 else {os.geteuid()}
     folders = [out / WORK]
     _refuse_link(folders[0], folders[0].is_symlink())
     while folders:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
-                    path = Path(entry.path)
-                    _refuse_link(path, entry.is_symlink())
-                    if not other_owners and entry.stat(follow_symlinks=False).st_uid not in owners:
-                        raise PackerError(
-                            f"{path} belongs to another user: remove {out / WORK}, and repeat the command"
-                        )
+                    _refuse_link(Path(entry.path), entry.is_symlink())
                     if entry.is_dir(follow_symlinks=False):
-                        folders.append(path)
+                        folders.append(Path(entry.path))
         except (FileNotFoundError, NotADirectoryError):  # there is none, or another process has just removed it
             continue
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +15,7 @@ from packer.arrow_messages import is_compressed
 from packer.errors import PackerError, first_line
 from packer.facts import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
-from packer.shards.manifest import READ_VERSIONS, Manifest, is_sealed
-from packer.shards.shard_table import ShardTable
+from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
 from packer.stores.buckets import StoreError
@@ -50,15 +48,13 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {_RESTORE}") from error
-    if type(version) is not int or version not in READ_VERSIONS:
-        oldest, *_, newest = READ_VERSIONS
-        is_older = type(version) is int and version < oldest
+    if type(version) is not int or version != FORMAT_VERSION:
         raise PackerError(
-            f"{path} has format version {str(version)[:40]}, this package reads {oldest} to {newest}: "
-            f"{'' if is_older else 'upgrade packer, or '}pack again to another folder"
+            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: upgrade packer, or "
+            "pack again to another folder"
         )
     try:
-        manifest = Manifest.from_dict(content, partial(_read_table, folder))
+        manifest = Manifest.from_dict(content)
     except (KeyError, TypeError) as error:
         raise PackerError(f"{path} is damaged ({_reason(error)}): {_RESTORE}") from error
     if isinstance(folder, Path):
@@ -66,20 +62,6 @@ def read_manifest(folder: AnyPath, *, intact: bool = False) -> Manifest:
     if intact and not is_sealed(text, content):
         raise PackerError(f"{path} does not match its own checksum: {_REMEDY}")
     return manifest
-
-
-def _read_table(folder: AnyPath, name: str, digest: str, ends: Sequence[int]) -> ShardTable:
-    """Read the entries of very many shards from their table; raise a PackerError if it is missing or was changed."""
-    import xxhash
-
-    path = folder / name
-    if not _is_regular_file(path):
-        raise PackerError(f"{path} is missing, but listed in the manifest: {_REMEDY}")
-    with _arrow_errors(path):
-        content = path.read_bytes()
-        if xxhash.xxh3_128_hexdigest(content) != digest:
-            raise PackerError(f"{path} does not match its hash in the manifest: {_REMEDY}")
-        return ShardTable.from_bytes(content, ends)
 
 
 @contextmanager
@@ -111,7 +93,7 @@ def _refuse_irregular(folder: Path, manifest: Manifest) -> None:
     except OSError as error:
         raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
     if irregular:
-        for name in irregular.intersection([*all_shard_names(*manifest.shard_ends), *manifest.files]):
+        for name in irregular.intersection([*all_shard_names(len(manifest.shards)), *manifest.files]):
             _is_regular_file(folder / name)
 
 
@@ -144,7 +126,7 @@ def check_sizes(folder: AnyPath, manifest: Manifest) -> None:
     except OSError as error:
         raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
     expected = manifest.shards.column("bytes").tolist()
-    for number, (name, size) in enumerate(zip(all_shard_names(*manifest.shard_ends), expected, strict=True)):
+    for number, (name, size) in enumerate(zip(all_shard_names(len(manifest.shards)), expected, strict=True)):
         if sizes.get(name) != size:
             check_size(folder, manifest.shards[number])
 

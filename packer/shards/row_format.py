@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from packer.arrow import has_dtype, numpy_dtype
 from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE_INPUT_IDS, input_ids_in
-from packer.errors import PackerError, SourceError
+from packer.errors import SourceError
 from packer.options import PackOptions
 
 PADDING = -1
@@ -123,19 +123,6 @@ class RowFormat:
     def batch_rows(self) -> int:
         """Rows of a record batch; the last one of a shard may have fewer."""
         return self.rows_in(_BATCH_BYTES)
-
-
-def refuse_other_types(generations: Sequence[RowFormat]) -> None:
-    """Raise a PackerError if a column does not have the same type in the sources of all generations of an index."""
-    first = generations[0].schema
-    for number, row_format in enumerate(generations):
-        for field in row_format.schema:
-            one, other = first.field(field.name).type.value_type, field.type.value_type
-            if one != other:
-                raise PackerError(
-                    f"'{field.name}' is {one} in the source of generation 0, and {other} in that of generation "
-                    f"{number}: give sources with columns of one type"
-                )
 
 
 def _type_per_token(name: str, value_type: pa.DataType) -> pa.DataType:

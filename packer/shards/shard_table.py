@@ -1,116 +1,81 @@
-"""Entries of the shards of a dataset, held as a table, which is written to a file of its own if they are very many.
-
-JSON with an entry for each of 100,000 shards takes seconds to read, and the file milliseconds. It is an Arrow IPC
-stream, uncompressed, with the fields of `ShardEntry` as columns except for `file`, which follows from the number of the
-shard. The manifest has its hash.
-"""
+"""Entries of the shards of a dataset, held and written by field: 100,000 records of JSON would take seconds to read."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy
 from packer.facts import ShardEntry
-from packer.shards.file_names import shard_name
+from packer.facts.json_record import read_fields
+from packer.shards.file_names import MOST_SHARDS, shard_name
 
 _HASH_BYTES = 16
 _LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "bytes": 0}
-_RECORD = np.dtype([(name, np.int64) for name in _LEAST] + [("xxh3_128", f"V{_HASH_BYTES}")])
-_SCHEMA = pa.schema([(name, pa.int64()) for name in _LEAST] + [("xxh3_128", pa.binary(_HASH_BYTES))])
+_HASH = np.dtype(f"V{_HASH_BYTES}")
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class ShardTable(Sequence[ShardEntry]):
-    """A sequence of entries, which are made when they are requested; a slice is a table, too."""
+class ShardTable:
+    """A sequence of `ShardEntry`, which are made when they are requested. File names follow from numbers."""
 
-    _records: NDArray[np.void]
-    _ends: tuple[int, ...]  # number of shards of the dataset after each generation, from which names follow
-    _first: int = 0  # number of the first shard
+    _columns: Mapping[str, NDArray[Any]]
 
     @classmethod
-    def of(cls, entries: Iterable[ShardEntry], ends: Sequence[int] = ()) -> ShardTable:
-        """Return the table of entries that are in order; their file names are not looked at.
-
-        `ends` are the numbers of shards after each generation; if empty, there is one generation. Raises a TypeError if
-        a hash does not have 32 hexadecimal digits, or values are out of range.
-        """
-        records = []
-        for number, entry in enumerate(entries):
-            try:
-                digest = bytes.fromhex(entry.xxh3_128)
-            except ValueError:
-                digest = b""
-            if len(digest) != _HASH_BYTES:
-                raise TypeError(f"xxh3_128 of shard {number} is {entry.xxh3_128[:40]!r}, not 32 hexadecimal digits")
-            records.append((*(getattr(entry, name) for name in _LEAST), digest))
-        return cls(_checked(np.array(records, _RECORD)), tuple(ends) or (len(records),))
+    def of(cls, entries: Iterable[ShardEntry]) -> ShardTable:
+        """Return the table of entries that are in order; their file names are not looked at."""
+        found = [*entries]
+        return cls.from_dict({name: [getattr(entry, name) for entry in found] for name in (*_LEAST, "xxh3_128")})
 
     @classmethod
-    def from_bytes(cls, content: bytes, ends: Sequence[int] = ()) -> ShardTable:
-        """Return the table that a file holds; columns that it does not know are ignored. `ends` is as in `of`.
+    def from_dict(cls, content: object) -> ShardTable:
+        """Return the table of a JSON object with a list for each field; fields that it does not know are ignored.
 
-        Raises a TypeError for missing columns, wrong types and values out of range, a ValueError or OSError if the
-        content is not an Arrow stream, and a MemoryError if a damaged length asks for too much.
+        Raises a KeyError for missing fields, and a TypeError for values of another type or out of range.
         """
-        table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
-        table.validate(full=True)
-        records = np.empty(table.num_rows, _RECORD)
-        for column in _SCHEMA:
-            if table.column_names.count(column.name) != 1 or table.schema.field(column.name).type != column.type:
-                raise TypeError(f"it has no column {column.name} of type {column.type}")
-            if table[column.name].null_count:
-                raise TypeError(f"a value of {column.name} is null")
-            values = [_values_of(chunk) for chunk in table[column.name].chunks]
-            records[column.name] = np.concatenate(values) if values else ()
-        return cls(_checked(records), tuple(ends) or (len(records),))
+        read_fields(content, {}, name="shards")
+        assert isinstance(content, dict)
+        columns: dict[str, NDArray[Any]] = {
+            name: _numbers(name, content[name], least) for name, least in _LEAST.items()
+        }
+        columns["xxh3_128"] = _hashes(content["xxh3_128"])
+        counts = {name: len(column) for name, column in columns.items()}
+        if len(set(counts.values())) > 1:
+            raise TypeError(f"the lists of shards have different lengths: {counts}")
+        if not 0 < counts["rows"] <= MOST_SHARDS:
+            raise TypeError(f"there are {counts['rows']:,} shards, not 1 to {MOST_SHARDS:,}")
+        return cls(columns)
 
-    def to_bytes(self) -> bytes:
-        """Return the content of the file; equal tables give equal bytes."""
-        columns = [as_arrow(np.ascontiguousarray(self.column(name))) for name in _LEAST]
-        buffers = [None, pa.py_buffer(self.hashes.tobytes())]
-        columns.append(pa.Array.from_buffers(_SCHEMA.field("xxh3_128").type, len(self), buffers))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, _SCHEMA) as stream:
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
-        return bytes(sink.getvalue())
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the JSON object."""
+        numbers = {name: self._columns[name].tolist() for name in _LEAST}
+        return {**numbers, "xxh3_128": [digest.hex() for digest in self.hashes.tolist()]}
 
     def column(self, name: str) -> NDArray[np.int64]:
         """Return a numeric field of all entries."""
-        return self._records[name]
+        return self._columns[name]
 
     @property
     def hashes(self) -> NDArray[np.void]:
         """xxh3-128 of all entries, 16 bytes each."""
-        return self._records["xxh3_128"]
+        return self._columns["xxh3_128"]
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.hashes)
 
-    @overload
-    def __getitem__(self, index: int) -> ShardEntry: ...
+    def __getitem__(self, shard: int) -> ShardEntry:
+        counts = {name: int(self._columns[name][shard]) for name in _LEAST}
+        name = shard_name(range(len(self))[shard], len(self))
+        return ShardEntry(file=name, xxh3_128=self.hashes[shard].item().hex(), **counts)
 
-    @overload
-    def __getitem__(self, index: slice) -> ShardTable: ...
-
-    def __getitem__(self, index: int | slice) -> ShardEntry | ShardTable:
-        chosen = range(len(self))[index]
-        if isinstance(chosen, range):
-            assert chosen.step == 1
-            return ShardTable(self._records[index], self._ends, self._first + chosen.start)
-        *counts, digest = self._records[chosen].item()
-        shard = self._first + chosen
-        name = shard_name(shard, self._ends[bisect_right(self._ends, shard)])
-        return ShardEntry(file=name, xxh3_128=digest.hex(), **dict(zip(_LEAST, counts, strict=True)))
+    def __iter__(self) -> Iterator[ShardEntry]:
+        return map(self.__getitem__, range(len(self)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShardTable) and [*self] == [*other]
+        return isinstance(other, ShardTable) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -118,20 +83,26 @@ class ShardTable(Sequence[ShardEntry]):
         return f"ShardTable({len(self):,} shards)"
 
 
-def _checked(records: NDArray[Any]) -> NDArray[Any]:
-    """Return records whose values are in range; raise a TypeError for others."""
-    for name, least in _LEAST.items():
-        wrong = np.flatnonzero(records[name] < least)
-        if len(wrong):
-            raise TypeError(f"{name} of shard {wrong[0]} is {records[name][wrong[0]]}, less than {least}")
-        if records[name].sum(dtype=np.float64) >= 2**62:  # sums of int64 would overflow
-            raise TypeError(f"{name} add up to {2**62} or more")
-    return records
+def _numbers(name: str, values: object, least: int) -> NDArray[np.int64]:
+    """Return a list of JSON as an array, checked as a whole; raise a TypeError for other values, or too large ones."""
+    try:
+        found = np.array(values if isinstance(values, list) else None)
+    except ValueError:  # lists of different lengths
+        found = np.array(None)
+    if found.dtype != np.int64 or found.ndim != 1:
+        raise TypeError(f"shards.{name} is not a list of whole numbers")
+    if len(wrong := np.flatnonzero(found < least)):
+        raise TypeError(f"{name} of shard {wrong[0]} is {found[wrong[0]]}, less than {least}")
+    if found.sum(dtype=np.float64) >= 2**62:  # sums of int64 would overflow
+        raise TypeError(f"{name} add up to {2**62} or more")
+    return found
 
 
-def _values_of(chunk: pa.Array) -> NDArray[Any]:
-    """View numbers, or fixed-size binary values, of a column."""
-    if chunk.type != _SCHEMA.field("xxh3_128").type:
-        return as_numpy(chunk)
-    values = chunk.buffers()[1] if len(chunk) else b""
-    return np.frombuffer(values, f"V{_HASH_BYTES}", len(chunk), chunk.offset * _HASH_BYTES)
+def _hashes(values: object) -> NDArray[np.void]:
+    """Return a list of hashes, 32 hexadecimal digits each, as an array of their bytes; raise a TypeError for others."""
+    try:
+        assert isinstance(values, list)
+        assert all(len(value) == 2 * _HASH_BYTES for value in values)
+        return np.frombuffer(bytes.fromhex("".join(values)), _HASH, count=len(values))
+    except (AssertionError, TypeError, ValueError):
+        raise TypeError(f"shards.xxh3_128 is not a list of strings of {2 * _HASH_BYTES} hexadecimal digits") from None

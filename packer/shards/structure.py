@@ -121,13 +121,11 @@ def _structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None
     return None
 
 
-def documents_fault(segments: RowSegments, manifest: Manifest, documents: range) -> str | None:
-    """Return which document of a record batch without faults is not one of `documents`, those of its shard, or None."""
-    ids = segments.documents
-    others = ids[(ids < documents.start) | (ids >= documents.stop)]
-    where = "its generation" if len(manifest.generations) > 1 else "the source"
-    first, last = documents.start, documents.stop - 1
-    return f"document {others[0]:,} is not of {where}, {first:,} to {last:,}" if len(others) else None
+def documents_fault(segments: RowSegments, manifest: Manifest) -> str | None:
+    """Return which document of a record batch without faults is not one of the source, or None."""
+    ids, documents = segments.documents, manifest.source.documents
+    others = ids[(ids < 0) | (ids >= documents)]
+    return f"document {others[0]:,} is not of the source, 0 to {documents - 1:,}" if len(others) else None
 
 
 def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:

@@ -77,12 +77,6 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
     return found if found is not None else find_on_hub(str(source), split)
 
 
-def count_files(path: str | Path, split: str | None) -> int:
-    """Count the files of a path, which may be one of several or a whole source; raises as `find_source` does."""
-    found = _find_files(path, split if _is_folder(path) else None)
-    return len((find_on_hub(str(path), split) if found is None else found).files)
-
-
 def _find_several(source: PathList, split: str | None) -> Found:
     """Find the files of several paths. A split is chosen in every folder; files are read whatever their names."""
     folders = [_is_folder(path) for path in source.paths]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -15,9 +13,9 @@ from packer.inputs.token_tables import MappedLists
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.progress import Progress, silent
-from packer.shards.manifest import Manifest, parts_of
+from packer.shards.manifest import Manifest
 from packer.sources.corpus import Documents
-from packer.sources.find_source import count_files, find_source
+from packer.sources.find_source import find_source
 from packer.sources.number_columns import ARRAY_COLUMN, is_array_file, open_array, open_lengths, with_numbers
 from packer.sources.source import Source
 from packer.sources.survey import read_documents
@@ -94,7 +92,7 @@ def open_packed_source(
     the one that was packed.
     """
     listed = _listed_source(folder, source)
-    options, name = options_with(folder, manifest, tokenizer), _named(folder, manifest)
+    options, name = options_with(folder, manifest, tokenizer), str(folder)
     try:
         opened = open_source(listed, options)
     except OtherSourceError as error:
@@ -107,50 +105,6 @@ def open_packed_source(
     if isinstance(listed, PathList):
         _refuse_reordered(name, manifest, opened)
     return opened
-
-
-def with_sources(
-    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
-) -> list[tuple[Manifest, SourceLike | Sequence[SourceLike]]]:
-    """Return each generation of a dataset with its source; a single generation gets everything that is given.
-
-    Several paths of a generation may be a list of their own. In a plain list of all paths, the number of files that the
-    manifest has for each generation says where the next one begins.
-    """
-    parts = parts_of(manifest)
-    if len(parts) == 1:
-        return [(parts[0], source)]
-    sources = list(source) if isinstance(source, (list, tuple)) else [source]
-    paths = [each for each in sources if isinstance(each, (str, Path))]
-    if len(parts) < len(sources) == len(paths):
-        return list(zip(parts, _by_generation(folder, parts, paths), strict=True))
-    if len(sources) != len(parts):
-        raise PackerError(
-            f"{folder} was packed from {len(parts)} sources, one after the other, and {len(sources)} source(s) are "
-            "given: give the source of each generation, in order"
-        )
-    return list(zip(parts, sources, strict=True))
-
-
-def _by_generation(folder: AnyPath, parts: Sequence[Manifest], paths: Sequence[str | Path]) -> list[SourceLike]:
-    """Divide paths among generations, so that each has as many files as were packed; refuse others."""
-    counts = [count_files(path, parts[0].options.split) for path in paths]
-    files = [len(part.source.files) for part in parts]
-    ends = list(accumulate(counts))
-    cuts = [bisect_left(ends, end) + 1 for end in accumulate(files)]
-    if cuts[-1] != len(paths) or any(ends[cut - 1] != end for cut, end in zip(cuts, accumulate(files), strict=True)):
-        raise PackerError(
-            f"{folder} was packed from {_in_words(files)} file(s), one generation after the other, and the sources "
-            f"given have {_in_words(counts)}: give all paths of each generation, in order"
-        )
-    return [one_source(paths[first:last]) for first, last in pairwise([0, *cuts])]
-
-
-def _in_words(counts: Sequence[int]) -> str:
-    """Return numbers as text, only the first ones if there are many: "2, 3 and 1"."""
-    if len(counts) > _SHOWN:
-        return ", ".join(f"{count:,}" for count in counts[:_SHOWN]) + ", ..."
-    return " and ".join(filter(None, [", ".join(f"{count:,}" for count in counts[:-1]), f"{counts[-1]:,}"]))
 
 
 def _listed_source(folder: AnyPath, source: SourceLike | Sequence[SourceLike]) -> SourceLike:
@@ -176,14 +130,14 @@ def open_index_source(
     opened = open_packed_source(folder, manifest, source)
     refuse_decoding(opened)
     watch = Watch.of(opened)
-    _refuse_other_files(_named(folder, manifest), manifest.source.files, opened)
+    _refuse_other_files(str(folder), manifest.source.files, opened)
     return opened, watch
 
 
 def read_index_source(folder: AnyPath, manifest: Manifest, opened: Source, progress: Progress = silent) -> Documents:
     """Check that all documents of the source of an index have the lengths that were packed, and return them."""
     documents = read_documents(opened, progress)
-    _refuse_other_source(_named(folder, manifest), manifest.source, documents.identity)
+    _refuse_other_source(str(folder), manifest.source, documents.identity)
     return documents
 
 
@@ -237,11 +191,6 @@ def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
         raise PackerError(
             f"{name} was packed from these files in another order ({shown}): give the paths in that order"
         )
-
-
-def _named(folder: AnyPath, manifest: Manifest) -> str:
-    """Return the name of a dataset in messages, with the generation if the manifest describes only one."""
-    return str(folder) if manifest.part is None else f"generation {manifest.part.generation} of {folder}"
 
 
 def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:

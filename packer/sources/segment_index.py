@@ -25,7 +25,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
 from packer.inputs.documents import reading
 from packer.inputs.format_reader import opened
-from packer.shards.manifest import Manifest, documents_of_shard
+from packer.shards.manifest import Manifest
 from packer.shards.reader import checked_batches
 from packer.shards.structure import RowSegments, documents_fault
 from packer.stores import AnyPath
@@ -58,7 +58,7 @@ class SegmentIndex:
 
     packed: AnyPath
     manifest: Manifest
-    """Its manifest, or that of one of its generations."""
+    """Its manifest."""
 
     folder: Path
 
@@ -109,14 +109,14 @@ class SegmentIndex:
         first, last = run * self._shards_per_run, min((run + 1) * self._shards_per_run, len(shards))
         row = int(shards.column("rows")[:first].sum())
         for number in range(first, last):
-            entry, documents = shards[number], documents_of_shard(self.manifest, number)
+            entry = shards[number]
             for batch in checked_batches(self.packed, entry, self.manifest, compares_hash=False):
                 segments = RowSegments.of(batch)
-                fault = documents_fault(segments, self.manifest, documents)
+                fault = documents_fault(segments, self.manifest)
                 if fault is not None:
                     raise PackerError(f"{self.packed / entry.file}: {fault}: it was changed after packing; restore it")
                 columns = (
-                    segments.documents - self.manifest.first.document,
+                    segments.documents,
                     segments.starts,
                     segments.lengths,
                     segments.places + row * self.manifest.max_len,

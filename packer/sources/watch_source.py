@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,11 +31,6 @@ class Watch:
         """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version."""
         named = [(input_.path, input_.file.name) for input_ in opened.inputs]
         return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
-
-    @classmethod
-    def joined(cls, watches: Iterable[Watch]) -> Watch:
-        """Watch the files of several sources."""
-        return cls(states={path: state for watch in watches for path, state in watch.states.items()})
 
     def of_mapped(self, spilled: Source) -> Watch:
         """Watch only files that are still read, not those that have been decoded."""

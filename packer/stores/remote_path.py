@@ -250,10 +250,6 @@ class RemotePath:
 
         self._requested(write)
 
-    def copy(self, to: RemotePath) -> None:
-        """Copy the object to another path of the same bucket, where an object is overwritten."""
-        self._requested(lambda: self.store.copy(self.key, to.key))
-
     def unlink(self) -> None:
         """Remove the object, if it exists."""
         with suppress(FileNotFoundError):  # which only some stores say

@@ -1,6 +1,6 @@
 """A store: the files of a folder, on a disk or in object storage, each of which appears completely or not at all.
 
-Outputs, notes, heartbeats and generations are written through it, so that nothing else depends on where they are. (The
+Outputs, notes and heartbeats are written through it, so that nothing else depends on where they are. (The
 LocalStore of obstore syncs neither files nor folders, so that a crash of the system would lose what it has written.)
 """
 
@@ -12,13 +12,13 @@ import mmap
 import os
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeAlias, TypeVar
 
 from packer.errors import PackerError
-from packer.stores.buckets import ChangedError, in_parallel
+from packer.stores.buckets import in_parallel
 from packer.stores.local_files import delete, sync_path, temporary_file
 from packer.stores.remote_path import AnyPath, RemotePath
 
@@ -26,7 +26,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MAPPED = 64 << 10  # bytes of a local file that is mapped instead of read
-_MOST_COPIED = 5 << 30  # bytes that S3 copies in one request
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 
@@ -159,20 +158,6 @@ class Folder:
                 path.unlink(missing_ok=True)
             raise
 
-    def replace_if(self, name: str, content: bytes, before: bytes) -> None:
-        """Replace a file in one step if it has the content `before`; in object storage, raise a ChangedError if not.
-
-        A folder is locked instead.
-        """
-        self.put(name, content)
-
-    def move(self, names: Mapping[str, str]) -> None:
-        """Rename files to names directly in the store; object storage copies them. Those that are missing are left."""
-        for name, to in names.items():
-            with contextlib.suppress(FileNotFoundError):
-                (self.root / name).rename(self.root / to)
-        self._sync(self.root)
-
     def check_claim(self) -> None:
         """Raise a `ClaimLostError` if this process may not write here any more.
 
@@ -268,15 +253,6 @@ class Objects:
     def temporary(self, name: str) -> contextlib.AbstractContextManager[Path]:
         return temporary_file(name)  # removed at the end, not only by an exception
 
-    def replace_if(self, name: str, content: bytes, before: bytes) -> None:
-        path = (self.root / name).pinned()
-        if path.read_bytes() != before:
-            raise ChangedError(f"{path}: the object was changed")
-        path.write_bytes(content)
-
-    def move(self, names: Mapping[str, str]) -> None:
-        self.each(lambda name: _copy(self.root / name, self.root / names[name]), list(names))
-
     def delete(self, name: str) -> None:
         (self.root / name).unlink()
 
@@ -286,16 +262,6 @@ class Objects:
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return in_parallel(task, items)
-
-
-def _copy(path: RemotePath, to: RemotePath) -> None:
-    """Copy an object; the bucket itself does so, unless the object is too large for that."""
-    if path.stat().st_size <= _MOST_COPIED:
-        path.copy(to)
-        return
-    with temporary_file(path.name) as copy:
-        path.download(copy)
-        to.upload(copy)
 
 
 Store: TypeAlias = Folder | Objects
