@@ -329,13 +329,14 @@ def static_batch(rows, *, tokens, segments, max_len, pad_id):
     batch = flattened_batch(rows)
     boundaries = list(batch["cu_seq_lens_q"])
     while boundaries[-1] < tokens:
-        length = min(max_len, tokens - boundaries[-1])
+        following = segments - len(boundaries)  # segments after the next, which have a token or more each
+        length = min(max_len, tokens - boundaries[-1] - following)
         batch["input_ids"][0] += [pad_id] * length
         batch["labels"][0] += [-100] * length
         batch["position_ids"][0] += range(length)
         batch["seq_idx"][0] += [len(boundaries) - 1] * length
         boundaries.append(boundaries[-1] + length)
-    boundaries += [tokens] * (segments + 1 - len(boundaries))
+    assert len(boundaries) == segments + 1
     return {**batch, **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), boundaries),
             **dict.fromkeys(("max_length_q", "max_length_k"), max_len)}  # fmt: skip
 

@@ -52,12 +52,13 @@ IN_TRITON = (
 """Families whose attention has no windows, which the Triton kernels lack."""
 
 TRAIN_AS_ALONE = "test_packed_documents_train_as_alone"
+STATIC = "test_static_batches_with_flash_attention_train_as_on_documents_alone"
 TRAINERS = "test_trainers_with_flash_attention_train_as_on_documents_alone"
 
 
 def test_documents_train_as_alone_by_the_kernels_of_flash_attention_in_an_interpreter(python):
     families = (f"tests/test_families.py::{TRAIN_AS_ALONE}[{family}-flash_attention_2]" for family in IN_TRITON)
-    run_tests(python, *families, f"tests/test_training.py::{TRAINERS}", **INTERPRETER)
+    run_tests(python, *families, *(f"tests/test_training.py::{name}" for name in (TRAINERS, STATIC)), **INTERPRETER)
 
 
 def test_documents_train_as_alone_by_flash_attention_with_windows_and_capped_logits(python):

@@ -314,8 +314,8 @@ def test_extra_heads_have_the_naive_targets_further_ahead(lengths, has_labels, h
     flat = [[joined(row[depth] for row in whole) for depth in range(heads)]]
     real = [number > 0 for row in rows for _, number, _ in naive.next_tokens(row)]
     kept = [[[label for label, keep in zip(depth, real, strict=True) if keep] for depth in flat[0]]]
-    padding = (8 * len(rows) + spare - sum(real)) * [NO_LOSS]
-    shape = packer.StaticShape(tokens=8 * len(rows) + spare, segments=99, max_len=8, pad_id=3)
+    padding = (8 * len(rows) + 99 + spare - sum(real)) * [NO_LOSS]
+    shape = packer.StaticShape(tokens=8 * len(rows) + 99 + spare, segments=99, max_len=8, pad_id=3)
 
     def found(**options):
         return lists(packer.collate(arrays, mtp=heads, tensors="numpy", **options)["mtp_labels"])
@@ -365,17 +365,15 @@ def test_extra_heads_learn_from_packed_documents_what_they_learn_from_each_alone
 @given(many_rows, st.booleans(), st.integers(0, 3), st.data())
 def test_static_batches_equal_the_naive_ones_and_have_one_shape(lengths, has_labels, spare, data):
     rows, arrays = drawn_rows(lengths, has_labels, data)
-    shape = {
-        "tokens": 8 * (len(rows) + spare),
-        "segments": sum(len(row["seq_lengths"]) for row in rows) + spare,
-        "max_len": 8,
-        "pad_id": 3,
-    }
+    segments = sum(len(row["seq_lengths"]) for row in rows) + 1 + spare
+    shape = {"tokens": 8 * len(rows) + data.draw(st.integers(1 + spare, 8)), "segments": segments}
+    shape |= {"max_len": 8, "pad_id": 3}
     found = packer.collate(arrays, static=packer.StaticShape(**shape), tensors="numpy")
     assert lists(found) == naive.static_batch(rows, **shape)
     megatron = packer.collate(arrays, format="megatron", static=packer.StaticShape(**shape), tensors="numpy")
     assert megatron["cu_seqlens"].shape == (1, shape["segments"] + 1)
-    assert (np.diff(megatron["cu_seqlens"][0]) >= 0).all()
+    assert (np.diff(megatron["cu_seqlens"][0]) > 0).all()
+    assert megatron["tokens"].shape == megatron["labels"].shape == (1, shape["tokens"])
     assert megatron["max_seqlen"].tolist() == [8]
 
 
@@ -384,14 +382,19 @@ def test_static_batches_equal_the_naive_ones_and_have_one_shape(lengths, has_lab
 def test_static_shape_holds_every_batch_of_a_dataset(tmp_path, rows, max_segments):
     dataset = packer.load(make(tmp_path, max_segments=max_segments))
     static = packer.static_shape(dataset, rows=rows)
-    assert static.tokens == rows * MAX_LEN
-    shapes = set()
-    for epoch in range(3):
-        for batch in packer.batches(dataset, rows=rows, epoch=epoch, static=static, tensors="numpy"):
-            shapes.add((batch["max_length_q"], *(np.shape(value) for value in batch.values())))
-            assert batch["position_ids"].max() < MAX_LEN
-    assert len(shapes) == 1
-    packer.collate(dataset.__getitems__([]), static=static, tensors="numpy")
+    assert static.tokens % 16 == 0
+    assert rows * MAX_LEN <= static.tokens < rows * MAX_LEN + static.segments + 16
+    for name, boundaries in (("hf", "cu_seq_lens_q"), ("megatron", "cu_seqlens")):
+        shapes = set()
+        for epoch in range(3):
+            for batch in packer.batches(
+                dataset, rows=rows, epoch=epoch, static=static, format=name, tensors="numpy", loss_weights="sequence"
+            ):
+                shapes.add(tuple(np.shape(value) for value in batch.values()))
+                assert batch["position_ids"].max() < MAX_LEN
+                assert (np.diff(batch[boundaries].reshape(-1)) > 0).all(), "no segment is empty"
+        assert len(shapes) == 1
+        packer.collate(dataset.__getitems__([]), static=static, format=name, tensors="numpy")
 
 
 def test_torch_compile_compiles_static_batches_once(dataset):
@@ -420,11 +423,13 @@ def test_torch_compile_compiles_static_batches_once(dataset):
 def test_what_does_not_fit_the_static_shape_is_refused(dataset):
     rows = dataset.__getitems__(range(4))
     small = packer.static_shape(dataset, rows=1)
-    with pytest.raises(PackerError, match=r"a batch has \d+ tokens, the static shape only 12: call static_shape"):
+    message = r"a batch has \d+ tokens in \d+ segments, which cannot be padded to the static shape of {} in {}: call"
+    with pytest.raises(PackerError, match=message.format(small.tokens, small.segments)):
         packer.collate(rows, static=small)
-    few = packer.StaticShape(tokens=4 * MAX_LEN, segments=2, max_len=MAX_LEN, pad_id=0)
-    with pytest.raises(PackerError, match=r"a batch has \d+ segments, the static shape only 2: call static_shape"):
-        packer.collate(rows, static=few)
+    for tokens, segments in ((4 * MAX_LEN, 2), (4 * MAX_LEN, 40), (400, 20)):
+        other = packer.StaticShape(tokens=tokens, segments=segments, max_len=MAX_LEN, pad_id=0)
+        with pytest.raises(PackerError, match=message.format(tokens, segments)):
+            packer.collate(rows, static=other)
     with pytest.raises(PackerError, match="rows is 0: a batch needs at least 1"):
         packer.static_shape(dataset, rows=0)
 

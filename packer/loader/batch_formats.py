@@ -26,7 +26,6 @@ from packer.loader.row_segments import (
     StaticShape,
     cu_seqlens_of,
     mtp_labels,
-    padded_cu_seqlens,
     restart_positions,
     shift_left,
     token_loss_weights,
@@ -108,8 +107,8 @@ def hf_batch(
     With `mtp`, `mtp_labels`, int64, shape (1, mtp, T), are the targets of extra heads. Those of depth d, from 1, are
     `mtp_labels[:, d - 1]`: at place i, token i + 1 + d, or -100 where that is no trained token of the same segment.
 
-    Unless `keep` is None, `segments` is a key as in `encoder_batch`, without `segment_ids`. With `static`, the batch is
-    padded to T tokens, cu_seqlens with repeats of T (empty segments), and max_length is max_len.
+    Unless `keep` is None, `segments` is a key as in `encoder_batch`, without `segment_ids`. With `static`, segments of
+    padding fill the batch up to its tokens and segments, and max_length is max_len.
     """
     tokens = RowTokens.real(rows).padded(static)
     input_ids = tokens.column("input_ids", np.int64, padding=0 if static is None else static.pad_id)
@@ -117,7 +116,7 @@ def hf_batch(
         labels = tokens.labels(input_ids)
     else:
         input_ids, labels = _masked_tokens(tokens, input_ids, mlm, epoch)
-    cu_seqlens = padded_cu_seqlens(tokens.lengths, static)
+    cu_seqlens = cu_seqlens_of(tokens.lengths).astype(np.int32)
     longest = int(tokens.lengths.max()) if static is None else static.max_len
     batch: dict[str, Any] = {
         "input_ids": input_ids[None],
@@ -258,12 +257,12 @@ def megatron_batch(
 
     `tokens`, `labels` (shifted; -100 for no loss) and `position_ids`, int64, shape (1, B * L); `loss_mask`, float32, of
     the same shape; `cu_seqlens`, int32, shape (1, segments + 1); `max_seqlen`, int32, shape (1,). With `static`,
-    cu_seqlens are padded with empty segments, and max_seqlen is max_len. `padding_mask` adds a key of that name for
-    `GPTModel.forward`: bool, shape (1, B * L), True for padding. With `mtp`, `mtp_labels`, shape
+    segments of padding fill the sequence up to its tokens and segments, and max_seqlen is max_len. `padding_mask` adds
+    a key of that name for `GPTModel.forward`: bool, shape (1, B * L), True for padding. With `mtp`, `mtp_labels`, shape
     (1, mtp, B * L), as in `hf_batch`.
     """
-    tokens = RowTokens.whole(rows)
-    input_ids = tokens.column("input_ids", np.int64)
+    tokens = RowTokens.whole(rows).padded(static)
+    input_ids = tokens.column("input_ids", np.int64, padding=0 if static is None else static.pad_id)
     labels = tokens.labels(input_ids)[None]
     shifted = shift_left(labels, NO_LOSS)
     longest = int(tokens.lengths.max()) if static is None else static.max_len
@@ -272,7 +271,7 @@ def megatron_batch(
         "labels": shifted,
         "loss_mask": (shifted != NO_LOSS).astype(np.float32),
         "position_ids": restart_positions(tokens.lengths)[None],
-        "cu_seqlens": padded_cu_seqlens(tokens.lengths, static)[None],
+        "cu_seqlens": cu_seqlens_of(tokens.lengths).astype(np.int32)[None],
         "max_seqlen": np.array([longest], np.int32),
     }
     if loss_weights is not None:

@@ -139,11 +139,15 @@ def batches(
         yield collate(dataset.__getitems__(row_numbers), epoch=epoch, **options)
 
 
-def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
-    """Return the smallest shape that fits any batch of `rows` rows of a dataset.
+_MULTIPLE = 16  # tokens of a static shape: matrices of such sizes are fast in 8 bits, too
 
-    T is rows * max_len; the number of segments is that of the rows with the most segments. Reads the segment
-    boundaries of all rows once, and no tokens.
+
+def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
+    """Return a shape that fits any batch of `rows` rows of a dataset, and little more.
+
+    The number of segments is that of the rows with the most segments. There are as many tokens more than
+    rows * max_len, rounded up to a multiple of 16, so that a batch of few segments is padded by segments of a token or
+    more. Reads the segment boundaries of all rows once, and no tokens.
 
     Args:
         dataset: dataset from `load`.
@@ -156,9 +160,14 @@ def static_shape(dataset: PackedDataset, *, rows: int) -> StaticShape:
         raise PackerError(f"rows is {rows}: a batch needs at least 1")
     counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for offsets, _, _ in dataset.segments())])
     most = np.repeat(np.sort(counts)[-rows:], dataset.most_repeats)[-rows:]
+    segments = int(most.sum()) + rows - len(most)
+    # Real tokens of a row are at least as many as its segments, so `segments - rows` tokens more are enough for padding
+    # of one token each. They take segments themselves if a batch has as many as the shape.
+    segments += -(-(segments - rows + _MULTIPLE - 1) // max(dataset.max_len - 1, 1))
+    tokens = rows * dataset.max_len + segments - rows
     return StaticShape(
-        tokens=rows * dataset.max_len,
-        segments=int(most.sum()) + rows - len(most),
+        tokens=-(-tokens // _MULTIPLE) * _MULTIPLE,
+        segments=segments,
         max_len=dataset.max_len,
         pad_id=dataset.pad_id,
     )

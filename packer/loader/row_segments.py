@@ -46,21 +46,6 @@ def cu_seqlens_of(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return cu_seqlens
 
 
-def padded_cu_seqlens(lengths: NDArray[np.int64], static: StaticShape | None) -> NDArray[np.int32]:
-    """Return the cumulative segment lengths, with empty segments at the end up to `static.segments`.
-
-    Example: with lengths [3, 9] and segments 4, [0, 3, 12, 12, 12]; without a shape, [0, 3, 12].
-    """
-    cu_seqlens = cu_seqlens_of(lengths).astype(np.int32)
-    if static is None:
-        return cu_seqlens
-    if static.segments < len(lengths):
-        raise PackerError(
-            f"a batch has {len(lengths):,} segments, the static shape only {static.segments:,}: {_REMEDY}"
-        )
-    return np.pad(cu_seqlens, (0, static.segments - len(lengths)), mode="edge")
-
-
 def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Number the tokens of each segment from 0: [3, 1, 2] -> [0, 1, 2, 0, 0, 1]."""
     starts = cu_seqlens_of(lengths)[:-1].repeat(lengths)
@@ -121,21 +106,28 @@ class RowTokens:
         )
 
     def padded(self, static: StaticShape | None) -> RowTokens:
-        """Append segments of padding, of at most `static.max_len` tokens each, up to `static.tokens`.
+        """Append segments of padding, of 1 to `static.max_len` tokens each, up to the shape; without one, do nothing.
 
-        Without a shape, do nothing. Example: with tokens 12 and max_len 4, lengths [3, 2] -> [3, 2, 4, 3].
+        No segment is empty, because flash-attn's kernels for ROCm write past a buffer then. Example: with lengths
+        [3, 2], max_len 4, 12 tokens and 6 segments, [3, 2, 4, 1, 1, 1].
         """
         if static is None:
             return self
-        count = int(self.lengths.sum())
-        if count > static.tokens:
-            raise PackerError(f"a batch has {count:,} tokens, the static shape only {static.tokens:,}: {_REMEDY}")
-        whole, rest = divmod(static.tokens - count, static.max_len)
-        pieces = np.array([static.max_len] * whole + [rest] * (rest > 0), np.int64)
+        count, segments = int(self.lengths.sum()), static.segments - len(self.lengths)
+        left = static.tokens - count
+        if not segments <= left <= segments * static.max_len:
+            raise PackerError(
+                f"a batch has {count:,} tokens in {len(self.lengths):,} segments, which cannot be padded to the static "
+                f"shape of {static.tokens:,} in {static.segments:,}: {_REMEDY}"
+            )
+        pieces = np.ones(segments, np.int64)
+        whole, rest = divmod(left - segments, max(static.max_len - 1, 1))
+        pieces[:whole] = static.max_len
+        pieces[whole : whole + 1] += rest
         return replace(
             self,
             lengths=np.concatenate([self.lengths, pieces]),
-            doc_ids=np.concatenate([self.doc_ids, np.full(len(pieces), PADDING, np.int64)]),
+            doc_ids=np.concatenate([self.doc_ids, np.full(segments, PADDING, np.int64)]),
         )
 
     def column(self, name: str, dtype: npt.DTypeLike | None = None, *, padding: int = 0) -> NDArray[Any]:
@@ -175,7 +167,8 @@ class RowTokens:
         """Return whether each token of whole rows is padding, also inside aligned segments. Shape (tokens,)."""
         real = np.where(self.doc_ids == PADDING, 0, self.lengths)
         if "seq_tokens" in self.rows[0]:
-            real = np.concatenate([row["seq_tokens"] for row in self.rows])
+            stored = np.concatenate([row["seq_tokens"] for row in self.rows])
+            real[: len(stored)] = stored
         return restart_positions(self.lengths) >= real.repeat(self.lengths)
 
     def segment_column(self, name: str) -> NDArray[Any]:
