@@ -13,6 +13,8 @@ from hypothesis import settings
 
 from packer.algorithms import jit
 
+pytest.register_assert_rewrite("tests.helpers")
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -80,8 +82,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory) -> Path:
-    """A packed dataset of several shards; tests/packed_rows.py says of what."""
-    from tests.packed_rows import MAX_LEN, make
+    """A packed dataset of several shards; tests/helpers/packed_rows.py says of what."""
+    from tests.helpers.packed_rows import MAX_LEN, make
 
     return make(tmp_path_factory.mktemp("several"), shard_size=3 * 3 * 4 * MAX_LEN)
 
@@ -98,7 +100,7 @@ def dataset(packed):
 def tokenizer(tmp_path_factory) -> str:
     """The folder of a small tokenizer without a chat template."""
     pytest.importorskip("transformers")
-    from tests.chat_templates import save_tokenizer
+    from tests.helpers.chat_templates import save_tokenizer
 
     return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours")
 
@@ -145,10 +147,10 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def store_server():
-    """An S3 server with faults on request, in a process of its own; see tests/store_server.py."""
+    """An S3 server with faults on request, in a process of its own; see tests/helpers/store_server.py."""
     pytest.importorskip("obstore")
     pytest.importorskip("moto")
-    from tests.store_server import StoreServer
+    from tests.helpers.store_server import StoreServer
 
     with StoreServer.started() as server:
         yield server

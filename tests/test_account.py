@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 
 import packer
-from tests import naive
-from tests.effort import FUZZ
-from tests.packed_rows import rows_on_disk
-from tests.packings import Packing, packings, write
-from tests.test_turns import naive_cuts
+from tests.helpers import naive
+from tests.helpers.effort import FUZZ
+from tests.helpers.packed_rows import rows_on_disk
+from tests.helpers.packings import Packing, packings, write
+from tests.helpers.turns import naive_cuts
 
 
 def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:

@@ -23,9 +23,9 @@ from packer.loader.batch_formats import FORMATS
 from packer.options import Option
 from packer.options.option import GENERAL
 from packer.stores.buckets import SCHEMES
-from tests.chat_templates import save_tokenizer
-from tests.test_sources import DOCUMENTS, write
-from tests.toy_format import NUMBERS
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.sources import DOCUMENTS, write
+from tests.helpers.toy_format import NUMBERS
 
 PACKAGE = Path(packer.__file__).parent
 
@@ -75,7 +75,9 @@ def test_an_algorithm_is_an_entry(source, tmp_path):
 @pytest.fixture
 def numbers(monkeypatch, tmp_path) -> Path:
     """A file of the toy format, which is registered."""
-    toy = InputFormat(title="Numbers", endings=(".numbers",), magic=(NUMBERS,), reader="tests.toy_format.NumberLines")
+    toy = InputFormat(
+        title="Numbers", endings=(".numbers",), magic=(NUMBERS,), reader="tests.helpers.toy_format.NumberLines"
+    )
     monkeypatch.setitem(INPUT_FORMATS, "numbers", toy)
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "rows.numbers"

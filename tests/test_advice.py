@@ -7,10 +7,10 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from tests.chat_templates import save_tokenizer
-from tests.commands import run
-from tests.test_kept import write
-from tests.test_splits import save
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.commands import run
+from tests.helpers.kept import write
+from tests.helpers.splits import save
 
 
 def advice(*arguments):

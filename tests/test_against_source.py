@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 
 import packer
-from tests.effort import FUZZ
-from tests.packings import packings, write
+from tests.helpers.effort import FUZZ
+from tests.helpers.packings import packings, write
 
 
 @settings(deadline=None, max_examples=80 * FUZZ)

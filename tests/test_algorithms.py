@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -12,10 +11,9 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.open_packs import best_fit_decreasing, first_fit_decreasing
 from packer.algorithms.worst_fit import spfhp, spfhp_published, worst_fit_decreasing
 from packer.errors import PackerError
-from tests import naive
-from tests.histograms import histogram_of, histograms, lengths_of, limits, packed_by, read_histogram
-
-jit_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="too slow without compiled kernels")
+from tests.helpers import naive
+from tests.helpers.algorithms import jit_only
+from tests.helpers.histograms import histogram_of, histograms, lengths_of, limits, packed_by, read_histogram
 
 # nnlshp-published keeps to the paper: it refuses long packs, and without a limit it takes 3; see test_nnls.py
 UNRESTRICTED = [

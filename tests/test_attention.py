@@ -18,10 +18,10 @@ transformers = pytest.importorskip("transformers")
 
 from packer.attention import IMPLEMENTATION, varlen  # noqa: E402  needs torch, as all that follows
 from packer.attention.transformers_hook import _FirstPass, attention, attention_mask  # noqa: E402
-from tests import naive_attention  # noqa: E402
-from tests.families import VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
+from tests.helpers import naive_attention  # noqa: E402
+from tests.helpers.attention import LENGTHS, alone, batch_of, positions_of  # noqa: E402
+from tests.helpers.families import WINDOW, tiny_gemma3, tiny_model  # noqa: E402
 
-LENGTHS = [5, 1, 12, 5, 9]
 CU_SEQLENS = torch.tensor([0, 5, 6, 18, 23, 32], dtype=torch.int32)
 TOKENS = 32
 
@@ -170,10 +170,6 @@ def find(rows=1, row_tokens=TOKENS, *, cu_seq_lens=None, max_length=None, positi
     return varlen.find_boundaries(rows, row_tokens, cu_seq_lens, max_length, position_ids, torch.device("cpu"))
 
 
-def positions_of(lengths):
-    return torch.cat([torch.arange(length) for length in lengths])[None]
-
-
 def test_boundaries_are_those_handed_over_or_where_positions_restart():
     for found in (
         find(cu_seq_lens=CU_SEQLENS, max_length=12),
@@ -206,28 +202,6 @@ def test_boundaries_that_do_not_fit_are_refused(handed, message):
 
 
 # ---- a model ----
-
-
-def batch_of(lengths=LENGTHS, **changes):
-    ids = torch.randint(3, VOCABULARY, (1, sum(lengths)), generator=torch.Generator().manual_seed(1))
-    cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    batch = {
-        "input_ids": ids,
-        "position_ids": positions_of(lengths),
-        "cu_seq_lens_q": cu_seqlens,
-        "cu_seq_lens_k": cu_seqlens,
-        "max_length_q": max(lengths),
-        "max_length_k": max(lengths),
-        "use_cache": False,
-        **changes,
-    }
-    return {name: value for name, value in batch.items() if value is not None}
-
-
-def alone(family, **options):
-    batch = batch_of()
-    plain = tiny_model(family, attention="sdpa", **options)
-    return torch.cat([plain(input_ids=ids).logits[0] for ids in batch["input_ids"].split(LENGTHS, 1)])
 
 
 @pytest.mark.parametrize(

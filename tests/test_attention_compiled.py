@@ -13,12 +13,12 @@ transformers = pytest.importorskip("transformers")
 from torch._dynamo.utils import counters  # noqa: E402  needs torch, as all that follows
 
 from packer.attention import IMPLEMENTATION, transformers_hook  # noqa: E402
-from tests.documents import assert_same_gradients, make_example, make_source  # noqa: E402
-from tests.families import VOCABULARY, tiny_model  # noqa: E402
-from tests.models import recorded_gradients, tiny_llama, train_alone  # noqa: E402
-from tests.naive_trees import random_forest  # noqa: E402
-from tests.test_attention import alone, batch_of  # noqa: E402
-from tests.test_trees_attention import distance, train_trees  # noqa: E402
+from tests.helpers.attention import alone, batch_of  # noqa: E402
+from tests.helpers.documents import assert_same_gradients, make_example, make_source  # noqa: E402
+from tests.helpers.families import VOCABULARY, tiny_model  # noqa: E402
+from tests.helpers.models import recorded_gradients, tiny_llama, train_alone  # noqa: E402
+from tests.helpers.naive_trees import random_forest  # noqa: E402
+from tests.helpers.trees_attention import distance, train_trees  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_gpu"),

@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import refused, succeeded
-from tests.kills import kill
-from tests.test_pack import hashes, made_documents, save_arrow
-from tests.test_refusals import save, table
-
-
-def write_source(path: Path, documents: list) -> Path:
-    save(path, table(path.name, documents))
-    return path
+from tests.helpers.bad_input import write_source
+from tests.helpers.commands import refused, succeeded
+from tests.helpers.kills import kill
+from tests.helpers.pack import hashes, made_documents, save_arrow
 
 
 def size_of(path: Path) -> int:

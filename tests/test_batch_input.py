@@ -10,8 +10,8 @@ import packer
 from packer import PackerError
 from packer.column_names import NO_LOSS
 from packer.loader.batch_formats import FORMATS
-from tests.packed_rows import LENGTHS, tokens_of
-from tests.test_formats import lists
+from tests.helpers.formats import lists
+from tests.helpers.packed_rows import LENGTHS, tokens_of
 
 torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
@@ -177,7 +177,7 @@ def test_a_batch_of_examples_that_trains_nothing_is_said():
 @pytest.mark.filterwarnings("ignore:no token of a batch is trained")
 def test_a_step_that_trains_nothing_has_a_loss_of_zero(dataset):
     pytest.importorskip("transformers")
-    from tests.models import gradients, tiny_llama
+    from tests.helpers.models import gradients, tiny_llama
 
     row = dict(dataset[0]) | {"input_ids": np.arange(12), "labels": np.full(12, NO_LOSS)}
     batches = [packer.collate([row]), packer.collate([row])]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chat_templates import save_tokenizer
-from tests.writing import write_lines
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

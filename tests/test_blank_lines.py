@@ -6,10 +6,10 @@ import time
 import pytest
 
 from packer.errors import PackerError
-from tests.commands import run
-from tests.opening import open_source
-from tests.small import shrink
-from tests.test_splits import refused
+from tests.helpers.commands import run
+from tests.helpers.opening import open_source
+from tests.helpers.small import shrink
+from tests.helpers.splits import refused
 
 BLANKS = {"newlines": b"\n", "carriage returns": b"\r\n", "spaces": b" \t\n"}
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.algorithms.bounds import l2_bound, lower_bound, segments_bound, token_bound
-from tests import naive
-from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
+from tests.helpers import naive
+from tests.helpers.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 
 few = st.integers(1, 14).flatmap(
     lambda capacity: st.lists(st.integers(1, capacity), max_size=8).map(

@@ -17,7 +17,7 @@ from packer.text.rendering import Templates
 from packer.text.text_columns import Records
 from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import of_transformers, train_byte_level
-from tests.chat_templates import WORDS, lists, text_options
+from tests.helpers.chat_templates import WORDS, lists, text_options
 
 SYSTEM = {"role": "system", "content": "Be brief. "}
 QUESTION = {"role": "user", "content": " What is\n 2 + 2? "}

@@ -17,9 +17,9 @@ from packer.inputs.mapped_files import map_file
 from packer.pipeline import packing, write_shards
 from packer.pipeline import tokenizing as tokenizing_module
 from packer.pipeline.job import Job
-from tests.chat_templates import save_tokenizer
-from tests.test_kept import write
-from tests.test_pack import made_documents
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.kept import write
+from tests.helpers.pack import made_documents
 
 ROOT = Path(__file__).parent.parent
 

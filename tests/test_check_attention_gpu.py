@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402  needs torch, as what follows
 
 from packer.attention import varlen  # noqa: E402
-from tests.naive_attention import attend  # noqa: E402
+from tests.helpers.naive_attention import attend  # noqa: E402
 
 LENGTHS = [1, 30, 7, 16, 5]
 

@@ -1,10 +1,7 @@
 """The command: what it prints where, its exit codes, its help."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from runpy import run_path
 
@@ -20,25 +17,14 @@ from packer.cli import COMMANDS, cli, progress_bars
 from packer.options import PackOptions, options_of
 from packer.options.option import HEADINGS
 from packer.pipeline.output_place import name_after
-from tests import naive
-from tests.commands import run, succeeded
-from tests.test_pack import hashes, made_documents, save_arrow
-
-ROOT = Path(__file__).parent.parent
-
-
-def run_process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run Python in another process, in this folder."""
-    command = [sys.executable, *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """300 documents of 0 to 59 tokens, in the folder in which the command runs."""
-    monkeypatch.chdir(tmp_path)
-    return save_arrow(tmp_path / "rows.arrow", made_documents(300)).relative_to(tmp_path)
+from tests.helpers import naive
+from tests.helpers.cli import (
+    ROOT,
+    run_process,
+    source,  # noqa: F401 (fixtures)
+)
+from tests.helpers.commands import run, succeeded
+from tests.helpers.pack import hashes, made_documents, save_arrow
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 import packer
-from tests.small import shrink
-from tests.writing import write_as
+from tests.helpers.small import shrink
+from tests.helpers.writing import write_as
 
 BIG = 2**53 + 1  # not representable as a double
 

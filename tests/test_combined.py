@@ -14,8 +14,8 @@ import packer
 from packer import PackerError
 from packer.loader.combined import CombinedDataset, apportion
 from packer.permute import key_of, permuted, permuted_all
-from tests import naive
-from tests.packed_rows import MAX_LEN, make
+from tests.helpers import naive
+from tests.helpers.packed_rows import MAX_LEN, make
 
 LENGTHS = {"web": [12] * 45, "code": [5, 7, 12, 12, 3, 9, 12, 12, 12, 12, 8], "maths": [12, 12, 12]}
 
@@ -310,8 +310,8 @@ def test_indexes_are_combined_with_copied_datasets(tmp_path, paths):
 
 
 def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
-    from tests.small import shrink
-    from tests.test_loader import maps_of
+    from tests.helpers.loader import maps_of
+    from tests.helpers.small import shrink
 
     shrink(monkeypatch, open_shards=4)
     many = make(tmp_path / "many", LENGTHS["web"], shard_size=12 * 3 * 4 * MAX_LEN)
@@ -326,7 +326,7 @@ def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
 
 
 def test_datasets_that_do_not_fit_together_are_refused_in_one_line(tmp_path, paths):
-    from tests.writing import write_lines
+    from tests.helpers.writing import write_lines
 
     web = paths["web"]
     trees = tmp_path / "trees"
@@ -346,7 +346,7 @@ def test_datasets_that_do_not_fit_together_are_refused_in_one_line(tmp_path, pat
 
 
 def test_columns_of_other_types_and_of_the_name_source_are_refused(tmp_path):
-    from tests.writing import write_lines
+    from tests.helpers.writing import write_lines
 
     folders = []
     for name, weight, source in (("one", 1, "a"), ("two", 1.5, "b")):
@@ -361,8 +361,8 @@ def test_columns_of_other_types_and_of_the_name_source_are_refused(tmp_path):
 
 
 def test_texts_of_other_tokenizers_are_refused(tmp_path, tokenizer):
-    from tests.chat_templates import save_tokenizer
-    from tests.writing import write_lines
+    from tests.helpers.chat_templates import save_tokenizer
+    from tests.helpers.writing import write_lines
 
     adding = save_tokenizer(tmp_path / "adding", adds_bos=True)
     lines = write_lines(tmp_path / "texts.jsonl", [{"text": "some words"}, {"text": "others"}])
@@ -405,7 +405,7 @@ def test_what_only_one_dataset_has_is_looked_for_there(paths):
 
 
 def test_stats_shows_the_shares_of_packed_datasets(paths):
-    from tests.commands import refused, succeeded
+    from tests.helpers.commands import refused, succeeded
 
     web, code = paths["web"], paths["code"]
     weighted = f"{web}:0.8", f"{code}:0.2"

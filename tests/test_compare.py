@@ -18,11 +18,11 @@ from packer.figures.figure_tables import render_comparison
 from packer.options import PackOptions
 from packer.pipeline import comparing
 from packer.sources.number_columns import read_length_counts
-from tests import commands, naive
-from tests.histograms import histogram_of
-from tests.made_figures import figures_of, rows_of
-from tests.test_algorithms import jit_only
-from tests.test_pack import made_documents, save_arrow
+from tests.helpers import commands, naive
+from tests.helpers.algorithms import jit_only
+from tests.helpers.histograms import histogram_of
+from tests.helpers.made_figures import figures_of, rows_of
+from tests.helpers.pack import made_documents, save_arrow
 
 ORDERED = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
 

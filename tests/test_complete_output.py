@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from tests.test_bad_input import write_source
-from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
-from tests.test_pack import hashes, made_documents, save_arrow
+from tests.helpers.bad_input import write_source
+from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
+from tests.helpers.pack import hashes, made_documents, save_arrow
 
 DOCUMENTS = made_documents(60)
 CHANGED = [*DOCUMENTS[:-1], [token % 1000 + 1 for token in DOCUMENTS[-1]]]  # of the same lengths
@@ -103,7 +103,7 @@ def test_a_source_without_file_times_is_compared_by_its_tokens(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "other bytes", "source"])
-def test_a_damaged_tokenized_dataset_is_not_complete(tmp_path, tokenizer, damage):  # noqa: F811
+def test_a_damaged_tokenized_dataset_is_not_complete(tmp_path, tokenizer, damage):
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps({"text": f"The quick fox {number}"}) + "\n" for number in range(9)))
     command = ("tokenize", source, "-o", out, "--tokenizer", tokenizer)

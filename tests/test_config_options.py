@@ -9,16 +9,16 @@ import pytest
 
 import packer
 from packer.options import PackOptions, options_of
-from tests.commands import run, succeeded
-from tests.test_cli import ROOT, run_process, source  # noqa: F401 (a fixture)
-from tests.test_pack import hashes
+from tests.helpers.cli import ROOT, run_process, source  # noqa: F401 (a fixture)
+from tests.helpers.commands import run, succeeded
+from tests.helpers.pack import hashes
 
 
 def manifest_of(folder: str) -> dict:
     return json.loads(Path(folder, "manifest.json").read_bytes())
 
 
-def test_a_file_sets_the_defaults_of_all_options(source):  # noqa: F811
+def test_a_file_sets_the_defaults_of_all_options(source):
     Path("pack.toml").write_text(
         f"""dataset = "{source}"
 output = "out"
@@ -38,7 +38,7 @@ workers = 1
     assert hashes(Path("out")) == hashes(Path("same"))
 
 
-def test_the_command_line_wins_over_the_file_and_the_file_over_the_dataset(source):  # noqa: F811
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_dataset(source):
     packer.pack(source, "first", max_len=16, seed=1, long="drop", shard_size="10KB")
     Path("pack.toml").write_text("max_len = 32\nseed = 2\n")
     for order in (("--like", "first", "--config", "pack.toml"), ("--config", "pack.toml", "--like", "first")):
@@ -50,7 +50,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_dataset(sourc
         }
 
 
-def test_one_value_of_a_list_needs_no_brackets_in_a_file(source):  # noqa: F811
+def test_one_value_of_a_list_needs_no_brackets_in_a_file(source):
     Path("pack.toml").write_text('max_len = 64\nkeep-tokens = "values"\noutput = "out"\n')
     pq.write_table(pa.table({"input_ids": [[1, 2]], "values": [[0.5, 1.5]]}), "rows.parquet")
     succeeded("pack", "rows.parquet", "--config", "pack.toml")
@@ -97,14 +97,14 @@ def test_stats_like_a_dataset_name_the_options_that_they_cannot_predict(tmp_path
         ("max_len = ", "pack.toml cannot be read"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(source, content, words):  # noqa: F811
+def test_what_is_wrong_in_a_file_is_named(source, content, words):
     Path("pack.toml").write_text(content)
     result = run("pack", source, "--config", "pack.toml")
     assert result.exit_code == (1 if "cannot be read" in words else 2)
     assert words in result.stderr.splitlines()[-1]
 
 
-def test_a_file_or_dataset_that_is_not_there_is_named(source):  # noqa: F811
+def test_a_file_or_dataset_that_is_not_there_is_named(source):
     for name in ("config", "like"):
         result = run("pack", source, f"--{name}", "nowhere")
         assert result.exit_code == 1

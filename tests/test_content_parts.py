@@ -10,7 +10,17 @@ from click.testing import CliRunner
 from packer.cli import cli
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
-from tests.chat_templates import BODY, END, EXACT, LOOP, PROMPT, auto_tokenizer, lists, save_tokenizer, text_options
+from tests.helpers.chat_templates import (
+    BODY,
+    END,
+    EXACT,
+    LOOP,
+    PROMPT,
+    auto_tokenizer,
+    lists,
+    save_tokenizer,
+    text_options,
+)
 
 pytest.importorskip("transformers")
 

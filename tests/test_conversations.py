@@ -16,7 +16,7 @@ from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
-from tests.chat_templates import (
+from tests.helpers.chat_templates import (
     BODY,
     END,
     EXACT,

@@ -17,11 +17,11 @@ from packer.facts import REMEDY
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
 from packer.sources.survey import read_documents
-from tests import fuzzing
-from tests.effort import FUZZ
-from tests.fuzzing_kept import SETS, make_set, written_from
-from tests.opening import open_source
-from tests.packed_rows import fit_manifest
+from tests.helpers import fuzzing
+from tests.helpers.effort import FUZZ
+from tests.helpers.fuzzing_kept import SETS, make_set, written_from
+from tests.helpers.opening import open_source
+from tests.helpers.packed_rows import fit_manifest
 
 MUTATIONS = 40 * FUZZ  # per file
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import packer
-from tests.faults import shards_in
-from tests.kills import Killed, kill
-from tests.test_pack import hashes, made_documents
-from tests.test_replace_folder import killed_at
+from tests.helpers.faults import shards_in
+from tests.helpers.kills import Killed, kill
+from tests.helpers.pack import hashes, made_documents
+from tests.helpers.replace_folder import killed_at
 
 FILES = [
     "lock",

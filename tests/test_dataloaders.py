@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 import packer
-from tests.packed_rows import heads
+from tests.helpers.packed_rows import heads
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402  needs torch
@@ -212,7 +212,7 @@ def test_batches_that_accelerate_would_dispatch_are_refused(prepared):
 @pytest.mark.slow
 def test_the_trainer_shows_the_sampler_s_batches_and_resumes_from_a_checkpoint(dataset, tmp_path):
     pytest.importorskip("accelerate")
-    from tests.trainers import train_with_trainer
+    from tests.helpers.trainers import train_with_trainer
 
     expected = [
         packer.collate(dataset.__getitems__(numbers))["input_ids"].tolist()

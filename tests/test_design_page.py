@@ -1,12 +1,12 @@
 """The pages for people who change the code name files, functions and tests that exist."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.test_layers import FLOORS
+from tests.helpers.design_page import names_in
+from tests.helpers.layers import FLOORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["CONTRIBUTING.md", "README.md", "docs/design.md", "docs/explanation/guarantees.md"]
@@ -17,26 +17,6 @@ FILE = re.compile(r"(?:packer|tests|benchmarks|examples|docs|\.ci|\.github)/[\w.
 def quoted(page: str) -> list[str]:
     """Everything between backticks on a line: `packer/pipeline/packing.py::pack`."""
     return re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
-
-
-def names_in(path: Path) -> set[str]:
-    """Names that a module defines at the top, and those of its classes as Class.name."""
-    found = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-            if isinstance(node, ast.ClassDef):
-                found |= {f"{node.name}.{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}
-                found |= {
-                    f"{node.name}.{member.target.id}"
-                    for member in node.body
-                    if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
-                }
-    return found
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.helpers.places import ROOT
 
 SCRIPT = spec_from_file_location("make_diagrams", ROOT / "docs" / "make_diagrams.py")
 make_diagrams = module_from_spec(SCRIPT)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import packer
-from tests.test_design_page import names_in
+from tests.helpers.design_page import names_in
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]

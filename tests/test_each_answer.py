@@ -8,20 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.column_names import input_ids_in
-from tests.chat_templates import EXACT, REWRITING, save_tokenizer
-from tests.commands import succeeded
-from tests.packed_rows import rows_on_disk
-from tests.writing import write_lines
+from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer
+from tests.helpers.commands import succeeded
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
+from tests.helpers.each_answer import RECORDS, THOUGHTS, documents_in, packed
 
 NO_LOSS = -100
-THOUGHTS = (  # thoughts of earlier answers are left out, as in Qwen3
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' and loop.last %}"
-    "<think>{{ message.reasoning_content }}</think>{% endif %}{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
@@ -29,20 +23,6 @@ def tokenizer(tmp_path_factory):
     return save_tokenizer(tmp_path_factory.mktemp("tokenizer"), template=THOUGHTS)
 
 
-def chat(number, answers, *, system=False):
-    messages = [{"role": "system", "content": "Be brief."}] if system else []
-    for turn in range(answers):
-        messages.append({"role": "user", "content": f"Question {number}.{turn}, dogs?"})
-        answer = {"role": "assistant", "content": f"The fox {number}", "reasoning_content": f"brown {turn}"}
-        messages.append(answer)
-    return messages
-
-
-RECORDS = [
-    {"messages": chat(number, answers, system=number % 2 == 1), "topic": f"t{number % 3}"}
-    for number, answers in enumerate([1, 3, 0, 2, 4, 1, 2])
-]
-RECORDS[3]["messages"][2]["weight"] = 0
 ANSWERS = [1, 3, 0, 1, 4, 1, 2]
 """Trained answers of each record."""
 
@@ -71,27 +51,6 @@ def expected_answers(folder, messages, template=None):
         ]
         found.append((ids, labels))
     return found
-
-
-def documents_in(out):
-    """{document: (tokens, labels, kept values)} of all rows, whose documents are whole."""
-    found = {}
-    options = packer.load(out).manifest.options
-    for row in rows_on_disk(out):
-        place = 0
-        for at, (length, document) in enumerate(zip(row["seq_lengths"], row["doc_ids"], strict=True)):
-            if document >= 0:
-                assert document not in found
-                here = slice(place, place + length)
-                kept = {name: row[name][at] for name in options.kept}
-                found[document] = row[input_ids_in(row)][here], row["labels"][here], kept
-            place += length
-    return found
-
-
-def packed(source, out, tokenizer, **options):
-    arguments = {"max_len": 256, "tokenizer": str(tokenizer), "train_on": "each-answer", **options}
-    return packer.pack(source, out, **arguments)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "memory"])
@@ -205,8 +164,8 @@ def test_published_templates_render_the_answers_of_real_chats_exactly(shared_dat
     from packer.text import chat_template as module
     from packer.text.conversations import chat_of
     from packer.text.tokenizer import of_transformers
-    from tests.chat_templates import auto_tokenizer
-    from tests.test_text_real_templates import TEMPLATES, chats
+    from tests.helpers.chat_templates import auto_tokenizer
+    from tests.helpers.text_real_templates import TEMPLATES, chats
 
     tokenizer = of_transformers(auto_tokenizer(str(shared_data / "tokenizers" / "qwen3")))
     exact, total, refused = 0, 0, []

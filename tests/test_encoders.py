@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 import packer
 from packer.column_names import NO_LOSS
 from packer.shards.row_format import PADDING
-from tests import naive
-from tests.packed_rows import make
-from tests.test_formats import drawn_rows, lists, many_rows
+from tests.helpers import naive
+from tests.helpers.formats import drawn_rows, lists, many_rows
+from tests.helpers.packed_rows import make
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
-from tests.families import VOCABULARY, tiny_model  # noqa: E402  needs torch, as all that follows
-from tests.models import gradients  # noqa: E402
+from tests.helpers.families import VOCABULARY, tiny_model  # noqa: E402  needs torch, as all that follows
+from tests.helpers.models import gradients  # noqa: E402
 
 MAX_LEN, MAX_SEGMENTS = 24, 3
 LENGTHS = [5, 20, 1, 40, 7, 3, 24, 2, 17, 13, 4, 4, 6, 9]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from tests import naive
-from tests.commands import run
+from tests.helpers import naive
+from tests.helpers.commands import run
 
 EOS, LENGTH = 2, 12
 DOCUMENTS = [

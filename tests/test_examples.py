@@ -17,9 +17,9 @@ pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
 import packer  # noqa: E402  these need torch
-from tests import naive  # noqa: E402
-from tests.documents import LENGTHS, make_example, make_source  # noqa: E402
-from tests.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers import naive  # noqa: E402
+from tests.helpers.documents import LENGTHS, make_example, make_source  # noqa: E402
+from tests.helpers.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

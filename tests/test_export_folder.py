@@ -13,7 +13,7 @@ from packer import PackerError
 from packer.exporting.write_export import RECORD
 from packer.output import replace_folder
 from packer.output.replace_folder import sibling
-from tests.test_exporting import beside, read
+from tests.helpers.exporting import beside, read
 
 ROOT = Path(__file__).parent.parent
 

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,12 @@ torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 pytest.importorskip("transformers")
 
-from torch.nn.functional import cross_entropy  # noqa: E402  needs torch
 
-from tests import naive  # noqa: E402
-from tests.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
-from tests.models import VOCABULARY, gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
-from tests.naive_attention import attend, operators_of_varlen_attn  # noqa: E402
+from tests.helpers import naive  # noqa: E402
+from tests.helpers.documents import MAX_LEN, SOURCES, assert_same_gradients, make_example, make_source  # noqa: E402  these need torch
+from tests.helpers.export_trainers import alone_pairs, following, loss_of, mean_loss, tiny_titan  # noqa: E402
+from tests.helpers.models import VOCABULARY, gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.naive_attention import attend, operators_of_varlen_attn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -40,17 +39,6 @@ def rows_of(example, tmp_path):
     return exported
 
 
-def loss_of(pairs):
-    """Mean over all trained tokens of (logits [T, vocabulary], labels [T] that are shifted already)."""
-    pairs = list(pairs)
-    total = sum(cross_entropy(logits, labels, ignore_index=-100, reduction="sum") for logits, labels in pairs)
-    return total / sum((labels != -100).sum() for _, labels in pairs)
-
-
-def mean_loss(pairs) -> float:
-    return float(loss_of(pairs))
-
-
 def gradients_of(model, pairs):
     model.zero_grad()
     loss_of(pairs).backward()
@@ -60,10 +48,6 @@ def gradients_of(model, pairs):
 @torch.no_grad()
 def logits_of(model, tokens, positions):
     return model(input_ids=tokens[None], position_ids=positions[None], use_cache=False).logits[0]
-
-
-def following(labels):
-    return torch.cat([labels[1:], torch.tensor([-100])])
 
 
 def torchtitan_pairs(model, rows):
@@ -110,11 +94,6 @@ def test_the_loss_is_that_of_the_documents_alone(example, rows_of, target, pairs
     assert found == pytest.approx(train_alone(model, example.pieces).loss, abs=1e-5)
 
 
-def alone_pairs(run, pieces):
-    for tokens, labels in pieces.values():
-        yield run(torch.tensor(tokens)), following(torch.tensor(labels))
-
-
 def test_torchtune_collates_the_rows_and_its_model_keeps_documents_apart(example, rows_of):
     torchtune_data = pytest.importorskip("torchtune.data")
     llama3 = pytest.importorskip("torchtune.models.llama3").llama3
@@ -131,34 +110,6 @@ def test_torchtune_collates_the_rows_and_its_model_keeps_documents_apart(example
     assert mean_loss(zip(logits, map(following, batch["labels"]), strict=True)) == pytest.approx(alone, abs=1e-5)
     loaded = torchtune_data.padded_collate_packed(packer.collate(list(packer.load(example.packed)), format="torchtune"))
     assert all(torch.equal(loaded[name], batch[name]) for name in batch)
-
-
-def tiny_titan(attention):
-    """A model of torchtitan of the size of ours."""
-    titan = pytest.importorskip("torchtitan.models.llama3")
-    torch.manual_seed(0)
-    longest = {field.name for field in fields(titan.ComplexRoPE.Config)} & {"max_seq_len", "max_context_length"}
-    config = titan.Llama3Model.Config(
-        dim=32,
-        vocab_size=VOCABULARY,
-        tok_embeddings=titan.Embedding.Config(
-            num_embeddings=VOCABULARY, embedding_dim=32, param_init=titan._EMBEDDING_INIT
-        ),
-        norm=titan.RMSNorm.Config(normalized_shape=32, param_init=titan._NORM_INIT),
-        lm_head=titan.Linear.Config(
-            in_features=32, out_features=VOCABULARY, param_init=titan._output_linear_init(32)
-        ),
-        layers=titan._build_llama3_layers(
-            fuse_qkv=False, n_layers=2, dim=32, n_heads=4, hidden_dim=64, attn_backend=attention,
-            rope=titan.ComplexRoPE.Config(dim=8, theta=10000, scaling="none", **dict.fromkeys(longest, 64)),
-        ),
-    )  # fmt: skip
-    model = config.build()
-    model.init_states()
-    for weights in model.parameters():
-        if weights.ndim > 1:
-            torch.nn.init.normal_(weights, std=0.2)  # attention has to matter
-    return model
 
 
 @pytest.mark.slow

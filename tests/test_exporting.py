@@ -22,21 +22,15 @@ from packer.cli.writing_commands import export as command
 from packer.exporting.targets import TARGETS, Target
 from packer.exporting.write_export import COMPRESSIONS, RECORD, convert
 from packer.shards.files import HashingFile
-from tests import naive
-from tests.commands import run
-from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
-from tests.test_formats import drawn_rows, row_segments
+from tests.helpers import naive
+from tests.helpers.commands import run
+from tests.helpers.exporting import beside, read
+from tests.helpers.formats import drawn_rows, row_segments
+from tests.helpers.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
 
 BY_EOS = ("megatron-indexed", "olmo-core")  # test_eos_exports has documents that end in EOS
 TRAINERS = [name for name in TARGETS if name not in ("parquet", *BY_EOS)]
 ROOT = Path(__file__).parent.parent
-
-
-def read(folder: Path) -> list[dict]:
-    """Read all rows of an export, file by file, with only pyarrow."""
-    if list(folder.glob("*.arrow")):
-        return rows_on_disk(folder)
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def pieces_of(row, *, source_labels: bool) -> list[tuple[list[int], list[int]]]:
@@ -47,11 +41,6 @@ def pieces_of(row, *, source_labels: bool) -> list[tuple[list[int], list[int]]]:
         labels = labels_of(document, LENGTHS[document]) if source_labels else tokens
         pieces.append((tokens[start : start + length], labels[start : start + length]))
     return pieces
-
-
-def beside(out: Path) -> list[str]:
-    """Return the names of hidden files and folders beside an export."""
-    return sorted(path.name for path in out.parent.iterdir() if path.name.startswith("."))
 
 
 # ---- values ----

@@ -22,7 +22,7 @@ datasets = pytest.importorskip("datasets")
 from packer.attention import IMPLEMENTATION  # noqa: E402  needs torch, as all that follows
 from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.transformers_hook import accepted_arguments  # noqa: E402
-from tests.families import (  # noqa: E402
+from tests.helpers.families import (  # noqa: E402
     ENCODERS,
     FAMILIES,
     NEWER,
@@ -32,9 +32,9 @@ from tests.families import (  # noqa: E402
     VOCABULARY,
     tiny_model,
 )
-from tests.flash_attention import IN_INTERPRETER  # noqa: E402
-from tests.models import FLASH, gradients, loss_sum, train_alone  # noqa: E402
-from tests.naive_attention import flash_attn_installed  # noqa: E402
+from tests.helpers.flash_attention import IN_INTERPRETER  # noqa: E402
+from tests.helpers.models import FLASH, gradients, loss_sum, train_alone  # noqa: E402
+from tests.helpers.naive_attention import flash_attn_installed  # noqa: E402
 
 MAX_LEN = 24
 LENGTHS = [5, 20, 1, 40, 7, 3, 24, 2, 17, 13]

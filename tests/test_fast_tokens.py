@@ -16,8 +16,8 @@ from packer.text.fast_tokens import by_library
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.tokenizer import train_byte_level
 from packer.text.tokens import MarkedText, Places, TextTokens
-from tests.kills import Killed, kill
-from tests.small import shrink
+from tests.helpers.kills import Killed, kill
+from tests.helpers.small import shrink
 
 tokenizers = pytest.importorskip("tokenizers")
 needs_gigatoken = pytest.mark.skipif(fast_tokens.version() is None, reason="gigatoken is not installed")
@@ -54,7 +54,7 @@ def kinds():
     """Byte-level tokenizers built of the library's parts, by name."""
     from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
-    from tests.chat_templates import trained
+    from tests.helpers.chat_templates import trained
 
     def made(**parts):
         tokenizer = tokenizers.Tokenizer.from_str(trained().to_str())

@@ -1,7 +1,7 @@
 """Faults at any instant of a pack: the output is complete, or the same command resumes to the same bytes.
 
-The instants are those of `tests/faults.py`: before every operation on the disk, in the middle of every write, and
-whenever a pack reports progress. Every trial checks that nothing was lost.
+The instants are those of `tests/helpers/faults.py`: before every operation on the disk, in the middle of every write,
+and whenever a pack reports progress. Every trial checks that nothing was lost.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import (
+from tests.helpers.faults import (
     ERRNOS,
     EXCEPTIONS,
     SCENARIOS,

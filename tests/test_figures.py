@@ -14,9 +14,9 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 from packer.shards.file_names import MANIFEST
-from tests.chat_templates import EXACT, save_tokenizer
-from tests.packed_rows import seal
-from tests.packings import write
+from tests.helpers.chat_templates import EXACT, save_tokenizer
+from tests.helpers.packed_rows import seal
+from tests.helpers.packings import write
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3, 11, 12, 2, 26, 1, 9, 8, 13, 6]
 

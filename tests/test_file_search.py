@@ -8,9 +8,9 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from tests.commands import run
-from tests.opening import open_source
-from tests.test_splits import refused, save, tokens_of
+from tests.helpers.commands import run
+from tests.helpers.opening import open_source
+from tests.helpers.splits import refused, save, tokens_of
 
 
 def names_of(source):

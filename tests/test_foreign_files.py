@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from packer.cli import machine_commands
-from tests.commands import refused, succeeded
-from tests.test_pack import hashes, made_documents, save_arrow
+from tests.helpers.commands import refused, succeeded
+from tests.helpers.pack import hashes, made_documents, save_arrow
 
 
 @pytest.fixture

@@ -13,41 +13,13 @@ from packer import PackerError
 from packer.column_names import NO_LOSS
 from packer.loader.batch_formats import FORMATS
 from packer.shards.row_format import PADDING
-from tests import naive
-from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, labels_of, make, segments_of, tokens_of
-
-row_segments = st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda lengths: sum(lengths) <= 8)
-
-
-def lists(value):
-    """Arrays and tensors as lists, however deep."""
-    if isinstance(value, dict):
-        return {name: lists(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [lists(part) for part in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+from tests.helpers import naive
+from tests.helpers.formats import drawn_rows, lists, many_rows, row_segments
+from tests.helpers.packed_rows import LENGTHS, MAX_LEN, as_lists, labels_of, make, segments_of, tokens_of
 
 
 def joined(rows) -> list:
     return list(chain.from_iterable(rows))
-
-
-def drawn_rows(lengths, has_labels, data):
-    """Rows of 8 places with segments of these lengths, of documents that may be split, as lists and as arrays."""
-    rows = []
-    for segments in lengths:
-        tail = 8 - sum(segments)
-        row = {
-            "input_ids": data.draw(st.lists(st.integers(0, 9), min_size=8, max_size=8)),
-            "seq_lengths": segments + [tail] * (tail > 0),
-            "doc_ids": [data.draw(st.integers(0, 3)) for _ in segments] + [PADDING] * (tail > 0),
-        }
-        if has_labels:
-            labels = naive.masked_labels([row["input_ids"]], [segments])[0]
-            masked = data.draw(st.lists(st.booleans(), min_size=8, max_size=8))
-            row["labels"] = [NO_LOSS if hide else label for hide, label in zip(masked, labels, strict=True)]
-        rows.append(row)
-    return rows, [{name: np.array(values, np.int32) for name, values in row.items()} for row in rows]
 
 
 @given(st.lists(row_segments, min_size=1, max_size=5), st.booleans(), st.data())
@@ -153,9 +125,6 @@ def test_tensors_without_torch_are_an_error_that_says_what_to_install(dataset, m
 
 
 # ---- the other formats ----
-
-
-many_rows = st.lists(row_segments, min_size=1, max_size=4)
 
 
 @given(many_rows, st.booleans(), st.data())

@@ -1,17 +1,14 @@
 """Pack text in one command: rows hold the tokens of each document alone, from every kind of source."""
 
-import gzip
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,87 +22,29 @@ from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
 from packer.sources.record_decoder import RecordDecoder
-from tests import naive_chats
-from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
-from tests.kills import Killed
-from tests.small import shrink
-from tests.test_spill import with_free
-from tests.writing import write_ipc, write_lines
+from tests.helpers import naive_chats
+from tests.helpers.chat_templates import EXACT, REWRITING, auto_tokenizer, save_tokenizer, trained
+from tests.helpers.kills import Killed
+from tests.helpers.spill import with_free
+from tests.helpers.writing import write_lines
 
 zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
-
-CHATML = EXACT["chatml"]
-MAX_LEN = 64
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Make pieces and blocks of a few documents."""
-    shrink(monkeypatch, piece=1500, record_block=400)
-
-
-@cache
-def texts(count=60):
-    random = np.random.default_rng(5)
-    words = WORDS.split()
-    return [{"text": " ".join(random.choice(words, random.integers(1, 30)))} for _ in range(count)]
-
-
-@cache
-def chats(count=40):
-    random = np.random.default_rng(6)
-    words = WORDS.split()
-
-    def say(role):
-        return {"role": role, "content": " ".join(random.choice(words, random.integers(1, 9)))}
-
-    return [
-        {"messages": [say(role) for _ in range(random.integers(1, 4)) for role in ("user", "assistant")]}
-        for _ in range(count)
-    ]
-
-
-@cache
-def pairs(count=50):
-    random = np.random.default_rng(7)
-    words = WORDS.split()
-    draw = lambda: " ".join(random.choice(words, random.integers(1, 12)))  # noqa: E731
-    return [{"prompt": draw(), "completion": " " + draw()} for _ in range(count)]
-
+from tests.helpers.from_text import (  # noqa: E402, F401
+    CHATML,
+    MAX_LEN,
+    chats,
+    documents_of,
+    pack,
+    pairs,
+    shards,
+    small,
+    texts,
+    tokenizer,
+    write_formats,
+)
 
 KINDS = {"texts": texts, "chats": chats, "pairs": pairs}
-
-
-def shards(manifest):
-    return [shard.xxh3_128 for shard in manifest.shards]
-
-
-def pack(source, out, tokenizer, **options):
-    options = {"max_len": MAX_LEN, "algorithm": "bfd", "sync": False, **options}
-    return packer.pack(source, out, tokenizer=tokenizer, **options)
-
-
-def documents_of(packed: Path) -> dict[int, tuple[list[int], list[int]]]:
-    """Return the tokens and labels of every document, joined from its segments."""
-    pieces: dict[int, list] = {}
-    for row in packer.load(packed):
-        place = 0
-        for length, document, start in zip(row["seq_lengths"], row["doc_ids"], row["doc_starts"], strict=True):
-            part = slice(place, place + length)
-            if document >= 0:
-                pieces.setdefault(int(document), []).append((int(start), row["input_ids"][part], row["labels"][part]))
-            place += length
-    found = {}
-    for document, parts in pieces.items():
-        parts.sort(key=lambda part: part[0])
-        found[document] = tuple(np.concatenate([part[side] for part in parts]).tolist() for side in (1, 2))
-    return found
 
 
 def alone(tokenizer, record, template):
@@ -181,29 +120,6 @@ def test_tools_that_only_a_later_line_has_are_rendered(tmp_path, tokenizer):
 
 
 # ---- sources ----
-
-
-def write_formats(folder: Path, records) -> dict[str, object]:
-    """Write the same records in every supported form."""
-    table = pa.Table.from_pylist(records)
-    lines = write_lines(folder / "rows.jsonl", records)
-    made: dict[str, object] = {"jsonl": lines, "gz": folder / "rows.jsonl.gz", "zst": folder / "rows.jsonl.zst"}
-    made["gz"].write_bytes(gzip.compress(lines.read_bytes()))
-    made["zst"].write_bytes(zstandard.compress(lines.read_bytes()))
-    pq.write_table(table, folder / "rows.parquet", row_group_size=7)
-    made["stream"] = write_ipc(folder / "stream.arrow", table, rows=11)
-    made["lz4"] = write_ipc(folder / "lz4.arrow", table, compression="lz4", rows=11)
-    made["file"] = write_ipc(folder / "file.arrow", table, stream=False, rows=11)
-    dataset = datasets.Dataset.from_list(records)
-    dataset.save_to_disk(folder / "saved", num_shards=3)
-    return {
-        **made,
-        "parquet": folder / "rows.parquet",
-        "saved": folder / "saved",
-        "object": dataset,
-        "indices": datasets.Dataset.from_list(records[::-1]).select(range(len(records) - 1, -1, -1)),
-        "mapped": datasets.load_from_disk(folder / "saved"),
-    }
 
 
 @pytest.mark.parametrize("kind", KINDS)

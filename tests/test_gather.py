@@ -17,7 +17,7 @@ from packer.gather import (
     restart_positions,
 )
 from packer.gather.token_column import VALUE_TYPES
-from tests import naive
+from tests.helpers import naive
 
 
 def int64s(*values: int) -> NDArray[np.int64]:

@@ -7,7 +7,17 @@ import pytest
 from packer.inputs.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
-from tests.chat_templates import BODY, END, LOOP, PROMPT, REWRITING, auto_tokenizer, lists, save_tokenizer, text_options
+from tests.helpers.chat_templates import (
+    BODY,
+    END,
+    LOOP,
+    PROMPT,
+    REWRITING,
+    auto_tokenizer,
+    lists,
+    save_tokenizer,
+    text_options,
+)
 
 pytest.importorskip("transformers")
 

@@ -3,8 +3,8 @@
 import pytest
 
 import packer
-from tests.golden_folders import is_golden
-from tests.test_pack import made_documents, save_arrow, segments_in
+from tests.helpers.golden_folders import is_golden
+from tests.helpers.pack import made_documents, save_arrow, segments_in
 
 
 @pytest.mark.parametrize("name", ["bfd", "drawn", "index"])

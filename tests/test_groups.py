@@ -21,10 +21,10 @@ from packer.plan.groups import NO_GROUP, pack_by_group, together_bound
 from packer.plan.make_plan import DocumentValues, plan_whole
 from packer.plan.packable_segments import cut_by_policy
 from packer.plan.segments import cut_documents, cut_lengths_of, cut_pairs
-from tests import naive
-from tests.small import shrink
-from tests.test_kept import write
-from tests.test_plan import int32s, located, rows_of
+from tests.helpers import naive
+from tests.helpers.kept import write
+from tests.helpers.plan import int32s, located, rows_of
+from tests.helpers.small import shrink
 
 some_documents = st.lists(st.tuples(st.integers(0, 25), st.integers(NO_GROUP, 6)), min_size=1, max_size=60)
 

@@ -17,13 +17,13 @@ from test_pack import hashes, save_arrow
 from test_ranks import run_ranks
 
 import packer
-from tests import naive
-from tests.chat_templates import EXACT
-from tests.commands import refused, succeeded
-from tests.golden_folders import is_golden
-from tests.kills import Killed, named
-from tests.packings import Packing, packings, write
-from tests.writing import write_lines
+from tests.helpers import naive
+from tests.helpers.chat_templates import EXACT
+from tests.helpers.commands import refused, succeeded
+from tests.helpers.golden_folders import is_golden
+from tests.helpers.kills import Killed, named
+from tests.helpers.packings import Packing, packings, write
+from tests.helpers.writing import write_lines
 
 
 def repeating(count=300, seed=0) -> list[list[int]]:
@@ -159,7 +159,7 @@ def test_all_documents_of_a_record_are_held_out_with_its_copies_or_none(tmp_path
     assert 10 < len(held) < 50
 
 
-def test_the_answers_of_a_chat_are_held_out_together(tmp_path, tokenizer):  # noqa: F811
+def test_the_answers_of_a_chat_are_held_out_together(tmp_path, tokenizer):
     roles = ("user", "assistant") * 3
     chats = [
         {"messages": [{"role": role, "content": f"{role} {number} {turn}"} for turn, role in enumerate(roles)]}
@@ -295,7 +295,7 @@ def test_verify_names_the_other_and_finds_one_that_may_share_documents(tmp_path)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_verify_finds_a_held_out_document_that_is_trained(tmp_path, seed):
     """The rows of a pack that holds out nothing, under the manifest of one that does."""
-    from tests.packed_rows import edit_manifest
+    from tests.helpers.packed_rows import edit_manifest
 
     source = save_arrow(tmp_path / "rows.arrow", repeating())
     manifest = packer.pack(source, tmp_path / "held", max_len=64, holdout=0.15, seed=seed, sync=False)

@@ -21,7 +21,7 @@ from packer.options import PackOptions
 from packer.options.choices import ReportPlot
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
-from tests.commands import run, succeeded
+from tests.helpers.commands import run, succeeded
 
 PLOTS = ReportPlot.__args__
 MARKUP = "<script>alert(1)</script>&\"'"

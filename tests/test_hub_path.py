@@ -9,9 +9,9 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.stores import any_path, buckets
-from tests.small import forget_mirrors, shrink
-from tests.test_pack import hashes
-from tests.test_remote_sources import write_documents, write_stream
+from tests.helpers.pack import hashes
+from tests.helpers.remote_sources import write_documents, write_stream
+from tests.helpers.small import forget_mirrors, shrink
 
 COMMIT = "0123abcd"
 

@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 from packer.attention import IMPLEMENTATION, load_model  # noqa: E402  needs torch, as all that follows
 from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.load_model import load_small_model  # noqa: E402
-from tests.families import (  # noqa: E402
+from tests.helpers.families import (  # noqa: E402
     EXPERTS,
     FAMILIES,
     LATENT,
@@ -24,7 +24,8 @@ from tests.families import (  # noqa: E402
     tiny_model,
     tiny_paligemma,
 )
-from tests.naive_attention import flash_attn_installed  # noqa: E402
+from tests.helpers.isolation import NARROW, answers, longrope, save_config  # noqa: E402
+from tests.helpers.naive_attention import flash_attn_installed  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +33,6 @@ def _warnings():
     """Verbosity of transformers as it was, because ``packer check`` changes it."""
     yield
     transformers.logging.set_verbosity_warning()
-
-
-def answers(verdicts):
-    return {verdict.implementation: verdict.answer for verdict in verdicts}
 
 
 # ---- verdicts ----
@@ -99,13 +96,6 @@ def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
     assert all(rounded[name] in (answer, "unclear") for name, answer in exact.items())
     assert ("safe" in rounded.values()) == (family != "phimoe")  # whose logits differ by 15%
     assert answers(probe(tiny_model(family, dtype=torch.bfloat16), also_in_float32=True)) == exact
-
-
-def longrope(size):
-    """A little LongRoPE: documents above 12 tokens change those below."""
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 12}
-    rope |= {"short_factor": size * [1.0], "long_factor": [*(size - 1) * [1.0], 1.2]}
-    return {"max_position_embeddings": 14, "original_max_position_embeddings": 12, "rope_parameters": rope}
 
 
 SMALL_MISMATCHES = {"minicpm3": longrope(2), "phi3": longrope(4)}
@@ -303,11 +293,6 @@ def test_a_model_that_does_not_run_is_an_error():
 # ---- models to probe ----
 
 
-def save_config(folder, family, **changes):
-    transformers.AutoConfig.for_model(family, **changes).save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("family", "layers"),
     [
@@ -326,9 +311,6 @@ def test_a_full_size_config_makes_a_small_model_with_a_layer_of_every_kind(tmp_p
     assert opened.all_layers > layers
     assert sum(parameter.numel() for parameter in opened.model.parameters()) < 50_000_000
     assert type(opened.model).__name__.startswith(type(opened.model.config).__name__[:4])
-
-
-NARROW = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
 
 
 def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):

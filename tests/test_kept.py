@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from datetime import date
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -20,8 +19,9 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.pipeline import against_source
-from tests.opening import open_source
-from tests.writing import write_as, write_ipc, write_lines
+from tests.helpers.kept import KINDS, write
+from tests.helpers.opening import open_source
+from tests.helpers.writing import write_ipc
 
 WORDS = ["news", "code", None, "books", ""]
 
@@ -37,39 +37,6 @@ def made_source(documents=200, seed=0) -> dict[str, list]:
         "logprob": [(-random.random(length)).astype(np.float32).tolist() for length in lengths],
         "kind": [random.integers(0, 2, length).tolist() for length in lengths],
     }
-
-
-TYPES = {
-    "input_ids": pa.list_(pa.int32()),
-    "labels": pa.list_(pa.int32()),
-    "weight": pa.float64(),
-    "images": pa.int64(),
-    "source": pa.string(),
-    "clean": pa.bool_(),
-    "logprob": pa.list_(pa.float32()),
-    "kind": pa.list_(pa.int8()),
-    "attention_mask": pa.list_(pa.int8()),
-    "loss_mask": pa.list_(pa.bool_()),
-    "completion_mask": pa.list_(pa.int64()),
-    "assistant_masks": pa.list_(pa.int32()),
-    **{f"{side}_{name}": pa.list_(pa.int32()) for side in ("chosen", "rejected") for name in ("input_ids", "labels")},
-}
-
-
-def write(folder: Path, kind: str, columns: dict[str, list]):
-    """Save columns as a source of some kind, in several small chunks."""
-    table = pa.table({name: pa.array(values, TYPES[name]) for name, values in columns.items()})
-    if kind == "shuffled":
-        order = np.random.default_rng(5).permutation(table.num_rows)
-        kept = datasets.Dataset(table.take(np.argsort(order)))
-        return kept.select(order)
-    if kind == "jsonl":
-        names, rows = columns.keys(), zip(*columns.values(), strict=True)
-        return write_lines(folder / "source.jsonl", [dict(zip(names, values, strict=True)) for values in rows])
-    return write_as(folder / {"memory": "table", "saved": "dataset"}.get(kind, f"source.{kind}"), table, rows=37)
-
-
-KINDS = ["arrow", "parquet", "jsonl", "saved", "memory", "shuffled"]
 
 
 def segments_with(dataset: packer.PackedDataset, per_segment=(), per_token=()):

@@ -12,7 +12,7 @@ import pytest
 import packer
 from packer import random_purposes
 from packer.algorithms import jit
-from tests.test_pack import hashes, made_documents, save_arrow
+from tests.helpers.pack import hashes, made_documents, save_arrow
 
 PACKAGE = Path(__file__).parent.parent / "packer"
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader.row_order import LaneOrder, whole_shards
-from tests import naive
-from tests.test_order import Rows
+from tests.helpers import naive
+from tests.helpers.order import Rows
 
 seeds = st.one_of(st.none(), st.integers(0, 2**64 - 1))
 shard_lists = st.lists(st.integers(0, 12), min_size=1, max_size=12)

@@ -10,45 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "packer"
+from tests.helpers.layers import FLOORS
 
-FLOORS = {
-    "arrow": 0,
-    "arrow_messages": 0,
-    "column_names": 0,
-    "options": 0,
-    "errors": 0,
-    "stores": 0,
-    "facts": 0,
-    "paths": 0,
-    "engine": 1,
-    "processes": 1,
-    "progress": 0,
-    "random_purposes": 0,
-    "system_errors": 0,
-    "algorithms": 0,
-    "gather": 1,
-    "plan": 3,
-    "permute": 1,
-    "figures": 1,
-    "inputs": 2,
-    "sources": 2,
-    "shards": 2,
-    "text": 2,
-    "output": 3,
-    "notes": 1,
-    "ranks": 3,
-    "ray_engine": 3,
-    "exporting": 3,
-    "pipeline": 3,
-    "loader": 3,
-    "attention": 3,
-    "cli": 4,
-    "signals": 4,
-    "__main__": 4,
-    "__init__": 5,
-    "functions": 5,
-}
+PACKAGE = Path(__file__).parent.parent / "packer"
 
 
 def part_of(path: Path) -> str:
@@ -153,3 +117,8 @@ def test_modules_stay_within_the_size_of_the_house():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
         assert len(text.splitlines()) <= 450, path
+
+
+def test_no_module_imports_from_a_module_of_tests():
+    found = [path.name for path in Path(__file__).parent.rglob("*.py") if "tests.test" + "_" in path.read_text()]
+    assert found == []

@@ -9,11 +9,12 @@ import pytest
 
 import packer
 from packer.errors import PackerError, SourceError
-from tests.kills import Killed, kill
-from tests.small import forget_mirrors, shrink
-from tests.test_ranks import run_ranks
-from tests.test_remote_sources import hashes, small_chunks, upload  # noqa: F401 (a fixture)
-from tests.writing import write_ipc
+from tests.helpers.kills import Killed, kill
+from tests.helpers.pack import hashes
+from tests.helpers.ranks import run_ranks
+from tests.helpers.remote_sources import small_chunks, upload  # noqa: F401 (a fixture)
+from tests.helpers.small import forget_mirrors, shrink
+from tests.helpers.writing import write_ipc
 
 OPTIONS = {"max_len": 128, "shard_size": "24KB", "workers": 1, "algorithm": "bfd"}
 

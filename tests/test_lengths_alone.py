@@ -15,9 +15,9 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures
-from tests.packed_rows import seal
-from tests.test_index_only import hashes
-from tests.writing import write_ipc
+from tests.helpers.index_only import hashes
+from tests.helpers.packed_rows import seal
+from tests.helpers.writing import write_ipc
 
 LENGTHS = np.random.default_rng(0).integers(0, 40, 400)
 

@@ -13,8 +13,18 @@ import pytest
 import packer
 from packer import PackerError
 from packer.shards.file_names import MANIFEST
-from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, edit_manifest, make, rows_on_disk, segments_of, tokens_of
-from tests.small import shrink
+from tests.helpers.loader import maps_of
+from tests.helpers.packed_rows import (
+    LENGTHS,
+    MAX_LEN,
+    as_lists,
+    edit_manifest,
+    make,
+    rows_on_disk,
+    segments_of,
+    tokens_of,
+)
+from tests.helpers.small import shrink
 
 # ---- rows ----
 
@@ -94,11 +104,6 @@ def test_rows_are_read_only_views_of_the_mapped_file(packed):
 def test_rows_outlive_the_dataset(packed):
     row = packer.load(packed)[0]
     assert as_lists(row) == rows_on_disk(packed)[0]
-
-
-def maps_of(folder: Path) -> int:
-    """Number of memory maps of files in a folder that this process has."""
-    return Path("/proc/self/maps").read_text().count(str(folder))
 
 
 def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):

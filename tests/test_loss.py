@@ -16,13 +16,13 @@ from packer import PackerError
 from packer.column_names import NO_LOSS
 from packer.loader.row_segments import token_loss_weights
 from packer.shards.row_format import PADDING
-from tests import naive
-from tests.packed_rows import make
+from tests.helpers import naive
+from tests.helpers.packed_rows import make
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.models import VOCABULARY, gradients, loss_sum, tiny_llama  # noqa: E402  needs torch
+from tests.helpers.models import VOCABULARY, gradients, loss_sum, tiny_llama  # noqa: E402  needs torch
 
 MAX_LEN = 32
 LENGTHS = [5, 20, 1, 70, 7, 3, 32, 9, 1, 2, 17, 28, 3, 13, 10]
@@ -229,7 +229,7 @@ def test_the_trainer_on_two_ranks_resumes_in_the_epoch_that_it_left(two_ranks, p
 
 @pytest.fixture(scope="module")
 def two_ranks(packed, tmp_path_factory) -> Path:
-    """Folder of what two processes left that trained together; see tests/two_ranks.py."""
+    """Folder of what two processes left that trained together; see tests/helpers/two_ranks.py."""
     pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("ranks")
     root = Path(__file__).parent.parent
@@ -238,7 +238,7 @@ def two_ranks(packed, tmp_path_factory) -> Path:
         environment = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, and not used
         environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-        command = [sys.executable, "-m", "tests.two_ranks", str(packed), str(folder)]
+        command = [sys.executable, "-m", "tests.helpers.two_ranks", str(packed), str(folder)]
         running.append(
             subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=root

@@ -15,7 +15,7 @@ import packer
 from packer.cli import cli
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import checksum
-from tests.effort import FUZZ
+from tests.helpers.effort import FUZZ
 
 WRONG = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.5, float("nan"), float("inf")),

@@ -12,8 +12,8 @@ from packer import PackerError
 from packer.column_names import NO_LOSS
 from packer.loader.token_masking import mask_tokens
 from packer.shards.row_format import PADDING
-from tests import naive
-from tests.packed_rows import make, segments_of, tokens_of
+from tests.helpers import naive
+from tests.helpers.packed_rows import make, segments_of, tokens_of
 
 MASK, VOCABULARY, SPECIAL = 3, 40, (0, 1, 2)
 CONTINUATIONS = np.arange(VOCABULARY) % 3 == 0

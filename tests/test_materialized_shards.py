@@ -15,9 +15,9 @@ import packer
 from packer.errors import PackerError
 from packer.loader import shard_providers
 from packer.stores import RemotePath
-from tests.small import forget_mirrors, shrink
-from tests.test_index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
-from tests.test_remote_loading import wait_for
+from tests.helpers.index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
+from tests.helpers.remote_loading import wait_for
+from tests.helpers.small import forget_mirrors, shrink
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packer.algorithms import get_algorithm
 from packer.algorithms.mixed import NEAR, draw_rows
 from packer.figures.row_figures import RowSums, shuffled
-from tests import naive
+from tests.helpers import naive
 
 orders = st.integers(1, 40).flatmap(
     lambda max_len: st.tuples(st.just(max_len), st.lists(st.integers(1, max_len), max_size=80))

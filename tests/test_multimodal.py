@@ -9,7 +9,7 @@ from packer.errors import PackerError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
-from tests.models import gradients, loss_sum  # noqa: E402  this needs torch
+from tests.helpers.models import gradients, loss_sum  # noqa: E402  this needs torch
 
 IMAGE, START, END = 60, 61, 62
 IMAGES = (1, 0, 2, 1, 0, 3, 1, 1, 0, 2)

@@ -188,7 +188,7 @@ PACKS = {
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     pytest.importorskip("transformers")
-    from tests.chat_templates import EXACT, save_tokenizer
+    from tests.helpers.chat_templates import EXACT, save_tokenizer
 
     return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=EXACT["chatml"])
 

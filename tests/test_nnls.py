@@ -16,8 +16,8 @@ from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.strategies import NEVER, best_strategies, count_strategies, every_strategy
 from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
-from tests import naive
-from tests.histograms import histogram_of, histograms, limits, read_histogram
+from tests.helpers import naive
+from tests.helpers.histograms import histogram_of, histograms, limits, read_histogram
 
 
 def rows_of(offsets, values):

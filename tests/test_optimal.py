@@ -15,8 +15,8 @@ from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.optimal import Limits, Search, auto, solve
 from packer.algorithms.worst_fit import deepest, spread
-from tests import naive
-from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
+from tests.helpers import naive
+from tests.helpers.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 
 SETS = ["gsm8k", "nltk_docs", "python_code", "python_peps", "sgd_multiturn", "t0_train_50k"]
 

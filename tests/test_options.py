@@ -22,7 +22,7 @@ from packer.options import PackOptions, arguments, options_of, parse_size
 from packer.options.option import HEADINGS
 from packer.progress import silent
 from packer.shards.row_format import RowFormat
-from tests.conftest import ROOT
+from tests.helpers.places import ROOT
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",

@@ -1,7 +1,6 @@
 """Which rows an epoch shows when, on how many ranks, and how it is resumed."""
 
 import json
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -12,9 +11,10 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader.balance import attention_costs, deal_by_cost, slot_sizes
-from packer.loader.row_order import row_order, whole_shards
-from tests import naive
-from tests.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
+from packer.loader.row_order import row_order
+from tests.helpers import naive
+from tests.helpers.order import Rows
+from tests.helpers.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
 
 GOLDEN = [[0, 5, 7, 10, 8, 11, 2, 1, 9, 6, 3, 4], [8, 9, 3, 2, 11, 10, 0, 5, 6, 1, 7, 4]]
 
@@ -103,35 +103,6 @@ def test_a_seed_or_epoch_out_of_range_is_refused(dataset, seed, epoch):
 
 def joined(lists) -> list:
     return list(chain.from_iterable(lists))
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a sampler sees of a dataset: rows of one segment each, in shards of so many rows."""
-
-    lengths: list[int]
-    shards: tuple[int, ...] = ()
-    fingerprint: str = "0123456789abcdef"
-    is_remote: bool = False
-
-    @property
-    def shard_rows(self):
-        return [*self.shards, len(self) - sum(self.shards)]
-
-    def __len__(self):
-        return len(self.lengths)
-
-    def pieces(self, epoch):
-        return whole_shards(self.shard_rows)
-
-    def first_number(self, epoch):
-        return 0
-
-    def stored_rows(self, numbers):
-        return numbers
-
-    def segments(self):
-        yield np.arange(len(self) + 1), np.array(self.lengths, np.int32), np.zeros(len(self), np.int64)
 
 
 @st.composite

@@ -8,8 +8,8 @@ from test_pack import hashes, made_documents, save_arrow, segments_in
 
 import packer
 from packer.cli import cli
-from tests import naive
-from tests.small import shrink
+from tests.helpers import naive
+from tests.helpers.small import shrink
 
 TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}
 KEPT = {

@@ -18,9 +18,9 @@ import packer
 from packer.output import replace_folder
 from packer.shards.manifest import is_packed
 from packer.stores import AnyPath, local_files
-from tests.kills import Killed, kill, named
-from tests.small import shrink
-from tests.test_pack import hashes, made_documents, save_arrow
+from tests.helpers.kills import Killed, kill, named
+from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.small import shrink
 
 MAX_LEN, SHARDS = 64, 23
 

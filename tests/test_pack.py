@@ -1,6 +1,5 @@
 """Pack real and synthetic corpora: counts, content, determinism, and the bytes of the format."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,48 +14,12 @@ import pytest
 import packer
 from packer.plan.segments import cut_documents
 from packer.sources.survey import read_documents
-from packer.stores import AnyPath
-from tests import naive
-from tests.opening import open_source
-from tests.small import shrink
+from tests.helpers import naive
+from tests.helpers.opening import open_source
+from tests.helpers.pack import hashes, made_documents, save_arrow, segments_in
+from tests.helpers.small import shrink
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-def save_arrow(path: Path, documents: list[list[int]], labels: list[list[int]] | None = None) -> Path:
-    columns = {"input_ids": pa.array(documents, pa.list_(pa.int32()))}
-    if labels is not None:
-        columns["labels"] = pa.array(labels, pa.list_(pa.int32()))
-    table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table, max_chunksize=100)
-    return path
-
-
-def made_documents(count: int, longest: int = 60, seed: int = 0) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    return [random.integers(1, 1000, length).tolist() for length in random.integers(0, longest, count)]
-
-
-def hashes(folder: AnyPath) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-
-
-def segments_in(dataset: packer.PackedDataset):
-    """Yield (document, start, tokens, labels) of every segment in the rows."""
-    pad_id = dataset.manifest.options.pad_id
-    for row in dataset:
-        place = 0
-        lengths = row.get("seq_tokens", np.where(row["doc_ids"] < 0, 0, row["seq_lengths"]))
-        segments = zip(row["seq_lengths"], lengths, row["doc_ids"], row["doc_starts"], strict=True)
-        for extent, length, document, start in segments:
-            tokens, labels = (row[name][place : place + extent].tolist() for name in ("input_ids", "labels"))
-            place += extent
-            if document >= 0:
-                yield int(document), int(start), tokens[:length], labels[:length]
-            assert set(tokens[length:]) <= {pad_id}
-            assert set(labels[length:]) <= {-100}
-        assert place == dataset.max_len
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every shell and Python block of README and docs/ runs; `tests/page_blocks.py` says how, and how to mark others."""
+"""Every shell and Python block of README and docs/ runs; `tests/helpers/page_blocks.py` says how."""
 
 import re
 import shutil
@@ -9,9 +9,9 @@ pytest.importorskip("sybil")
 pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
-from tests import page_blocks  # noqa: E402  these need the packages
-from tests.page_blocks import ROOT, commands_in, languages, marked, pages, run_page, same_output  # noqa: E402
-from tests.page_data import write_page_data  # noqa: E402
+from tests.helpers import page_blocks  # noqa: E402  these need the packages
+from tests.helpers.page_blocks import ROOT, commands_in, languages, marked, pages, run_page, same_output  # noqa: E402
+from tests.helpers.page_data import write_page_data  # noqa: E402
 
 NOT_RUN = 28
 """Number of blocks that are marked as not run: whoever adds one says so here."""

@@ -20,9 +20,9 @@ from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.partitions import BlockMarker
 from packer.plan.segments import cut_documents
-from tests import naive
-from tests.small import shrink
-from tests.test_pack import made_documents
+from tests.helpers import naive
+from tests.helpers.pack import made_documents
+from tests.helpers.small import shrink
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 
 import packer
 from packer.paths import expanded
-from tests.chat_templates import EXACT, save_tokenizer
-from tests.commands import run, succeeded
-from tests.test_pack import made_documents, save_arrow
+from tests.helpers.chat_templates import EXACT, save_tokenizer
+from tests.helpers.commands import run, succeeded
+from tests.helpers.pack import made_documents, save_arrow
 
 
 @pytest.fixture

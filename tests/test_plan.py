@@ -17,14 +17,11 @@ from packer.permute import key_of as key
 from packer.permute import permute
 from packer.plan.rows import place_rows
 from packer.plan.segments import Segments, cut_documents, cut_lengths_of
-from tests import naive
+from tests.helpers import naive
+from tests.helpers.plan import int32s, located, rows_of
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
 policies = st.sampled_from(["split", "truncate", "drop"])
-
-
-def int32s(values: list[int]) -> NDArray[np.int32]:
-    return np.array(values, np.int32)
 
 
 def deal(segments: Segments, patterns, *, seed: int) -> Rows:
@@ -37,14 +34,6 @@ def deal(segments: Segments, patterns, *, seed: int) -> Rows:
 def make_plan(lengths, max_len, long="split", seed=0, **cut) -> tuple[Segments, Rows]:
     segments = cut_documents(int32s(lengths), max_len, long, **cut)
     return segments, deal(segments, get_algorithm("bfd").solve(segments.histogram, None), seed=seed)
-
-
-def rows_of(plan: Rows) -> list[list[int]]:
-    return [plan.values[a:b].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)]
-
-
-def located(segments: Segments, numbers: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    return list(zip(*(part.tolist() for part in segments.locate(numbers)), strict=True))
 
 
 @given(some_lengths, st.integers(1, 12), policies, st.integers(1, 4))

@@ -14,9 +14,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from packer.text.tokenizer import train_byte_level
-from tests import faults
-from tests.faults import Job, Outcome, Packers, contents, made_documents, write_arrow, write_mixed
-from tests.power_loss import Disk, digest, write_tree
+from tests.helpers import faults
+from tests.helpers.faults import Job, Outcome, Packers, contents, made_documents, write_arrow, write_mixed
+from tests.helpers.power_loss import Disk, digest, write_tree
 
 pytestmark = pytest.mark.slow
 

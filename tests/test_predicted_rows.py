@@ -16,10 +16,10 @@ from packer.pipeline.collect_figures import dataset_figures, packed_figures, row
 from packer.pipeline.comparing import compare
 from packer.pipeline.job import Job
 from packer.pipeline.packing import pack as run_pack
-from tests.commands import run
-from tests.test_kept import KINDS as ALL_KINDS
-from tests.test_kept import write
-from tests.writing import write_ipc
+from tests.helpers.commands import run
+from tests.helpers.kept import KINDS as ALL_KINDS
+from tests.helpers.kept import write
+from tests.helpers.writing import write_ipc
 
 KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved")]
 

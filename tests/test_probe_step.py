@@ -8,7 +8,7 @@ import packer
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.families import VOCABULARY, tiny_model  # noqa: E402  these need torch
+from tests.helpers.families import VOCABULARY, tiny_model  # noqa: E402  these need torch
 
 
 def of_model(model, *, without=(), **changes):

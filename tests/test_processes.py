@@ -13,9 +13,9 @@ from test_from_text import CHATML, chats, pack, shards, texts
 
 from packer.errors import PackerError
 from packer.processes import Processes
-from tests.chat_templates import save_tokenizer
-from tests.small import shrink
-from tests.writing import write_lines
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.small import shrink
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
 

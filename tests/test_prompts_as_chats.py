@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from tests.chat_templates import EXACT, auto_tokenizer, save_tokenizer
-from tests.writing import write_lines
+from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("transformers")
 

@@ -11,7 +11,7 @@ import pytest
 from packer.algorithms import get_algorithm
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
-from tests.small import shrink
+from tests.helpers.small import shrink
 
 SEEDS = 100
 MAX_MEAN = 3.89 / SEEDS**0.5  # of as many standard normal numbers: two-sided, 1 in 10,000

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +24,9 @@ from packer.errors import PackerError, SourceError
 from packer.output.unfinished_output import Output
 from packer.ranks import Heartbeats, RankOf, Ranks, rank_of
 from packer.stores.store import Folder
-from tests.small import shrink
-from tests.writing import write_lines
+from tests.helpers.ranks import in_threads, run_ranks
+from tests.helpers.small import shrink
+from tests.helpers.writing import write_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,26 +62,6 @@ CASES = {
     "in order": (as_arrow, {"algorithm": "sequential"}),
     "groups": (as_files, {"group_by": "score", "algorithm": "bfd"}),
 }
-
-
-def in_threads(*calls):
-    """Call functions in threads of their own; return what each returned or raised."""
-
-    def result_of(call):
-        try:
-            return call()
-        except BaseException as error:
-            return error
-
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return list(threads.map(result_of, calls))
-
-
-def run_ranks(source, out, count, *, options, only=None, timeout=60.0):
-    """Pack by ranks in threads of this process; return what each returned or raised."""
-    options = {"ranks": count, "rank_timeout": timeout, "workers": 2, **options}
-    ranks = range(count) if only is None else only
-    return in_threads(*(partial(packer.pack, source, out, rank=rank, **options) for rank in ranks))
 
 
 def options_of(extra):
@@ -336,8 +316,8 @@ def started(source, out, rank, count, *, killed_at="no stage"):
 import os, signal
 from pytest import MonkeyPatch
 from packer.__main__ import main
-from tests.kills import named
-from tests.small import shrink
+from tests.helpers.kills import named
+from tests.helpers.small import shrink
 shrink(MonkeyPatch(), heartbeat=0.2)
 named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if {killed_at!r} in name else write())
 main()

@@ -5,7 +5,6 @@ bytes, or a table that is written in the format of the file's name. Messages abo
 one test looks at for all.
 """
 
-import gzip
 import json
 import os
 import subprocess
@@ -15,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from tests.small import shrink
+from tests.helpers.refusals import save, table
+from tests.helpers.small import shrink
 
 
 class Case(NamedTuple):
@@ -29,28 +28,6 @@ class Case(NamedTuple):
     command: str
     message: str
     code: int = 1
-
-
-def save(path: Path, content: object) -> None:
-    """Write text, bytes, records or a table, as the path's suffix says; a table is compressed in `*.zstd.arrow`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, list):
-        content = "".join(json.dumps(record) + "\n" for record in content)
-    if isinstance(content, dict):
-        content = pa.table(content)
-    if isinstance(content, str):
-        content = content.encode("utf-8", "surrogatepass")
-    if isinstance(content, bytes):
-        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    elif path.suffix == ".parquet":
-        pq.write_table(content, path)
-    elif path.suffix == ".jsonl":
-        save(path, content.to_pylist())
-    else:
-        new = pa.ipc.new_file if path.suffix == ".feather" else pa.ipc.new_stream
-        options = pa.ipc.IpcWriteOptions(compression="zstd" if ".zstd" in path.suffixes else None)
-        with pa.OSFile(str(path), "wb") as file, new(file, content.schema, options=options) as stream:
-            stream.write_table(content, max_chunksize=2)
 
 
 GOOD = '{"input_ids": [1, 2]}'
@@ -61,15 +38,6 @@ FORMATS = ("rows.arrow", "rows.feather", "rows.zstd.arrow", "rows.parquet", "row
 def pack(files: dict[str, object], message: str, more: str = "", *, source: str = "", text: bool = False, **others):
     """A case of `packer pack`, of the only file unless a source is named."""
     return Case(files, f"{(TEXT if text else PACK).format(source or next(iter(files)))} {more}", message, **others)
-
-
-def table(name: str, documents: list, labels: list | None = None, *, kind: pa.DataType | None = None) -> object:
-    """Documents as a table, or as text for files of JSON lines."""
-    columns = {"input_ids": pa.array(documents, kind or pa.list_(pa.int64()))}
-    if labels is not None:
-        columns["labels"] = pa.array(labels, pa.list_(pa.int64()))
-    content = pa.table(columns)
-    return "".join(json.dumps(row) + "\n" for row in content.to_pylist()) if "jsonl" in name else content
 
 
 # ---- a line of a file of JSON lines: line 4 after two good ones and a blank one ----

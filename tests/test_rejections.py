@@ -23,12 +23,12 @@ from packer.errors import PackerError, SourceError
 from packer.facts import REMEDY
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from tests.chat_templates import EXACT, REWRITING, save_tokenizer
-from tests.kills import Killed, kill
-from tests.small import shrink
-from tests.test_from_text import documents_of
-from tests.test_pack import hashes
-from tests.writing import write_as, write_lines
+from tests.helpers.chat_templates import EXACT, REWRITING, save_tokenizer
+from tests.helpers.from_text import documents_of
+from tests.helpers.kills import Killed, kill
+from tests.helpers.pack import hashes
+from tests.helpers.small import shrink
+from tests.helpers.writing import write_as, write_lines
 
 SECRET = "a secret that must never be listed"
 GOOD = [{"input_ids": list(range(1, 2 + n % 7)), "labels": [-100, *range(2, 2 + n % 7)]} for n in range(40)]

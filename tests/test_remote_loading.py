@@ -26,8 +26,9 @@ from packer.shards.manifest import key_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import RemotePath
 from packer.stores.local_files import try_lock
-from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk
-from tests.small import shrink
+from tests.helpers.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk
+from tests.helpers.remote_loading import wait_for
+from tests.helpers.small import shrink
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,13 +65,6 @@ def run(code: str, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def wait_for(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 # ---- rows ----

@@ -3,7 +3,6 @@
 import gzip
 import pickle
 import random
-from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -19,43 +18,20 @@ from packer.options import PackOptions
 from packer.pipeline import job, packing
 from packer.pipeline.collect_figures import measure
 from packer.sources.find_source import find_source
-from packer.stores import RemotePath, mirror
-from tests.chat_templates import WORDS
-from tests.small import forget_mirrors, shrink
-from tests.test_pack import hashes
-from tests.writing import write_ipc, write_lines
+from packer.stores import mirror
+from tests.helpers.chat_templates import WORDS
+from tests.helpers.pack import hashes
+from tests.helpers.remote_sources import (
+    small_chunks,  # noqa: F401 (fixtures)
+    table,
+    upload,
+    write_documents,
+    write_stream,
+)
+from tests.helpers.small import forget_mirrors, shrink
+from tests.helpers.writing import write_ipc, write_lines
 
 MAX_LEN = 64
-
-
-def documents(seed, count=400):
-    chance = random.Random(seed)
-    return [[chance.randrange(1000) for _ in range(chance.randrange(1, 90))] for _ in range(count)]
-
-
-def table(seed, count=400):
-    tokens = documents(seed, count)
-    chance = random.Random(seed)
-    return pa.table(
-        {
-            "input_ids": pa.array(tokens, pa.list_(pa.int32())),
-            "attention_mask": pa.array([[1] * len(each) for each in tokens], pa.list_(pa.int8())),
-            "labels": pa.array([[t if chance.random() < 0.5 else -100 for t in each] for each in tokens]),
-            "url": [f"https://example.org/{number}" for number in range(count)],
-            "score": pa.array([[number / 7] * len(each) for number, each in enumerate(tokens)], pa.list_(pa.float32())),
-            "topk": pa.array(
-                [[[token, seed, -1] for token in each] for each in tokens], pa.list_(pa.list_(pa.int64()))
-            ),
-        }
-    )
-
-
-def write_stream(path, seed, count=400, **options):
-    write_ipc(path, table(seed, count), rows=50, **options)
-
-
-def write_documents(path, seed):
-    return write_lines(path, [{"input_ids": tokens} for tokens in documents(seed)])
 
 
 def compress(path):
@@ -66,13 +42,6 @@ def compress(path):
 def texts(seed):
     chance = random.Random(seed)
     return [" ".join(chance.choices(WORDS.split(), k=chance.randrange(1, 40))) for _ in range(200)]
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    """Chunks smaller than the record batches here, so that what is not fetched is missed."""
-    shrink(monkeypatch, chunk=1 << 12)
-    forget_mirrors(monkeypatch)
 
 
 SOURCES = {
@@ -101,13 +70,6 @@ SOURCES = {
     ),
     "gz": (lambda folder: compress(write_documents(folder / "a.jsonl", 1)), {}),
 }
-
-
-def upload(folder: Path, to: RemotePath) -> RemotePath:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            (to / path.relative_to(folder).as_posix()).upload(path)
-    return to
 
 
 def pack(source, output, **options):

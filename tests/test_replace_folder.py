@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,10 @@ from packer.output.unfinished_output import PACKED, Kind
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
 from packer.shards.file_names import all_shard_names
-from tests.kills import Killed
-from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
-from tests.test_pack import made_documents, save_arrow
+from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
+from tests.helpers.kills import Killed
+from tests.helpers.pack import made_documents, save_arrow
+from tests.helpers.replace_folder import killed_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Command:
 
 
 @pytest.fixture(params=["pack", "tokenize", "export"])
-def command(request, tmp_path, tokenizer) -> Command:  # noqa: F811
+def command(request, tmp_path, tokenizer) -> Command:
     inputs = tmp_path / "inputs"
     inputs.mkdir()
     if request.param == "tokenize":
@@ -97,33 +97,6 @@ def own_files(out: Path) -> dict[str, bytes]:
 
 def hidden_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
-
-
-@contextlib.contextmanager
-def killed_at(number: int):
-    """Raise `Killed` before the operation with this number on folder entries, and before every later one.
-
-    The last operations on an output are the renames and removals of its swap.
-    """
-    count = 0
-
-    def striking(usual):
-        def struck(*arguments, **options):
-            nonlocal count
-            count += 1
-            if count > number:
-                raise Killed
-            return usual(*arguments, **options)
-
-        return struck
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replace_folder, "exchange", striking(replace_folder.exchange))
-        for name in ("rename", "replace", "unlink"):
-            patch.setattr(Path, name, striking(getattr(Path, name)))
-        for name in ("unlink", "rmdir"):  # of shutil.rmtree, one by one
-            patch.setattr(os, name, striking(getattr(os, name)))
-        yield
 
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
@@ -233,7 +206,7 @@ def test_a_finished_replacement_is_swapped_in_and_not_made_again(tmp_path, monke
 
 
 @pytest.mark.parametrize("moment", ["rename of a stream", "last file", "swap"])
-def test_a_kill_at_the_very_end_does_not_repeat_tokenizing(tmp_path, tokenizer, monkeypatch, moment):  # noqa: F811
+def test_a_kill_at_the_very_end_does_not_repeat_tokenizing(tmp_path, tokenizer, monkeypatch, moment):
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps({"text": f"The quick fox {number}"}) + "\n" for number in range(40)))
     options = PackOptions(max_len=1, tokenizer=tokenizer)

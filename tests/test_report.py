@@ -13,7 +13,7 @@ from packer.figures.figure_tables import render_figures
 from packer.figures.plain_text import duration_and_compiling, in_encoding
 from packer.figures.row_figures import RowFigures
 from packer.shards.manifest import Manifest
-from tests.made_figures import figures_of, rows_of
+from tests.helpers.made_figures import figures_of, rows_of
 
 
 def line_with(text: str, words: str) -> str:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packer.options.choices import ReportPlot
-from tests.commands import succeeded
+from tests.helpers.commands import succeeded
 
 webdriver = pytest.importorskip("selenium.webdriver")
 

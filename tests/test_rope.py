@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from packer.attention.rope import document_frequencies, document_lengths  # noqa: E402  needs torch
-from tests.families import VOCABULARY, tiny_model  # noqa: E402
+from tests.helpers.families import VOCABULARY, tiny_model  # noqa: E402
 
 LIMIT = 64
 LONG = {

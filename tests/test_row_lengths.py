@@ -18,8 +18,8 @@ from packer.figures.figure_tables import render_row_lengths
 from packer.figures.row_figures import KEYS_OF_MATRICES
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import row_lengths
-from tests import commands, naive
-from tests.made_figures import figures_of, rows_of
+from tests.helpers import commands, naive
+from tests.helpers.made_figures import figures_of, rows_of
 
 rows_of_lengths = st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=5), min_size=1, max_size=20)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from packer.algorithms import ALGORITHMS, OrderAlgorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import sequential, wrapped
-from tests import naive
-from tests.histograms import histogram_of
+from tests.helpers import naive
+from tests.helpers.histograms import histogram_of
 
 NAMES = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
 TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}

@@ -12,11 +12,11 @@ import pytest
 
 import packer
 from packer.paths import PathList
-from tests.chat_templates import save_tokenizer
-from tests.commands import refused, run, succeeded
-from tests.opening import open_source
-from tests.test_pack import hashes, made_documents, save_arrow
-from tests.writing import write_lines
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.commands import refused, run, succeeded
+from tests.helpers.opening import open_source
+from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.writing import write_lines
 
 DOCUMENTS = made_documents(200)
 OPTIONS = ["--max-len", "64", "--no-sync"]

@@ -18,8 +18,8 @@ from packer.facts import ShardEntry
 from packer.shards.file_names import MANIFEST, all_shard_names
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable
-from tests.commands import refused
-from tests.packed_rows import edit_manifest, make
+from tests.helpers.commands import refused
+from tests.helpers.packed_rows import edit_manifest, make
 
 COUNTS = st.integers(0, 2**40)
 HASHES = st.binary(min_size=16, max_size=16).map(bytes.hex)

@@ -21,8 +21,8 @@ from packer.output.unfinished_output import Output
 from packer.pipeline.tokenizing import tokenize
 from packer.system_errors import shortage, shortage_behind
 from packer.text.fast_tokens import is_refusal
-from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
-from tests.test_pack import hashes, made_documents, save_arrow
+from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
+from tests.helpers.pack import hashes, made_documents, save_arrow
 
 ROOT = Path(__file__).parent.parent
 NO_MAPS = OSError("Memory mapping file failed: Cannot allocate memory")  # as pyarrow says it: without an errno
@@ -72,7 +72,7 @@ def test_without_threads_a_pack_says_so_and_is_resumed(tmp_path, monkeypatch, na
     assert hashes(out) == hashes(tmp_path / "expected")
 
 
-def test_without_threads_tokens_and_exports_are_not_made_but_nothing_is_damaged(tmp_path, monkeypatch, tokenizer):  # noqa: F811
+def test_without_threads_tokens_and_exports_are_not_made_but_nothing_is_damaged(tmp_path, monkeypatch, tokenizer):
     source = tmp_path / "rows.jsonl"
     source.write_text(json.dumps({"text": "The quick fox"}) + "\n")
     packed = tmp_path / "packed"
@@ -202,7 +202,7 @@ def test_under_a_limit_of_address_space_the_command_says_a_line_and_is_resumed(t
 
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("megabytes", [440, 460, 520, 640])
-def test_too_little_address_space_to_tokenize_is_a_line(tmp_path, tokenizer, megabytes):  # noqa: F811
+def test_too_little_address_space_to_tokenize_is_a_line(tmp_path, tokenizer, megabytes):
     """The library ends the process if it gets no memory, so what is left is looked at before."""
     words = "The quick brown fox jumps over the lazy dog. "
     lines = [json.dumps({"text": f"{number} {words * (1 + number % 40)}"}) + "\n" for number in range(20_000)]

@@ -20,7 +20,7 @@ from packer.cli.one_line_errors import one_line_errors
 from packer.cli.progress_bars import progress_bars
 from packer.engine import run_tasks
 from packer.progress import Interrupted
-from tests.chat_templates import EXACT, save_tokenizer
+from tests.helpers.chat_templates import EXACT, save_tokenizer
 
 ROOT = Path(__file__).parent.parent
 ENDS = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import packer
-from tests.commands import succeeded
-from tests.kills import Killed, kill, named
-from tests.small import shrink
-from tests.test_pack import hashes, made_documents, save_arrow
-from tests.writing import write_lines
+from tests.helpers.commands import succeeded
+from tests.helpers.kills import Killed, kill, named
+from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.small import shrink
+from tests.helpers.writing import write_lines
 
 ROOT = Path(__file__).parent.parent
 

@@ -16,9 +16,9 @@ from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.output_place import name_after
 from packer.pipeline.tokenizing import tokenize
-from tests.chat_templates import EXACT, save_tokenizer
-from tests.commands import run
-from tests.test_pack import made_documents, save_arrow
+from tests.helpers.chat_templates import EXACT, save_tokenizer
+from tests.helpers.commands import run
+from tests.helpers.pack import made_documents, save_arrow
 
 
 def warnings_of(caplog, *arguments, **options) -> list[str]:

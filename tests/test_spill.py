@@ -3,7 +3,6 @@
 import gzip
 import json
 import logging
-from collections import namedtuple
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,16 +20,16 @@ from packer.errors import PackerError, SourceError
 from packer.inputs import parquet
 from packer.inputs.documents import Columns
 from packer.options import PackOptions
-from packer.pipeline import output_place
 from packer.pipeline.job import Job
 from packer.pipeline.packing import pack
 from packer.sources.spill import spill_source
 from packer.sources.survey import read_documents
-from tests.kills import kill
-from tests.opening import open_source
-from tests.small import shrink
-from tests.test_sources import KINDS, MAPPED, read_whole, write
-from tests.writing import write_ipc
+from tests.helpers.kills import kill
+from tests.helpers.opening import open_source
+from tests.helpers.small import shrink
+from tests.helpers.sources import KINDS, MAPPED, read_whole, write
+from tests.helpers.spill import with_free
+from tests.helpers.writing import write_ipc
 
 WORKERS = (1, 2, 7)
 DECODED = [kind for kind in KINDS if kind not in MAPPED]
@@ -200,12 +199,6 @@ def test_a_stream_with_a_damaged_note_is_decoded_again(tmp_path, damage):
 
 
 # the disk
-
-Usage = namedtuple("Usage", "total used free")
-
-
-def with_free(monkeypatch, free: int) -> None:
-    monkeypatch.setattr(output_place.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -2,41 +2,13 @@
 
 import json
 
-import datasets
 import pytest
 from datasets.data_files import get_data_patterns, resolve_pattern
 
-from packer.errors import PackerError
 from packer.sources.find_source import splits_of
-from tests.commands import run
-from tests.opening import open_source
-
-
-def save(folder, names, column="input_ids"):
-    """Write a file of one document for each name: file i holds the token i, or the number i as text."""
-    for number, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        value = {"input_ids": [number], "text": str(number)}[column]
-        if name.endswith(".jsonl"):
-            path.write_text(json.dumps({column: value}) + "\n")
-        else:
-            datasets.Dataset.from_dict({column: [value]}).to_parquet(path)
-    return folder
-
-
-def tokens_of(source, split=None):
-    return sorted(
-        table.input_ids.list_at(i).to_pylist()[0]
-        for table in open_source(source, split=split).tables()
-        for i in range(len(table.lengths))
-    )
-
-
-def refused(source, split=None):
-    with pytest.raises(PackerError) as caught:
-        open_source(source, split=split)
-    return str(caught.value)
+from tests.helpers.commands import run
+from tests.helpers.opening import open_source
+from tests.helpers.splits import refused, save, tokens_of
 
 
 def as_datasets_sorts(folder):

@@ -24,10 +24,10 @@ from packer.figures.length_figures import (
     tally,
 )
 from packer.figures.row_figures import RowSums
-from tests import naive
-from tests.commands import succeeded
-from tests.made_figures import figures_of, rows_of
-from tests.test_pack import made_documents, save_arrow
+from tests.helpers import naive
+from tests.helpers.commands import succeeded
+from tests.helpers.made_figures import figures_of, rows_of
+from tests.helpers.pack import made_documents, save_arrow
 
 MAX_LEN = 32
 

@@ -9,7 +9,7 @@ import packer
 from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
-from tests.chat_templates import EXACT, GLM, auto_tokenizer, save_glm, save_tokenizer
+from tests.helpers.chat_templates import EXACT, GLM, auto_tokenizer, save_glm, save_tokenizer
 
 pytest.importorskip("transformers")
 

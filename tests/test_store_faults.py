@@ -18,7 +18,7 @@ import packer
 from packer.output.unfinished_output import Output
 from packer.ranks import Heartbeats
 from packer.stores import RemotePath
-from tests.small import shrink
+from tests.helpers.small import shrink
 
 COMMAND = [sys.executable, "-m", "packer", "pack", "--max-len", "64", "--shard-size", "12KB", "--algorithm", "mixed"]
 
@@ -31,7 +31,7 @@ def uploads(monkeypatch):
     return names
 
 
-def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, expected, uploads, monkeypatch):  # noqa: F811
+def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, expected, uploads, monkeypatch):
     """Signs of rank 0 do not arrive any more, so rank 1 does its tasks, while rank 0 still does them, too."""
     both, met, commit, write = threading.Barrier(2), set(), Output.commit, Heartbeats._write
 
@@ -55,7 +55,7 @@ def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, exp
 
 @pytest.mark.nightly(after=1)
 @pytest.mark.parametrize("clock", [-3600, 3600])
-def test_clocks_that_are_off_by_an_hour_do_not_matter(source, bucket, expected, store_server, uploads, clock):  # noqa: F811
+def test_clocks_that_are_off_by_an_hour_do_not_matter(source, bucket, expected, store_server, uploads, clock):
     out = bucket / "set"
     store_server.faults(clock=clock, seconds=0.1, methods=["PUT"], contains="/data-")
     results = run_ranks(source, str(out), 2, options=OPTIONS)
@@ -70,7 +70,7 @@ def test_clocks_that_are_off_by_an_hour_do_not_matter(source, bucket, expected, 
     assert "packed from a source that has changed since" in refusal(source, str(out))
 
 
-def test_a_clock_that_the_store_does_not_accept_is_one_line(source, bucket, store_server):  # noqa: F811
+def test_a_clock_that_the_store_does_not_accept_is_one_line(source, bucket, store_server):
     store_server.faults(status=403, code="RequestTimeTooSkewed", methods=["GET", "PUT", "DELETE"])
     told = refusal(source, str(bucket / "set"))
     assert "access denied (RequestTimeTooSkewed: The difference between the request time and the current" in told
@@ -97,9 +97,9 @@ def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(out, tmp_path):
 @pytest.mark.nightly(after=2)
 @pytest.mark.parametrize("after", [0, 30, 12, 46])
 def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
-    source,  # noqa: F811
+    source,
     bucket,
-    expected,  # noqa: F811
+    expected,
     store_server,
     monkeypatch,
     after,
@@ -130,7 +130,7 @@ def test_a_store_that_never_answers_ends_a_command_within_two_timeouts(
     ],
     ids=["manifest", "request", "removal"],
 )
-def test_what_a_process_wrote_itself_is_not_taken_for_that_of_another(source, bucket, expected, store_server, faults):  # noqa: F811
+def test_what_a_process_wrote_itself_is_not_taken_for_that_of_another(source, bucket, expected, store_server, faults):
     """The store does what it is asked to, but every answer is an error; or it does not remove what is left over."""
     store_server.faults()
     packer.pack(source, str(bucket / "other"), **OPTIONS)

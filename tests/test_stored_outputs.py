@@ -20,9 +20,9 @@ from packer.ranks import Heartbeats
 from packer.shards.files import HashingFile
 from packer.stores.local_files import temporary_folder
 from packer.stores.store import store_at
-from tests.commands import run
-from tests.kills import Killed, kill
-from tests.small import shrink
+from tests.helpers.commands import run
+from tests.helpers.kills import Killed, kill
+from tests.helpers.small import shrink
 
 OPTIONS = {"max_len": 64, "shard_size": "12KB", "algorithm": "mixed"}
 

@@ -11,7 +11,7 @@ import pytest
 from packer.errors import PackerError
 from packer.stores import RemotePath, any_path, is_remote
 from packer.stores.buckets import StoreError
-from tests.small import shrink
+from tests.helpers.small import shrink
 
 CONTENT = random.Random(1).randbytes(20_000_000)
 

@@ -9,7 +9,7 @@ from packer.inputs.documents import DocumentError
 from packer.text.conversations import Chat, messages_of, tools_of
 from packer.text.rendering import Templates
 from packer.text.tokenizer import of_transformers
-from tests.chat_templates import ALWAYS_PROMPTING, EXACT, MARKED, REWRITING, auto_tokenizer, save_tokenizer
+from tests.helpers.chat_templates import ALWAYS_PROMPTING, EXACT, MARKED, REWRITING, auto_tokenizer, save_tokenizer
 
 pytest.importorskip("transformers")
 

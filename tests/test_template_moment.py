@@ -12,10 +12,10 @@ import pytest
 
 import packer
 from packer.pipeline.tokenizing import TokenizeReport
-from tests.chat_templates import save_tokenizer
-from tests.commands import succeeded
-from tests.kills import Killed, kill
-from tests.small import shrink
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.commands import succeeded
+from tests.helpers.kills import Killed, kill
+from tests.helpers.small import shrink
 
 pytest.importorskip("tokenizers")
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 import packer
-from tests.commands import run, succeeded
-from tests.packed_rows import LENGTHS, MAX_LEN, edit_manifest, make, tokens_of, write_source
-from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
-from tests.writing import write_ipc, write_lines
+from tests.helpers.commands import run, succeeded
+from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
+from tests.helpers.packed_rows import LENGTHS, MAX_LEN, edit_manifest, make, tokens_of, write_source
+from tests.helpers.writing import write_ipc, write_lines
 
 EVIL = "a\x1b[2Jb\x9b31mc\u202ed\x08e"
 SHOWN = r"a\x1b[2Jb\x9b31mc\u202ed\x08e"
@@ -54,7 +54,7 @@ def test_names_of_files_columns_and_kept_values_are_escaped_by_every_command(kep
 
 @pytest.mark.parametrize("more", [(), ("--full",)])
 @pytest.mark.parametrize("color", [False, True])
-def test_texts_are_escaped_and_only_packers_own_colors_are_sent(tokenizer, tmp_path, monkeypatch, more, color):  # noqa: F811
+def test_texts_are_escaped_and_only_packers_own_colors_are_sent(tokenizer, tmp_path, monkeypatch, more, color):
     source, out = write_lines(tmp_path / "rows.jsonl", [{"text": EVIL} for _ in range(9)]), tmp_path / "out"
     succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 64, "-o", out)
     if not color:
@@ -68,7 +68,7 @@ def test_texts_are_escaped_and_only_packers_own_colors_are_sent(tokenizer, tmp_p
     assert r"\x1b[2J" in shown
 
 
-def test_messages_of_templates_and_wrong_usage_are_escaped(tokenizer, tmp_path):  # noqa: F811
+def test_messages_of_templates_and_wrong_usage_are_escaped(tokenizer, tmp_path):
     source = write_lines(tmp_path / "chats.jsonl", [{"messages": [{"role": "user", "content": "a"}]}])
     template = tmp_path / "template.jinja"
     template.write_text(f"{{{{ raise_exception({json.dumps(EVIL)}) }}}}")

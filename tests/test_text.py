@@ -11,7 +11,7 @@ from packer.errors import PackerError
 from packer.inputs.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
-from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, text_options, trained, trained_at
+from tests.helpers.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, text_options, trained, trained_at
 
 pytest.importorskip("transformers")
 

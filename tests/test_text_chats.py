@@ -11,8 +11,8 @@ from packer.inputs.documents import DocumentError
 from packer.text.conversations import messages_of
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
-from tests import naive_chats
-from tests.chat_templates import (
+from tests.helpers import naive_chats
+from tests.helpers.chat_templates import (
     ALWAYS_PROMPTING,
     BODY,
     END,

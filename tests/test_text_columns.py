@@ -16,10 +16,10 @@ from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text.tokenizer import END_OF_TEXT
 from packer.text.tokens import _PROBES
-from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer
-from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats
-from tests.test_from_text import small as small  # fixtures
-from tests.test_from_text import tokenizer as tokenizer
+from tests.helpers.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer
+from tests.helpers.from_text import chats, pack, pairs, shards, texts, write_formats
+from tests.helpers.from_text import small as small  # fixtures
+from tests.helpers.from_text import tokenizer as tokenizer
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -27,7 +27,7 @@ pytest.importorskip("transformers")
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from tests.writing import write_lines
+from tests.helpers.writing import write_lines
 
 CHATML = EXACT["chatml"]
 NAMES = ["news", None, "code", "books", ""]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,17 @@ from packer.text.conversations import Chat
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
 from packer.text.tokenizer import of_transformers
-from tests import naive_chats
-from tests.chat_templates import EXACT, MARKED, auto_tokenizer, lists, text_options, trained_at
+from tests.helpers import naive_chats
+from tests.helpers.chat_templates import EXACT, MARKED, auto_tokenizer, lists, text_options, trained_at
 
 zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
+from tests.helpers.text_corpora import SAMPLE, read  # noqa: E402
 
-SAMPLE = 200  # documents of each corpus, spread over it
 TOKENIZERS = ["qwen3", "bert_uncased"]
 
 # where TRL's copies train part of what the generation prompt gives: the header, its newline or the opening of a thought
 MARKS_ELSEWHERE = {*("gptoss", "muse_glimmer", "qwen2_5"), *("qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8")}
-
-
-@cache
-def read(shared_data, name):
-    path = next((shared_data / "corpora").glob(f"{name}.jsonl*"))
-    with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
-        records = [json.loads(line) for line in file.read().splitlines()]
-    return records[:: max(1, len(records) // SAMPLE)]
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)

@@ -9,9 +9,9 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from tests.commands import run
-from tests.small import shrink
-from tests.writing import write_lines
+from tests.helpers.commands import run
+from tests.helpers.small import shrink
+from tests.helpers.writing import write_lines
 
 TEXTS = ["one, two", 'a "quoted" word', "two\nlines", "", "Zoë's naïve café 中文 😀", "last"]
 

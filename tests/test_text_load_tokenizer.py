@@ -15,7 +15,7 @@ from packer.options import PackOptions
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
-from tests.chat_templates import EXACT, save_tokenizer, text_options
+from tests.helpers.chat_templates import EXACT, save_tokenizer, text_options
 
 transformers = pytest.importorskip("transformers")
 

@@ -19,12 +19,12 @@ from packer.options import PackOptions
 from packer.pipeline import collect_figures
 from packer.text.text_columns import recognize_pairs
 from packer.text.text_encoder import Encoder
-from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer, text_options
-from tests.opening import open_source
-from tests.test_from_text import documents_of, shards, write_formats
-from tests.test_from_text import small as small  # fixtures
-from tests.test_from_text import tokenizer as tokenizer
-from tests.writing import write_lines
+from tests.helpers.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer, text_options
+from tests.helpers.from_text import documents_of, shards, write_formats
+from tests.helpers.from_text import small as small  # fixtures
+from tests.helpers.from_text import tokenizer as tokenizer
+from tests.helpers.opening import open_source
+from tests.helpers.writing import write_lines
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")

@@ -31,8 +31,8 @@ from packer.attention.load_model import (  # noqa: E402
 )
 from packer.attention.rope import BY_LONGEST, FIXED_ROPE  # noqa: E402
 from packer.cli.checking_commands import render_verdicts  # noqa: E402
-from tests.families import tiny_model  # noqa: E402
-from tests.test_isolation import NARROW, answers, save_config  # noqa: E402
+from tests.helpers.families import tiny_model  # noqa: E402
+from tests.helpers.isolation import NARROW, answers, save_config  # noqa: E402
 
 LONGROPE = {
     "max_position_embeddings": 131072,

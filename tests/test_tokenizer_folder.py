@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packer
-from tests.chat_templates import EXACT, MARKED, WORDS, auto_tokenizer, save_tokenizer, trained
+from tests.helpers.chat_templates import EXACT, MARKED, WORDS, auto_tokenizer, save_tokenizer, trained
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,8 +5,8 @@ import pytest
 from packer.inputs.documents import DocumentError
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder
-from tests import naive_chats
-from tests.chat_templates import CLOSING, MISTRAL, auto_tokenizer, lists, save_tokenizer, text_options
+from tests.helpers import naive_chats
+from tests.helpers.chat_templates import CLOSING, MISTRAL, auto_tokenizer, lists, save_tokenizer, text_options
 
 pytest.importorskip("transformers")
 

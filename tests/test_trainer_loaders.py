@@ -19,9 +19,9 @@ datasets = pytest.importorskip("datasets")
 pytest.importorskip("transformers")
 
 from examples.verl_dataset import PackedRows  # noqa: E402  these need torch
-from tests.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402
-from tests.models import tiny_llama, train_alone  # noqa: E402
-from tests.test_export_trainers import alone_pairs, mean_loss, tiny_titan  # noqa: E402
+from tests.helpers.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402
+from tests.helpers.export_trainers import alone_pairs, mean_loss, tiny_titan  # noqa: E402
+from tests.helpers.models import tiny_llama, train_alone  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 

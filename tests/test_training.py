@@ -12,9 +12,9 @@ transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
 from examples import hugging_face_trainer, plain_loop  # noqa: E402  these need torch
-from tests.documents import SOURCES, Example, assert_same_gradients, make_example, make_source  # noqa: E402
-from tests.models import FLASH, VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
-from tests.naive_attention import flash_attn_installed  # noqa: E402
+from tests.helpers.documents import SOURCES, Example, assert_same_gradients, make_example, make_source  # noqa: E402
+from tests.helpers.models import FLASH, VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+from tests.helpers.naive_attention import flash_attn_installed  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_gpu"),

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import packer
 from packer.gather.prefix_trees import build_trees
-from tests.chat_templates import save_tokenizer
-from tests.commands import succeeded
-from tests.golden_folders import is_golden
-from tests.packed_rows import rewrite_shards, rows_on_disk
-from tests.small import shrink
-from tests.test_each_answer import RECORDS, THOUGHTS, documents_in, packed
-from tests.writing import write_as, write_lines
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.commands import succeeded
+from tests.helpers.each_answer import RECORDS, THOUGHTS, documents_in, packed
+from tests.helpers.golden_folders import is_golden
+from tests.helpers.packed_rows import rewrite_shards, rows_on_disk
+from tests.helpers.small import shrink
+from tests.helpers.writing import write_as, write_lines
 
 NO_LOSS = -100
 

@@ -22,12 +22,23 @@ from torch.nn.functional import log_softmax, logsigmoid  # noqa: E402
 
 from packer.attention import IMPLEMENTATION, trees, varlen  # noqa: E402
 from packer.attention.isolation import probe  # noqa: E402
-from tests.families import ENCODERS, FAMILIES, NEWER, POST, RECURRENT, VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
-from tests.models import gradients, loss_sum  # noqa: E402
-from tests.naive_attention import attend as attend_alone  # noqa: E402
-from tests.naive_trees import Forest, random_forest  # noqa: E402
-from tests.test_isolation import longrope  # noqa: E402
-from tests.writing import write_lines  # noqa: E402
+from tests.helpers.families import (  # noqa: E402
+    ENCODERS,
+    FAMILIES,
+    NEWER,
+    POST,
+    RECURRENT,
+    VOCABULARY,
+    WINDOW,
+    tiny_gemma3,
+    tiny_model,
+)
+from tests.helpers.isolation import longrope  # noqa: E402
+from tests.helpers.models import gradients, loss_sum  # noqa: E402
+from tests.helpers.naive_attention import attend as attend_alone  # noqa: E402
+from tests.helpers.naive_trees import Forest, random_forest  # noqa: E402
+from tests.helpers.trees_attention import distance, train_trees  # noqa: E402
+from tests.helpers.writing import write_lines  # noqa: E402
 
 NOT_PASSED_ON = {"nemotron", "stablelm"}
 """Families whose code passes position_ids to its layers, but no other arguments."""
@@ -81,28 +92,6 @@ def train_alone(model, forest):
         total += loss.item()
         logits[number] = found[0].detach()
     return logits, total, gradients(model)
-
-
-def train_trees(model, forest, **changes):
-    """(logits by path, loss, gradients) of the row."""
-    model.zero_grad()
-    batch = forest.batch(**changes)
-    labels = batch.pop("labels")
-    found = model(**{name: value for name, value in batch.items() if value is not None}).logits
-    loss = loss_sum(found, labels)
-    loss.backward()
-    return {number: found[0].detach()[path] for number, path in enumerate(forest.paths)}, loss.item(), gradients(model)
-
-
-def distance(found, expected):
-    """Largest difference in logits, loss and gradients; that of a tensor relative to its largest value."""
-    apart = [abs(found[1] - expected[1]) / expected[1]]
-    for one, other in ((found[0], expected[0]), (found[2], expected[2])):
-        assert set(one) == set(other)
-        apart += [
-            ((one[name] - each).abs().max() / each.abs().max().clamp(min=1)).item() for name, each in other.items()
-        ]
-    return max(apart)
 
 
 @pytest.fixture(scope="module")

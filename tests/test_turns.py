@@ -6,21 +6,8 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from tests.writing import write_as
-
-
-def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:
-    """Cut a chat between turns, each piece as long as possible; takes the tokens of each turn."""
-    cuts, filled, place = [], 0, 0
-    for turn in turns:
-        if turn > max_len:
-            return None
-        if filled + turn > max_len:
-            cuts.append(place)
-            filled = 0
-        filled += turn
-        place += turn
-    return cuts
+from tests.helpers.turns import naive_cuts
+from tests.helpers.writing import write_as
 
 
 def write(folder, kind, turns: list[list[int]]):

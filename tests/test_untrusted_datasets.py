@@ -10,9 +10,9 @@ import pytest
 
 import packer
 from packer.shards.file_names import MANIFEST
-from tests.chat_templates import save_tokenizer
-from tests.commands import refused, run, succeeded
-from tests.packed_rows import (
+from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.commands import refused, run, succeeded
+from tests.helpers.packed_rows import (
     LENGTHS,
     MAX_LEN,
     edit_manifest,
@@ -22,7 +22,7 @@ from tests.packed_rows import (
     tokens_of,
     write_source,
 )
-from tests.writing import write_ipc
+from tests.helpers.writing import write_ipc
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
-from tests import naive
-from tests.golden_folders import is_golden
-from tests.opening import open_source
-from tests.packed_rows import fit_manifest
-from tests.test_pack import hashes
-from tests.writing import write_as, write_ipc
+from tests.helpers import naive
+from tests.helpers.golden_folders import is_golden
+from tests.helpers.opening import open_source
+from tests.helpers.pack import hashes
+from tests.helpers.packed_rows import fit_manifest
+from tests.helpers.writing import write_as, write_ipc
 
 KEPT = ["ids", "logprobs"]
 LISTS = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packer.algorithms import get_algorithm, jit
 from packer.algorithms.bounds import token_bound, vector_bounds
 from packer.plan.vector_packing import pack_vectors, vector_first_fit
-from tests import naive
+from tests.helpers import naive
 
 LARGE_TABLE = 20_000
 large = pytest.mark.skipif(bool(os.environ.get("NUMBA_DISABLE_JIT")), reason="many documents for plain Python")

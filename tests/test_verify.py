@@ -17,8 +17,7 @@ from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import PADDING
-from tests.packed_rows import MAX_LEN, fit_manifest, make, write_source
-from tests.test_untrusted_datasets import edit_manifest
+from tests.helpers.packed_rows import MAX_LEN, edit_manifest, fit_manifest, make, write_source
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3]
 MISSING = "is in the source, but missing from the rows, repeated or cut elsewhere there"

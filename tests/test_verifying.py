@@ -1,24 +1,14 @@
 """Faults that `verify` finds in rows that hold every token, but not with the groups or pairs of their options."""
 
 import re
-from itertools import islice
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import packer
 from packer.errors import PackerError, SourceError
-from tests.packed_rows import rewrite_shards, rows_on_disk
-from tests.test_kept import write
-
-
-def change_rows(out, change):
-    """Change the rows of a packed dataset, a list of dictionaries, and rewrite them with matching hashes."""
-    rows = rows_on_disk(out)
-    change(rows)
-    left = iter(rows)
-    rewrite_shards(out, lambda table: pa.Table.from_pylist(list(islice(left, len(table))), table.schema))
+from tests.helpers.kept import write
+from tests.helpers.verifying import change_rows
 
 
 def swap(one, first, other, second):

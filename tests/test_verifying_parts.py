@@ -16,9 +16,9 @@ from packer.shards.reader import read_manifest
 from packer.sources import segment_index
 from packer.sources.open_sources import open_source
 from packer.stores.local_files import temporary_folder
-from tests.packings import packings, write
-from tests.small import shrink
-from tests.test_verifying import change_rows
+from tests.helpers.packings import packings, write
+from tests.helpers.small import shrink
+from tests.helpers.verifying import change_rows
 
 
 def compared(path: Path, out: Path) -> list[str]:

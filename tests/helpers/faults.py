@@ -279,7 +279,7 @@ def run_struck(job: Job, files: Mapping[str, Path]) -> int:
     if job.log is None:
         install(instants, exchanges=job.exchanges)
     else:
-        from tests.power_loss import Recorder
+        from tests.helpers.power_loss import Recorder
 
         Recorder(Path(job.root), Path(job.log)).install(exchanges=job.exchanges)
     code = 0
@@ -373,7 +373,7 @@ class Packers:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, __file__, str(folder)]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.test_pack import hashes
+from tests.helpers.pack import hashes
 
 GOLDEN = Path(__file__).parent / "golden"
 

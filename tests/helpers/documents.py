@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 
 import packer
-from tests.models import VOCABULARY
+from tests.helpers.models import VOCABULARY
 
 MAX_LEN = 32
 LENGTHS = [5, 20, 1, 70, 7, 3, 32, 9, 1, 2, 17, 28, 3, 13, 10]

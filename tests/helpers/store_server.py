@@ -1,4 +1,4 @@
-"""An S3 server for tests: moto's, with faults on request. Run as a process of its own: python -m tests.store_server.
+"""An S3 server for tests: moto's, with faults on request: python -m tests.helpers.store_server.
 
 Faults are set by a POST of a JSON object to /-faults, and stay until they are replaced:
 
@@ -65,8 +65,8 @@ class StoreServer:
     @contextlib.contextmanager
     def started(cls) -> Iterator[StoreServer]:
         """Start a server, and stop it at the end."""
-        command = [sys.executable, "-m", "tests.store_server"]
-        root = Path(__file__).parent.parent
+        command = [sys.executable, "-m", "tests.helpers.store_server"]
+        root = Path(__file__).parents[2]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as process:
             assert process.stdout is not None
             try:

@@ -1,4 +1,4 @@
-"""One of two processes of a training job, for tests/test_loss.py: `python -m tests.two_ranks PACKED FOLDER`."""
+"""One of two processes of a training job, for tests/test_loss.py: `python -m tests.helpers.two_ranks PACKED FOLDER`."""
 
 import gc
 import os
@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import packer
-from tests.models import gradients, tiny_llama
-from tests.trainers import train_with_trainer
+from tests.helpers.models import gradients, tiny_llama
+from tests.helpers.trainers import train_with_trainer
 
 
 def train_step(dataset, *, per, rank):

@@ -1,14 +1,14 @@
-"""Damage files from the command line; `tests/fuzzing.py` says how.
+"""Damage files from the command line; `tests/helpers/fuzzing.py` says how.
 
-python -m tests.fuzz stream --first 0 --count 100000      more than the test suite runs
-python -m tests.fuzz stream --first 4711 --count 1        a single one; with --keep FOLDER, it is only written
+python -m tests.helpers.fuzz stream --first 0 --count 100000      more than the test suite runs
+python -m tests.helpers.fuzz stream --first 4711 --count 1        a single one; with --keep FOLDER, it is only written
 """
 
 import argparse
 import tempfile
 from pathlib import Path
 
-from tests import fuzzing
+from tests.helpers import fuzzing
 
 
 def main() -> None:

@@ -19,7 +19,7 @@
     Qwen/Qwen2.5-VL-3B-Instruct      the same with images: a tokenizer, an image processor and a model
     examples             the examples of the repository
 
-All of it is the same on every machine. `tests/page_blocks.py` copies it to the folder in which a page runs.
+All of it is the same on every machine. `tests/helpers/page_blocks.py` copies it to the folder in which a page runs.
 """
 
 import csv
@@ -29,7 +29,7 @@ import random
 import shutil
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 WORDS = """
 the a of to and in is it that for on with as at by from this be are was not or an which one all each when where has

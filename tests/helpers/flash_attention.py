@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from tests.naive_attention import attend, backward_of
+from tests.helpers.naive_attention import attend, backward_of
 
 IN_INTERPRETER = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE") == "TRUE"
 

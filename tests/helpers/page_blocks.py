@@ -1,6 +1,6 @@
 """Runs the code blocks of README and docs/: `run_page(page)`.
 
-A page runs in a folder that holds what `tests/page_data.py` writes. Its Python blocks share names, as cells of a
+A page runs in a folder that holds what `page_data.py` writes. Its Python blocks share names, as cells of a
 notebook do. Commands that start with `packer` or `python examples/` run in this process, others in bash; each must exit
 with 0. In a `console` block, lines after a command are its output, and compared; "..." stands for anything.
 
@@ -31,7 +31,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from packer.cli import cli
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 RUN = ("bash", "console", "python")
 SHOWN = ("jinja", "json", "jsonl", "text", "toml", "yaml")

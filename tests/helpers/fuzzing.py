@@ -1,11 +1,11 @@
 """Damage small files and use them in a child process, which may crash, hang or run out of memory.
 
-Children are forks of one process in which everything is imported and compiled, `tests/fuzzing_warm.py`.
+Children are forks of one process in which everything is imported and compiled, `tests/helpers/fuzzing_warm.py`.
 
 A damaged source must be refused in one line that names the file, or be packed correctly: the rows hold what a plain
 reader finds in the same file. In a damaged packed dataset, `verify` must find the fault, and the loader return rows or
 refuse in one line. If the manifest is adapted to the damage, every command must give a result or refuse in one line.
-Any other outcome is a fault, reported with the number of the mutation; `tests/fuzz.py` runs it again.
+Any other outcome is a fault, reported with the number of the mutation; `tests/helpers/fuzz.py` runs it again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tests.fuzzing_kept import KEPT as KEPT
-from tests.fuzzing_kept import SETS as SETS
-from tests.fuzzing_kept import make_set, pack_keeping, reading_fault, writing_fault
-from tests.packed_rows import fit_manifest
+from tests.helpers.fuzzing_kept import KEPT as KEPT
+from tests.helpers.fuzzing_kept import SETS as SETS
+from tests.helpers.fuzzing_kept import make_set, pack_keeping, reading_fault, writing_fault
+from tests.helpers.packed_rows import fit_manifest
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.fuzzing_warm"])
+FORKS.set_forkserver_preload(["tests.helpers.fuzzing_warm"])
 
 SECONDS = 20  # a mutation that takes longer hangs; the slowest takes some hundred milliseconds
 MEMORY = 4 << 30  # that a child may take: a length that lies asks for more

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packer.algorithms import jit
-from tests import fuzzing
+from tests.helpers import fuzzing
 
 jit.compile_from_now_on()  # otherwise every fork would load Numba for itself
 with TemporaryDirectory() as folder:

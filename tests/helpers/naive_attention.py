@@ -129,7 +129,7 @@ def operators_of_varlen_attn() -> torch.library.Library:
 def flash_attn_installed(version: int = 2) -> Iterator[list[tuple[torch.Tensor, torch.Tensor, int]]]:
     """Let transformers find a flash_attn that computes on the CPU; yield (cu_seqlens_q, cu_seqlens_k, max) per call.
 
-    If flash-attn is installed, it is its own code; see `tests/flash_attention.py`.
+    If flash-attn is installed, it is its own code; see `tests/helpers/flash_attention.py`.
     """
     from transformers import modeling_flash_attention_utils
     from transformers.models.falcon import modeling_falcon
@@ -139,7 +139,7 @@ def flash_attn_installed(version: int = 2) -> Iterator[list[tuple[torch.Tensor, 
 
     calls = []
     if importlib.util.find_spec("flash_attn"):
-        from tests.flash_attention import own_modules
+        from tests.helpers.flash_attention import own_modules
 
         modules = own_modules(version)
     else:

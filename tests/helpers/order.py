@@ -1,0 +1,36 @@
+"""What `tests/test_order.py` shares with other tests."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer.loader.row_order import whole_shards
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a sampler sees of a dataset: rows of one segment each, in shards of so many rows."""
+
+    lengths: list[int]
+    shards: tuple[int, ...] = ()
+    fingerprint: str = "0123456789abcdef"
+    is_remote: bool = False
+
+    @property
+    def shard_rows(self):
+        return [*self.shards, len(self) - sum(self.shards)]
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def pieces(self, epoch):
+        return whole_shards(self.shard_rows)
+
+    def first_number(self, epoch):
+        return 0
+
+    def stored_rows(self, numbers):
+        return numbers
+
+    def segments(self):
+        yield np.arange(len(self) + 1), np.array(self.lengths, np.int32), np.zeros(len(self), np.int64)
