@@ -18,11 +18,8 @@ SEGMENT_COLUMNS = {
 }
 """Columns of one value per segment (a padding tail is one) and their types, in the order on disk."""
 
-ROLE = "role"
-"""Column that says which answer of a preference pair a segment is: one of ROLES."""
-
 ROLES = ("chosen", "rejected")
-"""Answers of a preference pair: of documents 2i and 2i + 1."""
+"""Answers of a preference pair."""
 
 RECORD_IDS, ANSWER = "record_ids", "answer"
 """Columns with the number of a document's record in the source, and with the number of the document in its record, or

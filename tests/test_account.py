@@ -65,7 +65,7 @@ def in_rows(out: Path) -> list[tuple[int, int, int]]:
 
 
 @settings(deadline=None, max_examples=60 * FUZZ)
-@given(packings(pairs=False))
+@given(packings())
 def test_the_manifest_has_the_account_of_the_packed_documents(packing):
     pieces = naive_pieces(packing)
     placed = naive_placed(packing, pieces)

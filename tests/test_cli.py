@@ -438,16 +438,6 @@ def test_show_lists_what_is_kept_of_each_segment(tmp_path, monkeypatch):
     assert sorted(line.split()[1] for line in shown if "padding" in line) == ["13", "6"]
 
 
-def test_show_tells_the_sides_of_a_pair(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pairs = {f"{role}_input_ids": [[number, number + 1]] for number, role in enumerate(("chosen", "rejected"))}
-    pq.write_table(pa.table(pairs), "pairs.parquet")
-    succeeded("pack", "pairs.parquet", "--max-len", 8, "--pairs", "--long", "drop")
-    lines = [line.split() for line in succeeded("show", "pairs-packed-8", 0).splitlines()]
-    assert lines[0] == ["tokens", "document", "from", "trained", "role", "begins"]
-    assert [line[5:] for line in lines[1:3]] == [["chosen", "0", "1"], ["rejected", "1", "2"]]
-
-
 def test_show_finds_the_rows_of_a_document(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_arrow(tmp_path / "rows.arrow", [list(range(1, 151)), [7, 8, 9], [], [5]])

@@ -29,8 +29,9 @@ def columns_of(lengths: list[int], seed: int) -> dict[str, list]:
 
 
 def paired(columns: dict[str, list]) -> dict[str, list]:
-    sides = {f"chosen_{name}": columns[name] for name in ("input_ids", "labels")}
-    sides |= {f"rejected_{name}": columns[name][::-1] for name in ("input_ids", "labels")}
+    filled = {name: [values or [1] for values in columns[name]] for name in ("input_ids", "labels")}
+    sides = {f"chosen_{name}": values for name, values in filled.items()}
+    sides |= {f"rejected_{name}": values[::-1] for name, values in filled.items()}
     return {**sides, "source": columns["source"]}
 
 
@@ -40,7 +41,7 @@ PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "truncated": ("arrow", {"long": "truncate", "algorithm": "sequential"}),
     "dropped, aligned": ("jsonl", {"long": "drop", "align": 4, "max_segments": 2}),
     "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "add_column": ["position_ids"]}),
-    "pairs": ("parquet", {"pairs": True, "long": "truncate", "algorithm": "ffd"}),
+    "pairs": ("parquet", {"pairs": True, "long": "drop", "algorithm": "ffd"}),
     "together": ("arrow", {"group_by": "source", "keep": ["source"], "shard_size": 300}),
 }
 

@@ -1,11 +1,10 @@
-"""Rows of one group, and pairs that stay together."""
+"""Rows of one group."""
 
 import re
 from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import assume, given, settings
@@ -16,11 +15,8 @@ from packer.algorithms import get_algorithm
 from packer.algorithms.index_arrays import extents_of
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.options import PackOptions
 from packer.plan.groups import NO_GROUP, pack_by_group, together_bound
-from packer.plan.make_plan import DocumentValues, plan_whole
-from packer.plan.packable_segments import cut_by_policy
-from packer.plan.segments import cut_documents, cut_lengths_of, cut_pairs
+from packer.plan.segments import cut_documents
 from tests.helpers import naive
 from tests.helpers.kept import write
 from tests.helpers.plan import int32s, located, rows_of
@@ -175,171 +171,6 @@ def test_columns_that_cannot_group_are_refused_in_one_line(options, message, tmp
         stream.write_table(table)
     with pytest.raises(PackerError, match=message):
         packer.pack(path, tmp_path / "out", max_len=10, **options)
-
-
-some_pairs = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), min_size=1, max_size=30)
-
-
-def naive_pairs(pairs, max_len, long, align):
-    """Return (document, start, length) of every segment."""
-    segments = []
-    for number, pair in enumerate(pairs):
-        kept = list(pair)
-
-        def place(lengths):
-            return sum(-(-length // align) * align for length in lengths)
-
-        if 0 in pair or (long == "drop" and place(pair) > max_len):
-            continue
-        while place(kept) > max_len:  # a token off the side that takes more, if it is above its half
-            half = max_len // 2 // align * align
-            extents = [-(-length // align) * align for length in kept]
-            kept[extents.index(max(extents))] -= 1
-            assert max(extents) > half
-        for which in (0, 1):
-            segments.append((2 * number + which, 0, kept[which]))
-    return segments
-
-
-@settings(deadline=None)
-@given(
-    some_pairs, st.integers(2, 12), st.sampled_from(["truncate", "drop"]), st.integers(1, 3),
-    st.sampled_from([None, 2, 3, 4]), st.integers(0, 3),
-)  # fmt: skip
-def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, align, max_segments, seed):
-    max_len = pieces * align
-    lengths = int32s([length for pair in pairs for length in pair])
-    options = PackOptions(
-        max_len=max_len, long=long, align=align, algorithm="bfd", max_segments=max_segments,
-        pairs=True, seed=seed, group_by="x",
-    )  # fmt: skip
-    expected = naive_pairs(pairs, max_len, long, align)
-    assume(expected)
-    segments = cut_by_policy(lengths, options)
-    of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2)
-    whole = plan_whole(segments, DocumentValues(groups=of_documents), options, rows_per_shard=3)
-    plan, totals = whole.placed, whole.totals
-    assert sum(whole.shard_rows) == len(plan)
-    assert max(whole.shard_rows) <= 3
-    check_rows(segments, plan, max_segments=max_segments)
-    if long == "drop":
-        assert sorted(located(segments, plan.values)) == expected
-    else:  # if both are cut, either may have a token more
-        by_pair = defaultdict(list)
-        for document, start, length in located(segments, plan.values):
-            assert start == 0
-            by_pair[document // 2].append(length)
-        assert sorted(by_pair) == sorted({document // 2 for document, _, _ in expected})
-        for number, kept in by_pair.items():
-            naive_kept = [length for document, _, length in expected if document // 2 == number]
-            assert abs(sum(kept) - sum(naive_kept)) <= align
-            assert sorted(kept)[0] >= min(*pairs[number], max_len // 2 // align * align)
-    for row in rows_of(plan):
-        assert all(document % 2 == 0 for document in row[::2])
-        assert row[1::2] == [document + 1 for document in row[::2]]
-        assert len({document // 2 % 3 for document in row[::2]}) == 1
-    dropped = totals.documents_dropped
-    assert totals.documents == totals.segments + sum(dropped.values())
-    assert totals.tokens == (totals.tokens_packed + totals.tokens_lost)
-    assert totals.tokens_truncated >= 0
-    assert totals.lower_bound <= totals.rows
-
-
-def test_truncation_gives_each_side_of_a_pair_its_share():
-    # At max_len 8: of 10 and 4, each gets half; of 10 and 2, the longer gets the rest; of 9 and 7, each gets half.
-    segments = cut_pairs(int32s([10, 4, 2, 10, 9, 7, 5, 3, 0, 6]), 8, "truncate")
-    assert segments.tails.tolist() == [4, 4, 2, 6, 4, 4, 5, 3, 0, 0]
-    assert segments.dropped == {"empty": (1, 0), "too_long": (0, 0), "unpaired": (1, 6)}
-    assert segments.truncated == (4, (10 - 4) + (10 - 6) + (9 - 4) + (7 - 4))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"split_at": "turns"}, "--split-at is turns, and pairs are never split: leave it out"),
-        ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
-        ({"long": "drop", "max_segments": 1}, "a pair is two segments, so allow at least 2"),
-        ({"long": "drop", "align": 8}, "a pair takes at least 16"),
-        ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),
-    ],
-)
-def test_options_that_would_separate_pairs_are_refused(options, message):
-    with pytest.raises(PackerError, match=message):
-        PackOptions(max_len=8, pairs=True, **options)
-
-
-@pytest.mark.parametrize("long", ["split", "error"])
-def test_long_pairs_are_refused_by_name(long):
-    message = r"pair 1 takes 9 tokens and max_len is 8 \(1 pairs are longer\), and pairs are never split: choose --long"
-    with pytest.raises(PackerError, match=message):
-        cut_lengths_of(PackOptions(max_len=8, pairs=True, long=long), int32s([4, 4, 5, 4]))
-
-
-def test_pairs_need_no_policy_for_long_ones_if_there_are_none(tmp_path):
-    source = tmp_path / "pairs.jsonl"
-    source.write_text('{"chosen_input_ids": [1, 2], "rejected_input_ids": [3, 4, 5, 6, 7, 8]}\n' * 5)
-    rows = []
-    for number, options in enumerate(({}, {"long": "drop"})):
-        manifest = packer.pack(source, tmp_path / str(number), max_len=8, pairs=True, **options)
-        assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 0, "unpaired": 0}
-        assert not list(packer.verify(tmp_path / str(number), source))
-        rows.append([shard.xxh3_128 for shard in manifest.shards])
-    assert rows[0] == rows[1]
-
-
-def test_pairs_of_a_file_in_pieces_may_have_sides_of_different_sizes(tmp_path, monkeypatch):
-    shrink(monkeypatch, piece=2000)
-    source = tmp_path / "pairs.parquet"
-    sides = {"chosen_input_ids": [[1, 2]] * 200, "rejected_input_ids": [[*range(3, 33)]] * 200}
-    pq.write_table(pa.table(sides), source, row_group_size=20)
-    manifest = packer.pack(source, tmp_path / "out", max_len=64, pairs=True)
-    assert manifest.totals.documents == 400
-    assert not list(packer.verify(tmp_path / "out", source))
-
-
-def paired_source(pairs=150, seed=0):
-    random = np.random.default_rng(seed)
-    columns = {"source": [f"s{number % 9}" for number in range(pairs)]}
-    for role in ("chosen", "rejected"):
-        columns[f"{role}_input_ids"] = [
-            random.integers(1, 1000, length).tolist() for length in random.integers(1, 70, pairs)
-        ]
-        columns[f"{role}_labels"] = [[-100, *ids[1:]] for ids in columns[f"{role}_input_ids"]]
-    return columns
-
-
-@pytest.mark.parametrize("kind", ["shuffled", "parquet", "jsonl"])
-@pytest.mark.parametrize("grouped", [False, True])
-def test_pairs_of_a_source_are_side_by_side(kind, grouped, tmp_path):
-    columns, out = paired_source(), tmp_path / "packed"
-    source = write(tmp_path, kind, columns)
-    grouping = {"group_by": "source"} if grouped else {}
-    manifest = packer.pack(
-        source, out, max_len=100, long="drop", shard_size=20_000, pairs=True, keep=["source"], **grouping
-    )
-    table = pa.concat_tables([pa.ipc.open_stream(path).read_all() for path in sorted(out.glob("*.arrow"))])
-    found = {}
-    for row in table.to_pylist():
-        place, held = 0, []
-        for number, document in enumerate(row["doc_ids"]):
-            end = place + row["seq_lengths"][number]
-            if document >= 0:
-                role = row["role"][number]
-                assert role == ("rejected" if document % 2 else "chosen")
-                found[document // 2, role] = row["input_ids"][place:end], row["labels"][place:end]
-                held.append((document, row["source"][number]))
-            place = end
-        assert [document for document, _ in held[1::2]] == [document + 1 for document, _ in held[::2]]
-        sources = [name for _, name in held[::2]]
-        assert not grouped or len(set(sources)) == 1
-    chosen, rejected = columns["chosen_input_ids"], columns["rejected_input_ids"]
-    kept = [number for number in range(150) if len(chosen[number]) + len(rejected[number]) <= 100]
-    assert sorted(found) == [(number, role) for number in kept for role in ("chosen", "rejected")]
-    for (number, role), (tokens, labels) in found.items():
-        assert tokens == columns[f"{role}_input_ids"][number]
-        assert labels == columns[f"{role}_labels"][number]
-    assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 300 - 2 * len(kept), "unpaired": 0}
-    assert list(packer.verify(out, source)) == []
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +48,8 @@ def both(out):
 
 
 def contents(packing: Packing) -> list[list[int]]:
-    """The tokens that decide about each document: those of both answers of a pair."""
-    if not packing.options["pairs"]:
-        return packing.columns["input_ids"]
-    pairs = zip(packing.columns["chosen_input_ids"], packing.columns["rejected_input_ids"], strict=True)
-    return list(chain(*([chosen + rejected] * 2 for chosen, rejected in pairs)))
+    """The tokens that decide about each document."""
+    return packing.columns["input_ids"]
 
 
 @st.composite

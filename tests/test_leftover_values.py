@@ -60,11 +60,6 @@ def write(folder, *tables):
     return folder
 
 
-def pairs():
-    chosen, rejected = (pa.array(lists_of(300, 60, seed), pa.list_(pa.int32())) for seed in (1, 2))
-    return pa.table({"chosen_input_ids": chosen, "rejected_input_ids": rejected})
-
-
 CASES = {
     "drawn": ([table()], {"algorithm": "mixed"}),
     "by patterns": ([table()], {}),
@@ -78,7 +73,6 @@ CASES = {
     ),
     "no labels": ([table()], {"labels": False}),
     "split": ([table(longest=400, count=160)], {"algorithm": "mixed"}),
-    "pairs": ([pairs()], {"pairs": True, "long": "drop", "algorithm": "mixed"}),
 }
 
 

@@ -51,7 +51,6 @@ KINDS = {
     "plain": {"max_len": 8, "shard_size": 300},
     "grouped": {"max_len": 8, "keep": ["k"], "keep_tokens": ["t"], "group_by": "k", "align": 4, "max_segments": 5},
     "few segments": {"max_len": 8, "max_segments": 3},
-    "pairs": {"max_len": 16, "pairs": True, "long": "drop"},
 }
 
 
@@ -62,8 +61,6 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     lengths = [3, 5, 2, 8, 11, 1, 4, 4, 6, 2]
     tokens = [list(range(1, length + 1)) for length in lengths]
     table = {"input_ids": tokens, "t": tokens, "k": [f"k{number % 3}" for number in range(len(lengths))]}
-    if request.param == "pairs":
-        table = {"chosen_input_ids": tokens, "rejected_input_ids": tokens[::-1]}
     source = folder / "a.arrow"
     with pa.ipc.new_stream(str(source), pa.table(table).schema) as stream:
         stream.write_table(pa.table(table))

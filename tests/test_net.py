@@ -250,11 +250,11 @@ def test_a_pack_keeps_its_bytes(tmp_path, net, tokenizer, name):
     compare(net, name, found_in(pack(tmp_path, write(tmp_path), tokenizer, **options)))
 
 
-@pytest.mark.parametrize("name", ["parquet", "align", "keep", "grouped", "pairs"])
+@pytest.mark.parametrize("name", ["parquet", "align", "keep", "grouped"])
 def test_an_index_has_the_rows_of_the_pack_and_becomes_it(tmp_path, net, name):
     """Only for sources that are mapped; `materialize` writes the bytes of the pack."""
     _, options = PACKS[name]
-    source = {"pairs": paired}.get(name, arrow)(tmp_path)
+    source = arrow(tmp_path)
     packer.pack(source, tmp_path / "whole", sync=False, **SPLIT | options)
     packer.pack(source, tmp_path / "index", sync=False, index_only=True, **SPLIT | options)
     packer.materialize(tmp_path / "index", source, tmp_path / "out", sync=False)

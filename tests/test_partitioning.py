@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -97,20 +96,6 @@ def test_every_segment_is_in_one_row_that_holds_it(
         histogram = cut_documents(int32s(lengths), max_len, long, align=align).histogram
         solved = get_algorithm(algorithm).solve(histogram, max_segments).packs
         assert len(rows) <= solved
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40), st.integers(1, 6))
-def test_pairs_stay_side_by_side(pairs, rows_per_shard):
-    lengths = [length for pair in pairs for length in pair]
-    whole = {number for number, pair in enumerate(pairs) if min(pair) > 0}
-    if not whole:
-        return
-    _, shards = planned(lengths, 20, rows_per_shard, pairs=True, long="drop")
-    documents = [[document for document, _, _ in row] for shard in shards for row in rows_of(shard)]
-    for row in documents:
-        assert all(row[at] % 2 == 0 and row[at + 1] == row[at] + 1 for at in range(0, len(row), 2))
-    assert Counter(document // 2 for row in documents for document in row) == dict.fromkeys(whole, 2)
 
 
 few_lengths = st.integers(8, 24).flatmap(
@@ -336,19 +321,13 @@ def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
     assert plan.totals.rows == plan.totals.lower_bound == -(-25_000 // 64)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeypatch, pairs):
+def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeypatch):
     """Its blocks are merged, and their parts are dealt; with any number of workers, as a task knows no other."""
     monkeypatch.setattr("packer.plan.partitioning.BlockMarker", partial(BlockMarker, most=32))
     documents = made_documents(4000)
     options: dict[str, Any] = {"max_len": 64, "shard_size": "40KB"}
-    if pairs:
-        columns = {"chosen_input_ids": documents, "rejected_input_ids": documents[::-1]}
-        options |= {"pairs": True, "long": "drop"}
-    else:
-        columns = {"input_ids": documents}
     source = tmp_path / "source.arrow"
-    table = pa.table({name: pa.array(values, pa.list_(pa.int32())) for name, values in columns.items()})
+    table = pa.table({"input_ids": pa.array(documents, pa.list_(pa.int32()))})
     with pa.ipc.new_stream(str(source), table.schema) as stream:
         stream.write_table(table, max_chunksize=500)
     manifests = [packer.pack(source, tmp_path / str(workers), workers=workers, **options) for workers in (1, 2)]
@@ -360,5 +339,5 @@ def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeyp
     dataset, first = packer.load(tmp_path / "1"), 0
     for entry in [*manifests[0].shards][:8]:
         numbers = np.concatenate([dataset[row]["doc_ids"] for row in range(first, first + entry.rows)])
-        assert abs(numbers[numbers >= 0].mean() / (len(documents) * (1 + pairs)) - 0.5) < 0.1
+        assert abs(numbers[numbers >= 0].mean() / len(documents) - 0.5) < 0.1
         first += entry.rows

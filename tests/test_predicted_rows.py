@@ -13,7 +13,6 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
-from packer.pipeline.comparing import compare
 from packer.pipeline.job import Job
 from packer.pipeline.packing import pack as run_pack
 from tests.helpers.commands import run
@@ -59,8 +58,11 @@ def two_sources(folder, kinds):
 
 def preferences(folder, kind):
     random = np.random.default_rng(8)
-    sides = {side: [[3] * int(n) for n in random.integers(0, 60, 120)] for side in ("chosen", "rejected")}
-    columns = {f"{side}_input_ids": lists for side, lists in sides.items()}
+    columns = {}
+    for side, token in (("chosen", 3), ("rejected", 4)):
+        lists = [[1, *[token] * int(n)] for n in random.integers(1, 60, 120)]
+        columns[f"{side}_input_ids"] = lists
+        columns[f"{side}_labels"] = [[-100, *tokens[1:]] for tokens in lists]
     columns["source"] = [f"group {number % 9}" if number % 5 != 3 else None for number in range(120)]
     return write(folder, kind, columns)
 
@@ -98,11 +100,10 @@ def test_stats_predict_the_rows_within_limits(tmp_path, kinds):
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("long", ["truncate", "drop"])
 @pytest.mark.parametrize("options", [{}, {"group_by": "source"}, {"algorithm": "sequential"}], ids=str)
-def test_stats_predict_the_rows_of_pairs(tmp_path, kind, long, options):
+def test_stats_predict_the_rows_of_pairs(tmp_path, kind, options):
     source = preferences(tmp_path, kind)
-    options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": long, **options})
+    options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": "drop", **options})
     found, made = predicted_and_packed(source, tmp_path / "out", options)
     assert_alike(found, made)
     assert sum(made.totals.documents_dropped.values())
@@ -137,21 +138,6 @@ def attention_in(out):
             for row in packer.load(out)]  # fmt: skip
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped):
-    source = preferences(tmp_path, "jsonl")
-    options = PackOptions(max_len=64, pairs=True, long="drop", group_by="source" if grouped else None)
-    found = compare(source, options=options, algorithms=["bfd", "sequential", "wrapped"])
-    assert set(found.failures) == {"wrapped", *(["sequential"] if grouped else [])}
-    for outcome in found.outcomes:
-        out = tmp_path / outcome.algorithm
-        totals = _totals(source, out, options, outcome.algorithm)
-        assert (outcome.rows, outcome.row_figures.segments) == (totals.rows, totals.segments)
-        assert outcome.row_figures.attention == sum(attention_in(out))
-        assert outcome.row_figures.segments_per_row.max % 2 == 0
-        assert found.account.documents_packed == totals.documents_packed
-
-
 # ---- on the command line ----
 
 
@@ -176,8 +162,7 @@ def test_unsupported_predictions_fail_in_one_line(tmp_path):
     for arguments, words in (
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
-        (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "has no pairs or groups"),
-        (("compare", histogram, "--group-by", "x", "--max-len", 8), "has no pairs or groups"),
+        (("compare", histogram, "--group-by", "x", "--max-len", 8), "has no groups"),
     ):
         done = run(*arguments)
         assert done.exit_code in (1, 2)

@@ -494,23 +494,18 @@ def test_the_list_of_a_replaced_output_goes_with_it(source, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.parquet", "table"])
-def test_a_rejected_side_of_a_pair_leaves_the_other_unpaired(tmp_path, name):
+def test_a_pair_is_left_out_whole_if_one_answer_cannot_be_used(tmp_path, name):
     records = [{"chosen_input_ids": [n + 1, 2], "rejected_input_ids": [n + 1, 3, 4]} for n in range(8)]
+    records = [{**one, "chosen_labels": [-100, 2], "rejected_labels": [-100, 3, 4]} for one in records]
     records[2]["chosen_input_ids"] = [1, -5]
     records[5]["rejected_input_ids"] = None
     source = write_as(tmp_path / name, records)
-    bad = {4: "invalid_tokens", 11: "missing_value"}
-    options = {"pairs": True, "long": "truncate"}
-    unlike = write_as(tmp_path / f"other {name}", [{**records[0], "rejected_input_ids": [7, -5]}])
-    with pytest.raises(SourceError, match=r"document 1 \(.*: 'rejected_input_ids' holds -5 at position 1"):
+    options = {"pairs": True, "long": "drop"}
+    unlike = write_as(tmp_path / f"other {name}", [{**records[0], "rejected_input_ids": [7, -5, 4]}])
+    with pytest.raises(SourceError, match=r"document 0 \(.*: 'rejected_input_ids' holds -5 at position 1"):
         pack(unlike, tmp_path / "no", on_error="error", **options)
-    if name == "table":  # its documents are interleaved by an order of lists
-        manifest = pack(source, tmp_path / "out", **options)
-        assert {one["document"]: one["reason"] for one in listed(tmp_path / "out")} == bad
-        assert [one["row"] for one in listed(tmp_path / "out")] == [2, 5]
-    else:
-        manifest = assert_left_out(source, tmp_path / "out", bad, **options)
-    assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 0, "unpaired": 2, "rejected": 2}
+    manifest = assert_left_out(source, tmp_path / "out", {2: "invalid_tokens", 5: "missing_value"}, **options)
+    assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 0, "rejected": 2}
 
 
 def test_documents_of_an_indices_mapping_are_listed_where_they_are_selected(tmp_path):

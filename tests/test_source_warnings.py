@@ -72,7 +72,8 @@ def test_shuffled_datasets_in_memory_and_pairs_are_looked_at(tmp_path, caplog):
     dataset = datasets.Dataset.from_dict({"input_ids": documents})
     assert warnings_of(caplog, dataset.shuffle(seed=0), tmp_path / "out", max_len=8)
     pq.write_table(
-        pa.table({f"{role}_input_ids": documents for role in ("chosen", "rejected")}), tmp_path / "p.parquet"
+        pa.table({f"{role}_{name}": documents for role in ("chosen", "rejected") for name in ("input_ids", "labels")}),
+        tmp_path / "p.parquet",
     )
     assert warnings_of(caplog, tmp_path / "p.parquet", tmp_path / "out", max_len=16, pairs=True, long="drop")
 

@@ -1,4 +1,4 @@
-"""Preference pairs of text: both answers of a record become two documents, behind the prompt that they share."""
+"""Preference pairs of text: both answers of a record become a tree, behind the prompt that they share."""
 
 import json
 import re
@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 
 import packer
 from packer.cli import cli
-from packer.errors import OtherSourceError
 from packer.options import PackOptions
 from packer.pipeline import collect_figures
 from packer.text.text_columns import recognize_pairs
 from packer.text.text_encoder import Encoder
 from tests.helpers.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer, text_options
-from tests.helpers.from_text import documents_of, shards, write_formats
+from tests.helpers.from_text import shards, write_formats
 from tests.helpers.from_text import small as small  # fixtures
 from tests.helpers.from_text import tokenizer as tokenizer
-from tests.helpers.opening import open_source
+from tests.helpers.packed_trees import answers_in
 from tests.helpers.writing import write_lines
 
 pytest.importorskip("zstandard")
@@ -102,13 +101,12 @@ def pack(source, out, tokenizer, **others):
     return packer.pack(source, out, tokenizer=tokenizer, **others)
 
 
-def read(source, tokenizer, **others):
-    """Return the tokens and labels of every document of text pairs, as they are read."""
-    found = []
-    for table in open_source(source, pairs=True, tokenizer=tokenizer, **others).tables():
-        for number in range(len(table.lengths)):
-            found.append([column.list_at(number).to_pylist() for column in (table.input_ids, table.labels)])
-    return found
+def read(made, tokenizer, **others):
+    """Return the tokens and labels of both answers of every record, before they are joined to trees."""
+    records = recognize_pairs({**made[0], **({"tools": []} if isinstance(made[0]["chosen"], list) else {})}, "rows")
+    encoded = Encoder(options(tokenizer, **others), records).encode(made)
+    columns = (lists(encoded.input_ids), lists(encoded.labels))
+    return [[tokens, labels] for tokens, labels in zip(*columns, strict=True)]
 
 
 # ---- tokens and labels ----
@@ -136,14 +134,13 @@ def with_trl(made, tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_and_labels_are_those_of_trl(tmp_path, tokenizer, adding_tokenizer, kind):
+def test_tokens_and_labels_are_those_of_trl(tokenizer, adding_tokenizer, kind):
     pytest.importorskip("trl")
     made = records(kind)
     if kind == "chat beside a string":  # TRL leaves that prompt out, too
         made = [{name: record[name] for name in ("chosen", "rejected")} for record in made]
-    source = write_lines(tmp_path / "pairs.jsonl", records(kind))
     for path in (tokenizer, adding_tokenizer):
-        assert read(source, path) == with_trl(made, auto_tokenizer(path))
+        assert read(records(kind), path) == with_trl(made, auto_tokenizer(path))
 
 
 @pytest.mark.parametrize("name", ["chatml", "default system", "no special tokens", "system in the first turn"])
@@ -158,10 +155,10 @@ def test_chats_of_any_template_have_the_tokens_and_labels_of_trl(tmp_path, name)
         }
         for prompt, one, other in texts()
     ]
-    assert read(write_lines(tmp_path / "pairs.jsonl", made), path) == with_trl(made, auto_tokenizer(path))
+    assert read(made, path) == with_trl(made, auto_tokenizer(path))
 
 
-def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, shared_data):
+def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(shared_data):
     pytest.importorskip("trl")
     lines = (shared_data / "corpora" / "gsm8k.jsonl").read_text().splitlines()[:60]
     said = [[message["content"] for message in json.loads(line)["messages"]] for line in lines]
@@ -173,7 +170,7 @@ def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, s
         for number, (question, answer) in enumerate(said)
     ]
     tokenizer = str(shared_data / "tokenizers" / "qwen3")
-    assert read(write_lines(tmp_path / "pairs.jsonl", made), tokenizer) == with_trl(made, auto_tokenizer(tokenizer))
+    assert read(made, tokenizer) == with_trl(made, auto_tokenizer(tokenizer))
 
 
 @cache
@@ -210,7 +207,7 @@ def same(one, other):
     return "".join(f"{token} " for token in one[:count])
 
 
-def test_messages_without_loss_stay_without_loss(tmp_path, tokenizer):
+def test_messages_without_loss_stay_without_loss(tokenizer):
     made = [
         {
             "prompt": [user("a")],
@@ -223,11 +220,10 @@ def test_messages_without_loss_stay_without_loss(tmp_path, tokenizer):
             "rejected": [{**assistant("e"), "train": False}],
         },
     ]
-    source = write_lines(tmp_path / "pairs.jsonl", made)
     plain = auto_tokenizer(tokenizer)
     trained = {}
     for train_on in ("completion", "assistant"):
-        found = read(source, tokenizer, train_on=train_on)
+        found = read(made, tokenizer, train_on=train_on)
         trained[train_on] = [plain.decode([token for token in labels if token != -100]) for _, labels in found]
     assert trained["completion"] == [
         "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n",
@@ -236,16 +232,6 @@ def test_messages_without_loss_stay_without_loss(tmp_path, tokenizer):
         "",
     ]
     assert trained["assistant"] == ["b<|im_end|>\nd<|im_end|>\n", "", "", ""]
-
-
-def test_without_loss_masks_pairs_need_no_prompt(tmp_path, tokenizer):
-    source = write_lines(tmp_path / "pairs.jsonl", [{"chosen": "quick fox", "rejected": "brown dogs"}])
-    opened = open_source(source, pairs=True, tokenizer=tokenizer, train_on="all")
-    assert not opened.has_labels
-    assert sum(len(table.lengths) for table in opened.tables()) == 2
-    manifest = pack(source, tmp_path / "out", tokenizer, train_on="all")
-    assert manifest.totals.documents == 2
-    assert list(packer.verify(tmp_path / "out", source, tokenizer=tokenizer)) == []
 
 
 def test_columns_can_be_named(tmp_path, tokenizer):
@@ -276,45 +262,18 @@ def test_every_format_gives_the_same_rows_and_is_verified(tmp_path, tokenizer, k
 
 
 @pytest.mark.parametrize("kind", ["implicit text", "explicit chat"])
-def test_packed_pairs_are_the_answers_in_turn(tmp_path, tokenizer, kind):
+def test_the_trees_of_pairs_hold_both_answers_and_their_prompt_once(tmp_path, tokenizer, kind):
     source = write_lines(tmp_path / "pairs.jsonl", records(kind))
     manifest = pack(source, tmp_path / "out", tokenizer)
-    wanted = read(source, tokenizer)
-    assert manifest.totals.documents == len(wanted) == 2 * len(records(kind))
-    for row in packer.load(tmp_path / "out"):
-        place, real = 0, [document for document in row["doc_ids"] if document >= 0]
-        assert real[1::2] == [document + 1 for document in real[::2]]
-        for length, document, role in zip(row["seq_lengths"], row["doc_ids"], row["role"], strict=True):
-            part = slice(place, place + length)
-            if document >= 0:
-                tokens, labels = wanted[document]
-                assert role == ("rejected" if document % 2 else "chosen")
-                assert row["input_ids"][part].tolist() == tokens
-                assert row["labels"][part].tolist() == [-100, *labels[1:]]
-            place += length
-
-
-@pytest.mark.parametrize("kind", ["implicit text", "explicit chat"])
-def test_tokenized_pairs_pack_to_the_same_rows(tmp_path, tokenizer, kind, small):
-    made = [{**record, "score": number / 7} for number, record in enumerate(records(kind))]
-    source = write_lines(tmp_path / "pairs.jsonl", made)
-    arguments = ["tokenize", str(source), "--pairs", "--tokenizer", tokenizer, "--no-sync", "--keep", "score"]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0, done.output
-    assert f"Tokenized {2 * len(made)} documents into" in done.stdout
-    kept = datasets.load_from_disk(str(tmp_path / "pairs-tokenized"))
-    assert set(kept.column_names) == {
-        f"{role}_{name}" for role in ("chosen", "rejected") for name in ("input_ids", "labels")
-    } | {"score"}
-    assert kept["score"][:] == [record["score"] for record in made]
-    sides = zip(kept["chosen_input_ids"], kept["rejected_input_ids"], strict=True)
-    assert [tokens for pair in sides for tokens in pair] == [tokens for tokens, _ in read(source, tokenizer)]
-    direct = pack(source, tmp_path / "direct", tokenizer, keep=["score"])
-    once = pack(tmp_path / "pairs-tokenized", tmp_path / "once", None, keep=["score"])
-    assert shards(once) == shards(direct)
-    assert once.options.pad_id == direct.options.pad_id
-    again = CliRunner().invoke(cli, arguments)
-    assert (again.exit_code, "nothing to do" in again.stdout) == (0, True)
+    wanted = read(records(kind), tokenizer)
+    assert manifest.totals.documents == len(records(kind)) == len(wanted) // 2
+    shared = sum(next((at for at, label in enumerate(labels) if label >= 0), len(labels)) for _, labels in wanted[::2])
+    assert manifest.totals.tokens_shared >= shared - len(records(kind)), (
+        "the last token of a prompt is in both branches"
+    )
+    found = [(ids, places) for _, ids, places in answers_in(tmp_path / "out")]
+    expected = [(ids, [at for at, label in enumerate(labels) if at and label >= 0]) for ids, labels in wanted]
+    assert sorted(found) == sorted((ids, [(at, ids[at]) for at in places]) for ids, places in expected)
 
 
 def test_workers_and_ranks_do_not_change_a_byte(tmp_path, tokenizer, small):
@@ -324,7 +283,7 @@ def test_workers_and_ranks_do_not_change_a_byte(tmp_path, tokenizer, small):
     assert len({manifest.to_bytes() for manifest in made}) == 1
 
 
-def test_each_answer_has_the_values_and_the_group_of_its_record(tmp_path, tokenizer, small):
+def test_each_pair_has_the_values_and_the_group_of_its_record(tmp_path, tokenizer, small):
     made = [
         {**record, "topic": f"t{number % 5}", "score": number / 7 if number % 2 else number}
         for number, record in enumerate(records("implicit text"))
@@ -334,33 +293,30 @@ def test_each_answer_has_the_values_and_the_group_of_its_record(tmp_path, tokeni
     for row in packer.load(tmp_path / "out"):
         real = [(d, t, s) for d, t, s in zip(row["doc_ids"], row["topic"], row["score"], strict=True) if d >= 0]
         assert len({topic for _, topic, _ in real}) == 1
-        assert all((made[d // 2]["topic"], made[d // 2]["score"]) == (topic, score) for d, topic, score in real)
+        assert all((made[d]["topic"], made[d]["score"]) == (topic, score) for d, topic, score in real)
     assert list(packer.verify(tmp_path / "out", source, tokenizer=tokenizer)) == []
     made[4]["score"] = -1.0
     (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, made), tokenizer=tokenizer)
-    assert fault.startswith("document 8 (pairs.jsonl line 5)")
+    assert fault.startswith("document 4 (pairs.jsonl line 5)")
     chosen = options(tokenizer, max_len=256, group_by="topic", keep=("score",))
     predicted = collect_figures.dataset_figures(source, options=chosen)
     assert predicted.rows == packer.load(tmp_path / "out").manifest.rows
 
 
-def test_stats_and_compare_predict_the_rows(tmp_path, tokenizer):
+def test_stats_predict_the_rows(tmp_path, tokenizer):
     source = write_lines(tmp_path / "pairs.jsonl", records("explicit text"))
     packs = pack(source, tmp_path / "out", tokenizer).rows
     arguments = ["--pairs", "--tokenizer", tokenizer, "--long", "drop", "--max-len", "512", "--json"]
-    for command in ("stats", "compare"):
-        more = ["--algorithm", "bfd"]
-        done = CliRunner().invoke(cli, [command, str(source), *arguments, *more])
-        assert done.exit_code == 0, done.output
-        found = json.loads(done.stdout)
-        assert f'"rows": {packs}' in json.dumps(found), command
+    done = CliRunner().invoke(cli, ["stats", str(source), *arguments, "--algorithm", "bfd"])
+    assert done.exit_code == 0, done.output
+    assert f'"rows": {packs}' in json.dumps(json.loads(done.stdout))
 
 
 def test_verify_finds_what_differs_on_either_side(tmp_path, tokenizer):
     made = [dict(record) for record in records("implicit text")]
     source = write_lines(tmp_path / "pairs.jsonl", made)
     pack(source, tmp_path / "out", tokenizer)
-    for number, role, document in ((3, "chosen", 6), (5, "rejected", 11)):
+    for number, role, document in ((3, "chosen", 3), (5, "rejected", 5)):
         changed = [dict(record) for record in made]
         changed[number][role] = changed[number][role][:-1] + "Q"
         (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, changed), tokenizer=tokenizer)
@@ -445,9 +401,9 @@ def test_an_invalid_record_is_named_with_its_file_and_line(tmp_path, tokenizer, 
     lines[31:31] = ["", json.dumps(record)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
     message = refused(tmp_path / "pairs.jsonl", tokenizer, workers=workers)
-    assert message.startswith("document 62 (pairs.jsonl line 33): ")
+    assert message.startswith("document 31 (pairs.jsonl line 33): ")
     assert words.replace("--text-column", "text_column") in message
-    with pytest.raises(packer.SourceError, match=r"^document 62 \(pairs.jsonl line 33\)"):
+    with pytest.raises(packer.SourceError, match=r"^document 31 \(pairs.jsonl line 33\)"):
         collect_figures.dataset_figures(tmp_path / "pairs.jsonl", options=options(tokenizer))
 
 
@@ -482,13 +438,13 @@ def test_options_and_columns_that_do_not_go_together_are_refused(tmp_path, token
     source = write_lines(tmp_path / "pairs.jsonl", records("explicit text"))
     assert "no column 'prompt2'" in refused(source, tokenizer, text_column="prompt2,chosen,rejected")
     assert "a pair has two columns or three" in refused(source, tokenizer, text_column="chosen")
-    assert "choose completion or all" in refused(source, tokenizer, train_on="assistant")
-    assert "pairs are never split: choose long truncate or drop" in refused(source, tokenizer, long="split", max_len=4)
+    assert "choose completion" in refused(source, tokenizer, train_on="assistant")
+    assert "pairs is True: with train_on all" in refused(source, tokenizer, train_on="all")
+    assert "pairs are never split: choose long drop" in refused(source, tokenizer, long="split", max_len=4)
     assert "set pairs for preference pairs" in refused(source, tokenizer, pairs=False)
-    assert "keep 'rejected_labels': tokenizing writes a column" in refused(source, tokenizer, keep=["rejected_labels"])
-    assert "keep 'role': the rows have a column of that name" in refused(source, tokenizer, keep=["role"])
-    with pytest.raises(OtherSourceError, match="give --tokenizer to pack text, or leave --pairs out"):
-        open_source(source, pairs=True)
+    assert "keep 'tree': the rows have a column of that name" in refused(source, tokenizer, keep=["tree"])
+    with pytest.raises(packer.PackerError, match="give tokenizer to pack text, or leave pairs out"):
+        packer.pack(source, tmp_path / "out", max_len=8, pairs=True)
     other = tmp_path / "all"
     other.mkdir()
     write_lines(other / "a.jsonl", records("explicit text"))
@@ -519,23 +475,15 @@ def test_records_that_cannot_be_used_are_left_out_with_both_answers(tmp_path, to
     out = tmp_path / "out-1"
     listed = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     assert [(one["document"], one["file"], one["line"], one["reason"]) for one in listed] == [
-        (2 * number + side, "pairs.jsonl", number + 1, reason)
-        for number, (_, reason) in sorted(bad.items())
-        for side in (0, 1)
+        (number, "pairs.jsonl", number + 1, reason) for number, (_, reason) in sorted(bad.items())
     ]
     totals = made[0].totals
-    assert totals.documents_dropped["rejected"] == 2 * len(bad) == totals.documents - totals.documents_packed
+    assert totals.documents_dropped["rejected"] == len(bad) == totals.documents - totals.documents_packed
     assert list(packer.verify(out, source, tokenizer=tokenizer)) == []
     usable = write_lines(tmp_path / "usable.jsonl", good)
     pack(usable, tmp_path / "usable", tokenizer)
 
-    def documents(folder):
-        return [tokens for _, tokens in sorted(documents_of(folder).items())]
-
-    assert documents(out) == documents(tmp_path / "usable")
-    arguments = ["tokenize", str(source), "--pairs", "--tokenizer", tokenizer, "--no-sync", "--on-error", "skip"]
-    assert CliRunner().invoke(cli, arguments).exit_code == 0
-    pack(tmp_path / "pairs-tokenized", tmp_path / "once", None)
-    assert documents(tmp_path / "once") == documents(out)
+    answers = [[(ids, places) for _, ids, places in answers_in(folder)] for folder in (out, tmp_path / "usable")]
+    assert sorted(answers[0]) == sorted(answers[1])
     predicted = collect_figures.dataset_figures(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
     assert predicted.rows == made[0].rows

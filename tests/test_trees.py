@@ -17,6 +17,7 @@ from tests.helpers.commands import succeeded
 from tests.helpers.each_answer import RECORDS, THOUGHTS, documents_in, packed
 from tests.helpers.golden_folders import is_golden
 from tests.helpers.packed_rows import rewrite_shards, rows_on_disk
+from tests.helpers.packed_trees import answers_in, paths_of, trees_in
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_as, write_lines
 
@@ -43,14 +44,6 @@ def built(records, max_len=1 << 20):
         record = int(np.searchsorted(firsts, document, side="right")) - 1
         trees.append((record, int(document - firsts[record]), nodes))
     return trees, found.repeated
-
-
-def paths_of(nodes):
-    """Tokens from the root to the end of each node."""
-    paths = []
-    for tokens, _, parent, _ in nodes:
-        paths.append([*(paths[parent] if parent >= 0 else []), *tokens])
-    return paths
 
 
 def least_tokens(documents):
@@ -168,35 +161,6 @@ def trained_of(labels):
     return [(at, label) for at, label in enumerate(labels) if label != NO_LOSS]
 
 
-def trees_in(out):
-    """(record, nodes as (tokens, labels, parent, document)) of every segment; an ordinary document is one node."""
-    for ids, labels, kept in documents_in(out).values():
-        place, nodes = 0, []
-        for length, parent, document in np.reshape(kept["tree"] or [len(ids), -1, 0], (-1, 3)).tolist():
-            nodes.append((ids[place : place + length], labels[place : place + length], parent, document))
-            place += length
-        assert place == len(ids)
-        yield kept.get("record_ids"), nodes
-
-
-def answers_in(out):
-    """What each answer of the trees trains: sorted (record, tokens up to the last trained one, trained places)."""
-    found = []
-    for record, nodes in trees_in(out):
-        paths = paths_of(nodes)
-        by_document = {}
-        for (tokens, labels, _, document), path in zip(nodes, paths, strict=True):
-            for at, label in enumerate(labels):
-                if label != NO_LOSS:
-                    place = len(path) - len(tokens) + at
-                    by_document.setdefault(document, []).append((place, label, tuple(path[: place + 1])))
-        for places in by_document.values():
-            places.sort()
-            assert all(places[-1][2][: len(path)] == path for _, _, path in places)
-            found.append((record, list(places[-1][2]), [place[:2] for place in places]))
-    return sorted(found)
-
-
 @pytest.mark.parametrize("max_len", [256, 110, 80])
 def test_trees_of_chats_train_what_their_answers_train_alone(tmp_path, max_len, monkeypatch):
     shrink(monkeypatch, fast_characters=1)  # gigatoken counts documents, of which there are more than trees
@@ -225,7 +189,7 @@ def pair(number):
 def test_both_answers_of_a_pair_are_one_tree(tmp_path, kind):
     pairs = [pair(number) for number in range(40)]
     source = write_as(tmp_path / f"pairs.{kind}", pairs)
-    manifest = packer.pack(source, tmp_path / "out", max_len=64, pairs=True, share_prefixes=True, keep=["topic"])
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, pairs=True, keep=["topic"])
     assert list(packer.verify(tmp_path / "out", source)) == []
     assert manifest.totals.documents == len(pairs)
     answers = [(ids, places) for _, ids, places in answers_in(tmp_path / "out")]
@@ -240,11 +204,43 @@ def test_both_answers_of_a_pair_are_one_tree(tmp_path, kind):
     options = {"--max-len": 64, "--long": "drop"}
     counted = json.loads(succeeded("stats", source, "--pairs", "--json", *chain(*options.items())))["shared_beginnings"]
     assert counted["saved_tokens"] == manifest.totals.tokens_shared
-    assert not counted["stored_once"]
+    assert counted["stored_once"]
     bare = [{name: ids for name, ids in values.items() if name.endswith("input_ids")} for values in pairs]
     source = write_as(tmp_path / f"bare.{kind}", bare)
-    with pytest.raises(packer.PackerError, match="needs labels, because without them both answers train their prompt"):
-        packer.pack(source, tmp_path / "bare", max_len=64, pairs=True, share_prefixes=True)
+    with pytest.raises(packer.PackerError, match="pairs need the columns chosen_labels and rejected_labels"):
+        packer.pack(source, tmp_path / "bare", max_len=64, pairs=True)
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_a_pair_with_an_empty_answer_is_refused_or_left_out_whole(tmp_path, side):
+    pairs = [pair(number) for number in range(8)]
+    pairs[3] |= {f"{side}_input_ids": [], f"{side}_labels": []}
+    source = write_lines(tmp_path / "pairs.jsonl", pairs)
+    message = rf"^document 3 \(pairs.jsonl line 4\): '{side}_input_ids' is empty, and the other answer is not; drop"
+    with pytest.raises(packer.PackerError, match=message):
+        packer.pack(source, tmp_path / "out", max_len=64, pairs=True)
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, pairs=True, on_error="skip")
+    assert manifest.totals.documents_rejected == {"missing_value": 1}
+    assert len(answers_in(tmp_path / "out")) == 2 * 7
+    assert list(packer.verify(tmp_path / "out", source)) == []
+
+
+REFUSED_OF_PAIRS = {
+    "truncated": ({"long": "truncate"}, "the tree of a pair cannot be truncated"),
+    "an index": ({"index_only": True}, "does not go with pairs"),
+    "no labels": ({"labels": False}, "does not go with pairs"),
+    "wrapped": ({"algorithm": "wrapped"}, "wrapped cuts documents"),
+    "turns": ({"split_at": "turns"}, "does not go with pairs"),
+    "kept tokens": ({"keep_tokens": ["kind"]}, "pairs cannot keep columns of tokens"),
+    "a named column": ({"input_column": "ids"}, "pairs are read from chosen_input_ids and rejected_input_ids"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED_OF_PAIRS.values(), ids=REFUSED_OF_PAIRS)
+def test_options_that_do_not_go_with_pairs_are_refused(tmp_path, options, message):
+    source = write_lines(tmp_path / "pairs.jsonl", [pair(number) for number in range(4)])
+    with pytest.raises(packer.PackerError, match=message):
+        packer.pack(source, tmp_path / "out", max_len=64, pairs=True, **options)
 
 
 def samples(number):
@@ -310,7 +306,7 @@ REFUSED = {
     "positions": ([], {"add_column": ["position_ids"]}, "does not go with share_prefixes"),
     "an index": ([], {"index_only": True}, "does not go with share_prefixes"),
     "wrapped": ([], {"algorithm": "wrapped"}, "wrapped cuts documents"),
-    "truncated pairs": ([], {"pairs": True, "long": "truncate"}, "the tree of a pair cannot be truncated"),
+    "pairs": ([], {"pairs": True}, "pairs stores prompts once already: leave it out"),
 }
 
 
@@ -327,7 +323,7 @@ def test_what_cannot_be_shared_is_refused(tmp_path, name):
 
 def test_a_pair_that_is_longer_than_a_row_is_refused_or_dropped(tmp_path):
     source = write_lines(tmp_path / "pairs.jsonl", [pair(number) for number in range(40)])
-    options = {"max_len": 20, "pairs": True, "share_prefixes": True}
+    options = {"max_len": 20, "pairs": True}
     with pytest.raises(packer.PackerError, match=r"^pair \d+ takes \d+ tokens and max_len is 20 .*choose long drop$"):
         packer.pack(source, tmp_path / "out", **options)
     manifest = packer.pack(source, tmp_path / "out", long="drop", **options)

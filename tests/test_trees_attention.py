@@ -402,9 +402,7 @@ def log_probability(logits, tokens, trained):
 def test_dpo_of_packed_pairs_is_that_of_the_pairs(tmp_path, is_static):
     """From the source to the loss, as a training loop would compute it."""
     pairs = [preference_pair(number) for number in range(12)]
-    packer.pack(
-        write_lines(tmp_path / "pairs.jsonl", pairs), tmp_path / "out", max_len=48, pairs=True, share_prefixes=True
-    )
+    packer.pack(write_lines(tmp_path / "pairs.jsonl", pairs), tmp_path / "out", max_len=48, pairs=True)
     with float64_inside():
         model = exact("qwen3")
         expected = 0.0

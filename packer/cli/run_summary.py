@@ -56,7 +56,7 @@ def manifest_summary(
         use = f"; packer.rows({output!r}) has the documents of each row"
     elif manifest.options.index_only:
         use = f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
-    elif manifest.options.share_prefixes:
+    elif manifest.options.has_trees:
         use = ' with trees: train only with format="tree"; other trainers do not know them'
     yield f"Written to {output}{use}"
 

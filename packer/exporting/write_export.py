@@ -152,7 +152,7 @@ def _load_with_tokens(packed: str | Path) -> PackedDataset:
     dataset = load(packed)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
-    if dataset.manifest.options.share_prefixes:
+    if dataset.manifest.options.has_trees:
         raise PackerError(
             f"{packed} holds trees (--share-prefixes), whose branches would see each other in trainers that read "
             "Parquet: pack without --share-prefixes to export it"

@@ -231,7 +231,7 @@ class Figures:
         if self.repeated_tokens is not None:
             content["shared_beginnings"] = {
                 **_named(self, "repeated_tokens", "saved_tokens"),
-                "stored_once": self.options.share_prefixes,
+                "stored_once": self.options.has_trees,
             }
         if not self.is_packed:
             return content | {"documents_over_max_len": self.documents_over_max_len, "lengths": asdict(self.lengths)}

@@ -27,8 +27,8 @@ def _planned_lines(figures: Figures) -> Iterator[str]:
     yield _render_distribution(figures.lengths, "Tokens per document")
     repeated, saved = figures.repeated_tokens, figures.saved_tokens
     if repeated and saved:
-        whole = tokens + saved * options.share_prefixes
-        does = "storing them once saves" if options.share_prefixes else "--share-prefixes stores them once and saves"
+        whole = tokens + saved * options.has_trees
+        does = "storing them once saves" if options.has_trees else "--share-prefixes stores them once and saves"
         also = "are in other documents, too"
         yield f"Shared beginnings: {count_of(repeated, 'token')} ({percent(repeated / whole)}) {also};"
         yield f"  {does} {count_of(saved, 'token')} ({percent(saved / whole)})"

@@ -179,7 +179,7 @@ class Columns(NamedTuple):
 
 
 COLUMNS = Columns("input_ids", "labels")
-"""Columns of decoded streams, except for preference pairs; labels only if the source has them."""
+"""Columns of decoded streams; labels only if the source has them."""
 
 
 def columns_of_side(role: str, extra: tuple[str, ...] = ()) -> Columns:
@@ -264,20 +264,6 @@ class RowPlaces:
         """Return the number of a document in its file, counted from 0."""
         row += self.first_row
         return row if self.indices is None else int(self.indices[row])
-
-
-@dataclass(frozen=True, slots=True)
-class RecordPlaces:
-    """Locations of documents of which every record makes several."""
-
-    records: Places
-    """Locations of the records."""
-
-    documents_each: int
-
-    def place(self, row: int) -> str:
-        """Return the location of a document."""
-        return self.records.place(row // self.documents_each)
 
 
 class InputFile(Protocol):

@@ -22,7 +22,6 @@ from packer.inputs.documents import (
     Input,
     InputFile,
     Places,
-    RecordPlaces,
     SourceFile,
 )
 from packer.inputs.list_checks import Faults, check_lists
@@ -221,8 +220,8 @@ class DecodedInput(Input):
     steps: tuple[Step, ...] = ()
     """What each batch passes through, in order."""
 
-    documents_per_record: int | None = 1
-    """Number of documents that a record makes: 2 for preference pairs, None if records differ, otherwise 1."""
+    numbers_documents: bool = False
+    """Whether a record makes any number of documents, which the column `answer` numbers from 0; if not, one."""
 
     is_wide: bool = False
     """Whether tokens have several values in kept columns, which then are most of the bytes."""
@@ -240,14 +239,12 @@ class DecodedInput(Input):
     @property
     def rows(self) -> int | None:
         """Number of documents; None if it is known only after reading."""
-        each, rows = self.documents_per_record, self.reader.rows
-        return None if rows is None or each is None else each * rows
+        return None if self.numbers_documents else self.reader.rows
 
     @property
     def decoded(self) -> DecodedSize | None:
         """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        is_known = self.documents_per_record == 1 and not self.is_wide  # of pairs, only one side is
-        tokens = self.reader.token_count if is_known else None
+        tokens = None if self.numbers_documents or self.is_wide else self.reader.token_count
         return None if tokens is None else DecodedSize.of(tokens, self.rows or 0, has_labels=bool(self.has_labels))
 
     @property
@@ -260,9 +257,8 @@ class DecodedInput(Input):
 
     @property
     def places(self) -> Places:
-        """Locations of the documents, for messages, or of the records if these differ in their documents."""
-        places, each = self.reader.places, self.documents_per_record
-        return places if each in (1, None) else RecordPlaces(places, each)
+        """Locations of the records, for messages."""
+        return self.reader.places
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut into the pieces of the reader."""
@@ -309,8 +305,8 @@ class DecodedInput(Input):
             raise fault.at(row + fault.row) from None
 
     def place(self, row: int) -> str:
-        """Return the location of a document; if records differ in their documents, only the file."""
-        return self.file.name if self.documents_per_record is None else self.places.place(row)
+        """Return the location of a document; if records make any number of documents, only the file."""
+        return self.file.name if self.numbers_documents else self.places.place(row)
 
 
 def _list_decoder(columns: Columns, has_labels: bool, skips: bool, input_: DecodedInput) -> ListDecoder:

@@ -157,7 +157,7 @@ class IndexTokens:
             wrong = wrong_values(values, label=is_label)
             if wrong.any():
                 place = int(wrong.argmax())
-                named = self.documents.source.token_column(int(segments.documents[at]), label=is_label)
+                named = self.documents.source.token_column(label=is_label)
                 start = int(segments.starts[at])
                 message = value_message(named, int(values[place]), start + place, label=is_label)
                 raise SourceError(f"{self._named(segments, at)}: {message}, and pack it again")

@@ -255,16 +255,17 @@ class PackFields(JsonRecord):
     )
     pairs: bool = option(
         False,
-        "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
-        "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
+        "Read preference pairs, and store each as a tree: the prompt once, then both answers. Tokens are read from "
+        "chosen_input_ids, rejected_input_ids, chosen_labels and rejected_labels; with --tokenizer, texts or chats "
+        "from chosen and rejected, and prompt if it exists. Train such rows only with format=tree.",
         GROUPS,
-        commands=OF_TEXT,
+        commands=PREDICTED,
     )
 
     share_prefixes: bool = option(
         False,
         "Store each beginning that several documents of a record share once: of the answers of a chat with "
-        "--train-on each-answer, of both answers with --pairs, or of lists of token lists. Train such rows only with "
+        "--train-on each-answer, or of lists of token lists. Train such rows only with "
         "format=tree: their tokens are in tree_input_ids, so that trainers that do not know trees fail.",
         GROUPS,
         commands=PREDICTED,

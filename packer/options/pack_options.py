@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
-from packer.column_names import ANSWER, RECORD_IDS, ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
+from packer.column_names import ANSWER, RECORD_IDS, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
 from packer.errors import OptionError, PackerError
 from packer.facts.json_record import read_fields
 from packer.options.declarations import INT32, PackFields
@@ -29,7 +29,7 @@ class PackOptions(PackFields):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """All kept columns of one value per segment, and those that are not in the source, such as `role` of pairs."""
+        """All kept columns of one value per segment, and those that are not in the source, such as `tree`."""
         kept = tuple(dict.fromkeys((*self.keep, *self.limits)))
         return (*kept, *self.made_columns)
 
@@ -37,22 +37,21 @@ class PackOptions(PackFields):
     def made_columns(self) -> tuple[str, ...]:
         """The columns with a value per segment that are made when the source is read."""
         made = {
-            ROLE: self.in_pairs,
             RECORD_IDS: self.numbers_records,
             ANSWER: self.numbers_records,
-            TREE: self.share_prefixes,
+            TREE: self.has_trees,
         }
         return tuple(name for name, is_made in made.items() if is_made)
 
     @property
-    def in_pairs(self) -> bool:
-        """Whether two documents of a preference pair, chosen and rejected, are placed together."""
-        return self.pairs and not self.share_prefixes
+    def has_trees(self) -> bool:
+        """Whether the documents of a record are joined to trees, in which the beginnings that they share stand once."""
+        return self.pairs or self.share_prefixes
 
     @property
     def numbers_records(self) -> bool:
         """Whether a record makes any number of documents, so that segments name the record that they come from."""
-        return self.train_on == "each-answer" or (self.share_prefixes and not self.pairs)
+        return self.train_on == "each-answer" or self.share_prefixes
 
     @property
     def hashes_records(self) -> bool:
@@ -79,11 +78,6 @@ class PackOptions(PackFields):
         return () if self.index_only else self.keep_tokens
 
     @property
-    def max_items(self) -> int | None:
-        """Maximum number of items in a row; an item is a document, or a pair of two."""
-        return self.max_segments // 2 if self.in_pairs and self.max_segments is not None else self.max_segments
-
-    @property
     def keeps_order(self) -> bool:
         """Whether the algorithm keeps the order of the source."""
         return isinstance(get_algorithm(self.algorithm), OrderAlgorithm)
@@ -93,11 +87,6 @@ class PackOptions(PackFields):
         """Whether the algorithm cuts only documents longer than max_len."""
         algorithm = get_algorithm(self.algorithm)
         return isinstance(algorithm, Algorithm) or algorithm.keeps_whole
-
-    @property
-    def documents_each(self) -> int:
-        """Number of documents in an item, which is 2 for preference pairs and 1 otherwise."""
-        return 2 if self.in_pairs else 1
 
     @property
     def is_planned_whole(self) -> bool:
@@ -204,8 +193,6 @@ def _conflicts_of_documents(options: PackOptions) -> Iterator[Conflict]:
     if not options.keeps_whole:
         yield ["align"], f", and {algorithm} cuts documents wherever a row ends: choose another --algorithm"
         yield ["split_at"], f", which does not go with --algorithm {algorithm}: leave one out"
-    if options.pairs:
-        yield ["split_at"], ", and pairs are never split: leave it out"
 
 
 def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
@@ -217,7 +204,7 @@ def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
     if options.group_by in of_tokens:
         yield ["group_by"], ", a column of tokens: name one with a value per document"
     if options.limit:
-        yield ["group_by", "pairs", "split_at", "algorithm"], ", which does not go with --limit: leave one out"
+        yield ["group_by", "split_at", "algorithm"], ", which does not go with --limit: leave one out"
     if not {*of_tokens, options.lengths_column}.isdisjoint(options.limits):
         yield ["limit"], ", a column of tokens or lengths: name one with a number for each document"
     if not options.keeps_whole:
@@ -227,17 +214,12 @@ def _conflicts_of_rows(options: PackOptions) -> Iterator[Conflict]:
         yield ["keep_tokens"], "; pairs cannot keep columns of tokens: leave it out"
         read = "chosen_input_ids and rejected_input_ids"
         yield ["input_column", "labels_column"], f"; pairs are read from {read}: leave the names of columns out"
-    if options.in_pairs and options.untrained == "drop":
-        yield ["untrained"], ", which may leave out one side of a pair: choose keep or error"
-    if options.in_pairs and options.max_segments == 1:
-        yield ["max_segments"], ": a pair is two segments, so allow at least 2"
-    if options.in_pairs and options.max_len < 2 * options.align:
-        yield ["max_len"], f": a pair takes at least {2 * options.align}, twice the alignment"
-    if options.share_prefixes:
+        yield ["share_prefixes"], ", and --pairs stores prompts once already: leave it out"
+    if options.has_trees:
         apart = ["split_at", "keep_tokens", "labels", "add_column", "index_only"]
-        yield apart, ", which does not go with --share-prefixes: leave one out"
+        yield apart, f", which does not go with {'--pairs' if options.pairs else '--share-prefixes'}: leave one out"
     if options.train_on == "all":
         reason = "every document trains its beginning, so none is shared"
-        yield ["share_prefixes"], f": with --train-on all, {reason}: leave one out"
-    if options.pairs and options.long == "truncate":
-        yield ["share_prefixes"], ", and the tree of a pair cannot be truncated: choose --long drop"
+        yield ["share_prefixes", "pairs"], f": with --train-on all, {reason}: leave one out"
+    if options.long == "truncate":
+        yield ["pairs"], ", and the tree of a pair cannot be truncated: choose --long drop"

@@ -237,7 +237,7 @@ class SourceCounts:
         if self._groups:
             yield from self._group_faults(manifest, describe)
         elif not self._options.keeps_whole:
-            bound = cut_bound(self._policy, self._options.max_items)
+            bound = cut_bound(self._policy, self._options.max_segments)
             yield from differences(totals, {"lower_bound": bound}, "the source")
 
     def _group_faults(self, manifest: Manifest, describe: Callable[[int], str]) -> Iterator[str]:
@@ -248,15 +248,14 @@ class SourceCounts:
         fault = group_fault(rows, of_segments, manifest.options, lambda at: describe(int(documents[at])))
         if fault is not None:
             yield f"row {fault[0]} {fault[1]}"
-        step = options.documents_each
         extents = extents_of(lengths, options.align)
-        items = cut_documents(extents.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
-        least = lower_bound(items.histogram, options.max_items)
+        segments = cut_documents(extents.astype(np.int32, copy=False), options.max_len, "error")
+        least = lower_bound(segments.histogram, options.max_segments)
         ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0
-        is_possible = least <= ungrouped <= len(documents) // step  # the exact number depends on the algorithm
+        is_possible = least <= ungrouped <= len(documents)  # the exact number depends on the algorithm
         counted = group_totals(group_codes(groups), ungrouped if is_possible else least)
         yield from differences(totals, {"groups": counted.to_dict()}, "the source")
-        bound = together_bound(items, group_codes(of_segments)[::step], options.max_items)
+        bound = together_bound(segments, group_codes(of_segments), options.max_segments)
         yield from differences(totals, {"lower_bound": bound}, "the source")
 
 

@@ -34,7 +34,6 @@ from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_source, source_name
 from packer.sources.record_decoder import REPEATED, SAVED
 from packer.sources.survey import read_documents
-from packer.sources.tokenized_source import count_shared
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -79,8 +78,6 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
     documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
     assert documents.lengths is not None
     warn_of_rejected(opened)
-    if opened.pairs and opened.mapped:
-        opened.counts = count_shared(opened, options.max_len)
     prepare_for(documents=documents.identity.documents)
     measured = Measured(lengths=documents.lengths, documents=documents)
     if not options.is_planned_whole:

@@ -95,8 +95,8 @@ def _read_corpus(source: SourceLike, options: PackOptions, progress: Progress) -
     """Read a dataset or a histogram."""
     is_local = isinstance(source, str | Path) and not is_remote(source)
     if is_local and (path := Path(str(source))).suffix.lower() == ".csv" and not path.is_dir():
-        if options.in_pairs or options.group_by is not None:
-            raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
+        if options.group_by is not None:
+            raise PackerError(f"{source} is a histogram, which has no groups: give the dataset")
         return _corpus_of_counts(path, options)
     measured = measure(source, options, progress)
     lengths = measured.lengths

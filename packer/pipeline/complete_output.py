@@ -39,7 +39,7 @@ def request_of(opened: Source, options: Mapping[str, object]) -> Request:
                 bytes=input_.file.bytes,
                 mtime_ns=input_.path.stat().st_mtime_ns if input_.path is not None else None,
             )
-            for input_ in opened.listed_inputs
+            for input_ in opened.inputs
         ),
         text=None if opened.text is None else opened.text.requested,
     )

@@ -88,14 +88,14 @@ def warn_of_rejected(opened: Source) -> None:
 def warn_of_linked_files(opened: Source) -> None:
     """Log a warning if links give a file of a source several names, under each of which it is read."""
     names: dict[tuple[int, int], str] = {}
-    linked: dict[tuple[str, str], None] = {}  # both sides of preference pairs have the same files
+    linked: list[tuple[str, str]] = []
     for input_ in opened.inputs:
         if isinstance(input_.path, Path):
             with reading(input_.file.name):
                 stat = input_.path.stat()
             first = names.setdefault((stat.st_dev, stat.st_ino), input_.file.name)
             if first != input_.file.name:
-                linked[first, input_.file.name] = None
+                linked.append((first, input_.file.name))
     if linked:
         (one, other), *more = linked
         log.warning(

@@ -71,7 +71,7 @@ def verify(
 ) -> Verification:
     """Return a sentence for each fault of a packed dataset.
 
-    Without `source`, checks hashes, structure, the position of pairs, and groups if their column is kept. With
+    Without `source`, checks hashes, structure, and groups if their column is kept. With
     `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once
     with its label, at the place that doc_ids and doc_starts give.
 

@@ -156,7 +156,7 @@ class ShardMaker:
         position = int(wrong_values(found, label=is_label).argmax())
         document = int(block.documents[bad.segment])
         where = self.documents.describe(document)
-        name = self.documents.source.token_column(document, label=is_label)
+        name = self.documents.source.token_column(label=is_label)
         message = value_message(name, int(found[position]), start + position, label=is_label)
         return f"{where}: {message}; {REMEDY}"
 

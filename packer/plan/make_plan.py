@@ -31,8 +31,8 @@ from packer.plan.groups import pack_by_group
 from packer.plan.order_plan import plan_in_order
 from packer.plan.packable_segments import Planning, SegmentReader, cut_by_policy, least_rows
 from packer.plan.partitioning import plan_partitions, survey
-from packer.plan.rows import LocatedRows, Plan, even_cuts, rows_of_items, solve_histogram
-from packer.plan.segments import Segments, items_of
+from packer.plan.rows import LocatedRows, Plan, even_cuts, solve_histogram
+from packer.plan.segments import Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
@@ -86,8 +86,8 @@ class DocumentValues:
 
 
 def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
-    """Whether the rows depend on more than the histogram: on source order, random draws, pairs or groups."""
-    return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.in_pairs or options.group_by is not None
+    """Whether the rows depend on more than the histogram: on source order, random draws or groups."""
+    return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.group_by is not None
 
 
 def plan_documents(
@@ -215,20 +215,18 @@ def plan_whole(segments: Segments, values: DocumentValues, options: PackOptions,
 
 def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOptions, rows_per_shard: int) -> WholePlan:
     """Plan rows with documents of one group only."""
-    items, of_items = items_of(segments, options.documents_each), groups[:: options.documents_each]
     solve = partial(solve_histogram, options)
-    placed = pack_by_group(items, of_items, solve, max_segments=options.max_items, seed=options.seed)
+    placed = pack_by_group(segments, groups, solve, max_segments=options.max_segments, seed=options.seed)
     rows = len(placed)
     totals = PlanTotals.of(
         segments.account,
         max_len=options.max_len,
-        segments=len(placed.values) * options.documents_each,
+        segments=len(placed.values),
         rows=rows,
         pool_rows=rows,
         lower_bound=least_rows(segments, groups, options),
-        groups=group_totals(groups, solve(items.histogram).packs),
+        groups=group_totals(groups, solve(segments.histogram).packs),
     )
-    placed = rows_of_items(placed, options.documents_each)
     return WholePlan(placed=placed, segments=segments, rows_per_shard=rows_per_shard, totals=totals)
 
 
@@ -261,7 +259,7 @@ def _plan_under_limits(
         rows=len(placed),
         pool_rows=0,
         lower_bound=max(
-            lower_bound(segments.histogram, options.max_items), int(vector_bounds(demands, capacities).max())
+            lower_bound(segments.histogram, options.max_segments), int(vector_bounds(demands, capacities).max())
         ),
     )
     placed = Rows(values=numbers[placed.values], row_starts=placed.row_starts)

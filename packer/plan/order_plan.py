@@ -21,7 +21,7 @@ from packer.notes import Note, make_note
 from packer.options import PackOptions
 from packer.plan.packable_segments import Planning, SegmentReader, each_chunk, require_segments
 from packer.plan.rows import LocatedRows
-from packer.plan.segments import Segments, items_of
+from packer.plan.segments import Segments
 
 STRETCH = 1 << 20
 """Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
@@ -33,15 +33,15 @@ def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow
     """Arrange the next documents, of which the first ones may go into `open_row`."""
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, OrderAlgorithm)
-    return algorithm.arrange(lengths, options.max_len, options.max_items, open_row)
+    return algorithm.arrange(lengths, options.max_len, options.max_segments, open_row)
 
 
 def row_places(
-    items: Segments, arranged: OrderedRows, rows: NDArray[np.int64], *, keeps_whole: bool
+    segments: Segments, arranged: OrderedRows, rows: NDArray[np.int64], *, keeps_whole: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find where some rows begin: (items, skipped), each int64, shape (rows,).
+    """Find where some rows begin: (documents, skipped), each int64, shape (rows,).
 
-    `skipped` is the part of the item that is in earlier rows: a number of pieces if the algorithm keeps them whole,
+    `skipped` is the part of the document that is in earlier rows: a number of pieces if the algorithm keeps them whole,
     otherwise of tokens. Lengths [3, 9] with max_len 4, for example:
 
         next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
@@ -50,7 +50,7 @@ def row_places(
     found = arranged.row_documents[rows]
     if not keeps_whole:
         return found, arranged.row_offsets[rows].astype(np.int64)
-    heads = items.head_documents
+    heads = segments.head_documents
     # Piece i is tail number i - h, or a head of that document, if h heads come earlier.
     earlier = np.searchsorted(heads + np.arange(len(heads)), found)
     numbers = found - earlier
@@ -87,18 +87,17 @@ class OrderPlan:
 
     def _stretch(self, mark: int) -> LocatedRows:
         """Make the rows from a mark to the next one; each begins empty, so only the first needs a mark."""
-        options, each = self.reader.options, self.reader.options.documents_each
+        options = self.reader.options
         (first_row, document, skipped), (last_row, end, is_shared) = self.marks[:, mark : mark + 2].T.tolist()
         if is_shared:  # a part of the document at the next mark belongs to these rows
-            end += each
+            end += 1
         segments = self.reader.segments(np.array([[document, end]]))
-        items = items_of(segments, each)
         if options.keeps_whole:
-            numbers, lengths = items.pieces_in_order()
+            numbers, lengths = segments.pieces_in_order()
             arranged = _arrange(options, lengths[skipped:])
             numbers = numbers[lengths > 0][skipped:]  # every piece before the first row has tokens
         else:
-            lengths = items.kept_lengths()
+            lengths = segments.kept_lengths()
             if skipped:
                 lengths = lengths.copy()
                 lengths[0] -= skipped
@@ -112,7 +111,7 @@ class OrderPlan:
             numbers, lengths = segments.pieces_in_order()
             numbers = numbers[lengths > 0][int(skipped > 0) :]
         row_starts = arranged.row_starts[: last_row - first_row + 1]
-        return LocatedRows.of(Rows(values=numbers[: row_starts[-1]], row_starts=row_starts), segments, each)
+        return LocatedRows.of(Rows(values=numbers[: row_starts[-1]], row_starts=row_starts), segments)
 
 
 def plan_in_order(planning: Planning) -> OrderPlan:
@@ -129,15 +128,15 @@ def plan_in_order(planning: Planning) -> OrderPlan:
 def _note_marks(planning: Planning) -> Note:
     """Arrange all documents; note the totals, and where the first row of every shard and stretch begins."""
     options = planning.reader.options
-    keeps_whole, step = options.keeps_whole, options.documents_each
+    keeps_whole = options.keeps_whole
     account, histogram = None, np.zeros(options.max_len + 1, np.int64)
     rows = pieces = documents = places = stretch = 0
     open_row = OpenRow()
     found: list[NDArray[np.int64]] = []
 
-    def arranged_lengths(items: Segments) -> NDArray[np.int32]:
+    def arranged_lengths(segments: Segments) -> NDArray[np.int32]:
         # An algorithm that does not keep segments whole cuts whole documents itself.
-        return items.pieces_in_order()[1] if keeps_whole else items.kept_lengths()
+        return segments.pieces_in_order()[1] if keeps_whole else segments.kept_lengths()
 
     for chunk in each_chunk(planning.reader, arranged_lengths, planning.engine.workers):
         arranged = _arrange(options, chunk.values, open_row)
@@ -145,21 +144,19 @@ def _note_marks(planning: Planning) -> Note:
         if not keeps_whole:
             one = replace(one, documents_split=int(np.count_nonzero(np.diff(arranged.cut_documents, prepend=-1))))
         account = one if account is None else account + one
-        histogram += chunk.items.histogram
+        histogram += chunk.segments.histogram
         numbers = np.arange(rows, rows + arranged.packs)
         stretches = (arranged.row_documents + places + arranged.row_starts[:-1] + pieces) // STRETCH
         chosen = np.flatnonzero((numbers % planning.rows_per_shard == 0) | (np.diff(stretches, prepend=stretch) > 0))
-        items, skipped = row_places(chunk.items, arranged, chosen, keeps_whole=keeps_whole)
-        found.append(np.stack([numbers[chosen], items * step + documents, skipped]))
+        firsts, skipped = row_places(chunk.segments, arranged, chosen, keeps_whole=keeps_whole)
+        found.append(np.stack([numbers[chosen], firsts + documents, skipped]))
         stretch = int(stretches[-1]) if arranged.packs else stretch
         open_row = arranged.open_row
         rows, pieces, places = rows + arranged.packs, pieces + arranged.pieces, places + len(chunk.values)
-        documents += chunk.items.documents * step
+        documents += chunk.segments.documents
     account = require_segments(account, pieces, options)
     found.append(np.array([[rows], [documents], [0]]))
-    bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_items)
-    totals = PlanTotals.of(
-        account, max_len=options.max_len, segments=pieces * step, rows=rows, pool_rows=0, lower_bound=bound
-    )
+    bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_segments)
+    totals = PlanTotals.of(account, max_len=options.max_len, segments=pieces, rows=rows, pool_rows=0, lower_bound=bound)
     arrays = dict(zip(_MARKS, np.concatenate(found, axis=1), strict=True))
     return Note(facts={"totals": totals.to_dict()}, arrays=arrays)

@@ -27,7 +27,7 @@ from packer.inputs.token_tables import TokenTable
 from packer.notes import Notes
 from packer.options import PackOptions
 from packer.plan.groups import together_bound
-from packer.plan.segments import Segments, cut_lengths_of, documents_of, items_of
+from packer.plan.segments import Segments, cut_lengths_of, documents_of
 from packer.progress import Progress, silent
 from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
@@ -70,15 +70,13 @@ def cut_by_policy(
 
 
 def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
-    """Return a lower bound on the rows of any packing of whole segments, or pairs, without solving.
+    """Return a lower bound on the rows of any packing of whole segments, without solving.
 
     `groups` has the group of each document.
     """
-    items = items_of(segments, options.documents_each)
-    groups = None if groups is None else groups[:: options.documents_each]
     if groups is not None:
-        return together_bound(items, groups, options.max_items)
-    return lower_bound(items.histogram, options.max_items)
+        return together_bound(segments, groups, options.max_segments)
+    return lower_bound(segments.histogram, options.max_segments)
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
@@ -234,7 +232,7 @@ def _trained(
 
 
 CHUNK = 1 << 19
-"""Documents cut together in a pass over all of them; even, so that pairs are not separated."""
+"""Documents cut together in a pass over all of them."""
 
 _READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
 
@@ -285,11 +283,11 @@ class Chunk(NamedTuple):
     """Consecutive documents of a pass over all of them."""
 
     account: Account
-    items: Segments
-    """Segments of the documents, or pairs of segments as one."""
+    segments: Segments
+    """Segments of the documents."""
 
     values: NDArray[Any]
-    """What the function of `each_chunk` makes of the items."""
+    """What the function of `each_chunk` makes of the segments."""
 
 
 def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[Any]], threads: int) -> Iterator[Chunk]:
@@ -297,8 +295,7 @@ def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[An
 
     def read(first: int) -> Chunk:
         segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
-        items = items_of(segments, reader.options.documents_each)
-        return Chunk(segments.account, items, values_of(items))
+        return Chunk(segments.account, segments, values_of(segments))
 
     with closing(DecodePool(threads)) as pool:
         yield from pool.in_order(read, range(0, reader.documents, CHUNK))

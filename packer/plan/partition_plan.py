@@ -34,12 +34,10 @@ from packer.plan.rows import (
     extents_of_pieces,
     located_pieces,
     place_rows,
-    rows_of_items,
     segments_left,
-    segments_of_items,
     solve_histogram,
 )
-from packer.plan.segments import Segments, items_of
+from packer.plan.segments import Segments
 from packer.random_purposes import DRAWING, POOL_ROWS
 
 OWN_RESERVE, OWN_FEW_ROWS = 1 / 256, 256
@@ -110,14 +108,14 @@ class PartitionJob:
         return self.reader.options
 
     def documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
-        """Read the segments of a partition, and the extent of each item; 0 for a number without one."""
+        """Read the segments of a partition, and the extent of each by number; 0 for a number without one."""
         segments = self.reader.segments(self.partitions.ranges(partition))
-        return segments, items_of(segments, self.options.documents_each).extents_of_numbers()
+        return segments, segments.extents_of_numbers()
 
     def own_rows(
         self, extents: NDArray[np.int32], partition: int, shares: Shares | None
     ) -> tuple[Rows, NDArray[np.int64]]:
-        """Make the rows of a partition, whose items have these extents, and the histogram of the items left over.
+        """Make the rows of a partition, whose segments have these extents, and the histogram of those left over.
 
         `shares` has what partitions take of the patterns; without it, the only partition takes all, or rows are drawn.
         """
@@ -140,7 +138,7 @@ class PartitionJob:
         return self._solved(self.histogram(extents))
 
     def histogram(self, extents: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Count items by extent: shape (max_len + 1,)."""
+        """Count segments by extent: shape (max_len + 1,)."""
         histogram = np.bincount(extents, minlength=self.options.max_len + 1)
         histogram[0] = 0
         return histogram
@@ -148,7 +146,7 @@ class PartitionJob:
     def _drawn(
         self, extents: NDArray[np.int32], reserve: float, stream: int, most_rows: int | None = None
     ) -> tuple[Rows, NDArray[np.int64]]:
-        """Draw rows that are exactly full from items in random order, and leave the share `reserve` of them or more.
+        """Draw rows that are exactly full from segments in random order, and leave the share `reserve` of them or more.
 
         Returns the rows, and the histogram of what is left over. Every partition or region has its random stream.
         """
@@ -158,7 +156,7 @@ class PartitionJob:
         total = int(order.sum(dtype=np.int64))
         least = 0 if most_rows is None else total - most_rows * max_len
         reserved = max(int(total * reserve), least)
-        return draw_rows(order, max_len, self.options.max_items, reserve=reserved, far=self.far)
+        return draw_rows(order, max_len, self.options.max_segments, reserve=reserved, far=self.far)
 
     @property
     def _own_reserve(self) -> float:
@@ -185,7 +183,7 @@ def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
     segments, extents = job.documents(partition)
     rows, left = job.own_rows(extents, partition, shares)
     numbers = segments_left(extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
-    left_over = located_pieces(segments, segments_of_items(numbers, job.options.documents_each))
+    left_over = located_pieces(segments, numbers)
     return Note(facts={"rows": len(rows)}, arrays={"left": left_over})
 
 
@@ -209,10 +207,9 @@ def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int
     `first_stream` is the random stream of region 0, after those of the stages below.
     """
     options, stream, pieces = job.options, first_stream + region, below.left_in(region)
-    extents = extents_of_pieces(pieces, options.align, options.documents_each)
+    extents = extents_of_pieces(pieces, options.align)
     rows = job.rows_of_rest(extents, method, region, stream)
     placed, left = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
-    placed, left = rows_of_items(placed, options.documents_each), segments_of_items(left, options.documents_each)
     arrays = {"pieces": pieces[placed.values], "row_starts": placed.row_starts, "left": pieces[left]}
     return Note(facts={"rows": len(rows)}, arrays=arrays)
 
@@ -332,7 +329,7 @@ class PartitionPlan:
         segments, extents = self.job.documents(partition)
         rows, _ = self.job.own_rows(extents, partition, self.shares)
         placed, _ = place_rows(extents, rows, options.max_len, seed=options.seed, stream=partition)
-        return LocatedRows.of(placed, segments, options.documents_each)
+        return LocatedRows.of(placed, segments)
 
     def pool_shards(self, level: int, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shard of each of these rows of a region."""

@@ -63,7 +63,7 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
     options = planning.reader.options
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
-    bound = lower_bound(surveyed.histogram, options.max_items)
+    bound = lower_bound(surveyed.histogram, options.max_segments)
     patterns = None
     if not algorithm.always_draws:
         patterns = _solved(planning, surveyed.histogram)
@@ -167,12 +167,12 @@ class _Planner:
     def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
         histogram = job.histogram(job.documents(0)[1])
-        left = extents_of_pieces(note.arrays["left"], self.options.align, self.options.documents_each)
+        left = extents_of_pieces(note.arrays["left"], self.options.align)
         rows = int(note.facts["rows"])
         if len(left):
             rows += solve_histogram(self.options, job.histogram(left)).packs
         factor = 1 + MOST_ADDED * job.far
-        least = lower_bound(histogram, self.options.max_items)
+        least = lower_bound(histogram, self.options.max_segments)
         return rows > least * factor + 1 and rows > solve_histogram(self.options, histogram).packs * factor + 1
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:
@@ -225,7 +225,7 @@ class Survey:
     """Number of segments, which are all placed in rows."""
 
     histogram: NDArray[np.int64]
-    """(max_len + 1,) items, segments or pairs of segments, of every extent."""
+    """(max_len + 1,) segments of every extent."""
 
     blocks: Blocks
     """Runs of consecutive documents that take about the same number of places in rows."""
@@ -241,11 +241,10 @@ def survey(planning: Planning) -> Survey:
     marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
     account = None
-    step = options.documents_each
     for chunk in each_chunk(planning.reader, Segments.places_of_documents, planning.engine.workers):
         account = chunk.account if account is None else account + chunk.account
-        histogram += chunk.items.histogram
-        marker.add(chunk.values, documents_each=step)
-    segments = int(histogram.sum()) * step
+        histogram += chunk.segments.histogram
+        marker.add(chunk.values)
+    segments = int(histogram.sum())
     account = require_segments(account, segments, options)
     return Survey(account=account, segments=segments, histogram=histogram, blocks=marker.finish())

@@ -38,9 +38,6 @@ class Blocks:
     parts: int = 1
     """Parts of about as many documents into which each block is divided when it is dealt: as many as were merged."""
 
-    documents_each: int = 1
-    """Documents that are never separated: 2 for preference pairs, otherwise 1."""
-
     def __len__(self) -> int:
         """Return the number of parts of all blocks."""
         return len(self.places) * self.parts
@@ -52,34 +49,31 @@ class Blocks:
         """
         block, part = np.divmod(parts, self.parts)
         first = self.starts[block]
-        items = (self.starts[np.minimum(block + 1, len(self.places))] - first) // self.documents_each
-        documents: NDArray[np.int64] = first + items * part // self.parts * self.documents_each
+        count = self.starts[np.minimum(block + 1, len(self.places))] - first
+        documents: NDArray[np.int64] = first + count * part // self.parts
         return documents
 
 
 class BlockMarker:
     """Divides a stream of documents into at most `most` blocks, whose segments take about `target` tokens in rows.
 
-    The target is doubled whenever blocks are merged. The two documents of a preference pair are added together and
-    never separated.
+    The target is doubled whenever blocks are merged.
     """
 
     def __init__(self, target: int, *, most: int = MOST_BLOCKS) -> None:
         self._target = target
         self._most = most
         self._merged = 1
-        self._documents_each = 1
         self._starts = np.zeros(most + 1, np.int64)
         self._places = np.zeros(most, np.int64)
         self._count = 0  # closed blocks
         self._documents = 0
         self._open_place = 0
 
-    def add(self, places: NDArray[np.int64], *, documents_each: int = 1) -> None:
-        """Add documents, or items of `documents_each` documents, by the tokens that each takes in rows."""
-        self._documents_each = documents_each
+    def add(self, places: NDArray[np.int64]) -> None:
+        """Add documents by the tokens that each takes in rows."""
         sums = np.cumsum(places)
-        done, before = 0, 0  # items, and their sum
+        done, before = 0, 0  # documents, and their sum
         while done < len(places):
             if self._count == self._most:
                 self._merge()
@@ -89,9 +83,9 @@ class BlockMarker:
                 break
             self._places[self._count] = self._open_place + int(sums[last]) - before
             self._count += 1
-            self._starts[self._count] = self._documents + (last + 1) * documents_each
+            self._starts[self._count] = self._documents + last + 1
             done, before, self._open_place = last + 1, int(sums[last]), 0
-        self._documents += len(places) * documents_each
+        self._documents += len(places)
 
     def finish(self) -> Blocks:
         """Return the blocks of all documents that were added."""
@@ -99,7 +93,7 @@ class BlockMarker:
         places = self._places[: self._count].copy()
         if starts[-1] < self._documents:
             starts, places = np.append(starts, self._documents), np.append(places, self._open_place)
-        return Blocks(starts=starts, places=places, parts=self._merged, documents_each=self._documents_each)
+        return Blocks(starts=starts, places=places, parts=self._merged)
 
     def _merge(self) -> None:
         """Merge blocks in pairs; later blocks are twice as large."""

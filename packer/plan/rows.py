@@ -25,7 +25,7 @@ def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patte
     """Pack a histogram, int64 of shape (max_len + 1,), with the algorithm in the options."""
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
-    return algorithm.solve(histogram, options.max_items)
+    return algorithm.solve(histogram, options.max_segments)
 
 
 def place_rows(
@@ -105,22 +105,6 @@ def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, se
     return Rows(values=numbers, row_starts=row_starts)
 
 
-def rows_of_items(rows: Rows, each: int) -> Rows:
-    """Return the rows with each item replaced by its segments; see `segments_of_items`."""
-    if each == 1:
-        return rows
-    return Rows(values=segments_of_items(rows.values, each), row_starts=rows.row_starts * each)
-
-
-def segments_of_items(numbers: NDArray[Any], each: int) -> NDArray[Any]:
-    """Return the numbers of the segments of items, which have `each` side by side: [4, 0] and 2 -> [8, 9, 0, 1]."""
-    segments = np.repeat(numbers, each)
-    segments *= each
-    for place in range(1, each):
-        segments[place::each] += place
-    return segments
-
-
 PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
 """A segment in 16 bytes: its document, first token and number of tokens."""
 
@@ -137,9 +121,8 @@ class LocatedRows(Rows):
     __slots__ = ()
 
     @classmethod
-    def of(cls, rows: Rows, segments: Segments, each: int = 1) -> LocatedRows:
-        """Locate rows of segments by number, or of items, which are `each` segments side by side."""
-        rows = rows_of_items(rows, each)
+    def of(cls, rows: Rows, segments: Segments) -> LocatedRows:
+        """Locate rows of segments by number."""
         return cls(values=located_pieces(segments, rows.values), row_starts=rows.row_starts)
 
     @property
@@ -193,7 +176,7 @@ def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]]
     return pieces
 
 
-def extents_of_pieces(pieces: NDArray[Any], align: int, each: int) -> NDArray[np.int32]:
-    """Return the extent of each item: a piece, or `each` adjacent pieces."""
+def extents_of_pieces(pieces: NDArray[Any], align: int) -> NDArray[np.int32]:
+    """Return the extent of each piece."""
     extents: NDArray[np.int32] = extents_of(pieces["length"].copy(), align)
-    return extents if each == 1 else extents.reshape(-1, each).sum(axis=1, dtype=np.int32)
+    return extents

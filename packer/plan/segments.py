@@ -206,15 +206,14 @@ def cut_lengths_of(
     ranges: NDArray[np.int64] | None = None,
     left_out: NDArray[np.bool_] | None = None,
 ) -> Segments:
-    """Cut documents, or pairs of them, into segments, as the options say; see `cut_documents` and `cut_pairs`.
+    """Cut documents into segments, as the options say; see `cut_documents`.
 
     `ranges` are those of `Segments`. Documents that are `left_out`, none of them empty, have no segments. If a document
-    or pair is longer than max_len and may not be cut, this is a SourceError with the number of the first one.
+    is longer than max_len and may not be cut, this is a SourceError with the number of the first one.
     """
     taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
     _refuse_long(options, taken, ranges)
-    cut = cut_pairs if options.in_pairs else cut_documents
-    segments = cut(taken, options.max_len, options.long, align=options.align)
+    segments = cut_documents(taken, options.max_len, options.long, align=options.align)
     dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
     if left_out is not None:  # they were cut as empty documents
         count, tokens = _counts(lengths[left_out])
@@ -224,33 +223,28 @@ def cut_lengths_of(
 
 
 def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
-    """Raise a SourceError if a document or a pair is longer than a row, and the options do not say how to cut it."""
+    """Raise a SourceError if a document is longer than a row, and the options do not say how to cut it."""
     may_split = not (options.limit or options.pairs)
     if options.long not in ("split", "error") or (options.long == "split" and may_split):
         return
-    taken: NDArray[np.int64] = lengths.astype(np.int64)
-    if options.in_pairs:
-        sides = extents_of(taken.reshape(-1, 2), options.align)
-        taken = np.where(sides.min(axis=1) > 0, sides.sum(axis=1), 0)
-    is_long = taken > options.max_len
+    is_long = lengths > options.max_len
     if not is_long.any():
         return
     first, count = int(is_long.argmax()), np.count_nonzero(is_long)
-    document = first * options.documents_each
+    document = first
     if ranges is not None:
         document = int(documents_of(ranges, np.array([document]))[0])
     limit = f"and max_len is {options.max_len:,}"
     if options.pairs:
-        remedy = "drop" if options.share_prefixes else "truncate or drop"
         raise SourceError(
-            f"pair {document // options.documents_each} takes {taken[first]:,} tokens {limit} ({count:,} pairs are "
-            f"longer), and pairs are never split: choose --long {remedy}"
+            f"pair {document} takes {lengths[first]:,} tokens {limit} ({count:,} pairs are longer), and pairs are "
+            "never split: choose --long drop"
         )
     remedy = "choose --long split, truncate or drop"
     if options.limit:
         remedy = "with --limit none is split: choose --long drop or truncate"
     raise SourceError(
-        f"document {document} has {taken[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
+        f"document {document} has {lengths[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
     )
 
 
@@ -307,53 +301,5 @@ def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *,
     ).counted()
 
 
-def cut_pairs(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *, align: int = 1) -> Segments:
-    """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed max_len.
-
-    Documents 2i and 2i + 1 are a pair. `truncate` keeps up to half a row of each side, and more of the longer side
-    if the shorter one leaves room; `drop` leaves both sides out; with any other policy, no pair may be long. Every
-    policy leaves out pairs with an empty side; the other side is counted as unpaired. max_len is at least 2 *
-    align.
-    """
-    assert len(lengths) % 2 == 0
-    assert max_len >= 2 * align
-    pairs = lengths.reshape(-1, 2)
-    extents = extents_of(pairs.astype(np.int64), align)
-    places = extents.sum(axis=1)
-    is_whole = np.minimum(pairs[:, 0], pairs[:, 1]) > 0
-    is_long = is_whole & (places > max_len)
-    assert long in ("truncate", "drop") or not is_long.any()
-    tails = np.where(is_whole[:, None], pairs, np.int32(0))
-    if long == "truncate":
-        half = max_len // 2 // align * align
-        others = extents[:, ::-1]
-        room = np.where(others <= half, max_len - others, half)
-        tails[is_long] = np.minimum(tails, room)[is_long]
-    else:
-        tails[is_long] = 0
-    tails = tails.reshape(-1)
-    is_cut = (tails < lengths) & (tails > 0)
-    unpaired = (lengths > 0) & np.repeat(~is_whole, 2)
-    was_dropped = np.repeat(is_long, 2) if long == "drop" else np.zeros(len(lengths), np.bool_)
-    dropped = {"empty": lengths == 0, "too_long": was_dropped, "unpaired": unpaired}
-    # Start from empty documents; `counted` counts the segments set here.
-    return replace(
-        cut_documents(np.zeros_like(lengths), max_len, "drop", align=align),
-        lengths=lengths,
-        long=long,
-        tails=tails,
-        dropped={reason: _counts(lengths[is_dropped]) for reason, is_dropped in dropped.items()},
-        truncated=_counts((lengths - tails)[is_cut]),
-    ).counted()
-
-
 def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
     return len(tokens), int(tokens.sum(dtype=np.int64))
-
-
-def items_of(segments: Segments, each: int) -> Segments:
-    """Return what is dealt to rows: segments, or `each` documents (a pair) as one segment, with the extents of all."""
-    if each == 1:
-        return segments
-    places = segments.places_of_documents().reshape(-1, each).sum(axis=1)
-    return cut_documents(places.astype(np.int32), segments.max_len, "error")

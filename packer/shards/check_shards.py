@@ -38,8 +38,8 @@ from packer.stores.local_files import local_copy
 class SegmentCounts:
     """Counts of segments in rows, to which others can be added."""
 
-    items: NDArray[np.int64]
-    """Shape (max_len + 1,): segments of each extent; the two segments of a preference pair count as one."""
+    histogram: NDArray[np.int64]
+    """Shape (max_len + 1,): segments of each extent."""
 
     first: int = 0
     """Segments that begin with the first token of their document."""
@@ -76,7 +76,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
     following = 0
     for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
-        counted.items += segments.items
+        counted.histogram += segments.histogram
         counted.first += segments.first
         done += manifest.shards[shard].bytes
         progress("verify", done, total)
@@ -124,8 +124,7 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
             if found_in is not None:
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
-                extents = segments.extents
-                np.add.at(out.items, extents[::2] + extents[1::2] if manifest.options.in_pairs else extents, 1)
+                np.add.at(out.histogram, segments.extents, 1)
                 out.first += np.count_nonzero(segments.starts == 0)
         row += batch.num_rows
     if not is_counted:
@@ -229,18 +228,17 @@ def _outside(name: str, recorded: int, least: int, most: int, *, origin: str) ->
 
 
 def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
-    """Yield a sentence for each total, that its rows contradict."""
-    totals, options, items = manifest.totals, manifest.options, counted.items
-    count = int(items.sum())
-    segments = count * options.documents_each
-    yield from differences(totals, {"segments": segments}, "the rows")
+    """Yield a sentence for each total that its rows contradict."""
+    totals, options, histogram = manifest.totals, manifest.options, counted.histogram
+    count = int(histogram.sum())
+    yield from differences(totals, {"segments": count}, "the rows")
 
     # Each packed document has one segment that begins with its first token, unless that token was left out.
     drops = options.untrained == "drop"
-    most = segments if drops else counted.first
+    most = count if drops else counted.first
     packed = totals.documents_packed
     yield from _outside("documents without those dropped", packed, counted.first, most, origin="the rows")
-    if (pieces := segments - packed) >= 0:
+    if (pieces := count - packed) >= 0:
         least, most = (0, totals.documents) if drops else (min(pieces, 1), min(pieces, packed))
         yield from _outside("documents_split", totals.documents_split, least, most, origin="the rows")
 
@@ -248,13 +246,13 @@ def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
     algorithm = get_algorithm(options.algorithm)
     may_be_higher = isinstance(algorithm, Algorithm) and algorithm.proves
     if not options.keeps_whole or options.group_by is not None:
-        least, may_be_higher = token_bound(items), True
+        least, may_be_higher = token_bound(histogram), True
     else:
-        least = lower_bound(items, options.max_items)
+        least = lower_bound(histogram, options.max_segments)
     most = max(least, manifest.rows) if may_be_higher else least
     yield from _outside("lower_bound", totals.lower_bound, least, most, origin="the rows")
     if totals.groups is not None:
-        least = lower_bound(items, options.max_items)
+        least = lower_bound(histogram, options.max_segments)
         yield from _outside("groups.rows_ungrouped", totals.groups.rows_ungrouped, least, count, origin="the rows")
 
 

@@ -48,8 +48,8 @@ class RowFormat:
         Raises a SourceError if a kept column of lists does not hold numbers of whole bytes.
         """
         written = {
-            "input_ids": not options.share_prefixes,
-            TREE_INPUT_IDS: options.share_prefixes,
+            "input_ids": not options.has_trees,
+            TREE_INPUT_IDS: options.has_trees,
             "labels": options.labels,
             "position_ids": "position_ids" in options.add_column,
         }

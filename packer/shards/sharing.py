@@ -1,4 +1,4 @@
-"""Check what a row may hold: at most max_segments, within limits, pairs adjacent, one group, trees."""
+"""Check what a row may hold: at most max_segments, within limits, one group, trees."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, as_scalar, format_value, strings
+from packer.arrow import as_arrow, as_numpy, as_scalar, format_value
 from packer.arrow import compute as pc
-from packer.column_names import ROLE, ROLES, TREE
+from packer.column_names import TREE
 from packer.errors import SourceError
 from packer.gather import list_lengths
 from packer.gather.prefix_trees import first_wrong_tree
@@ -85,13 +85,8 @@ def sharing_fault(batch: pa.RecordBatch, segments: RowSegments, options: PackOpt
         if sums.max() > most:
             row = int(np.argmax(sums > most))
             return row, f"holds {column} {int(sums[row]):,}, packed with limit {column}:{most}"
-    if options.share_prefixes:
+    if options.has_trees:
         fault = _tree_fault(batch, segments)
-        if fault is not None:
-            return fault
-    if options.in_pairs:
-        roles = batch[ROLE].values.take(as_arrow(real)) if ROLE in batch.schema.names else None
-        fault = _pair_fault(rows, documents, roles)
         if fault is not None:
             return fault
     name = options.group_by
@@ -107,14 +102,13 @@ def group_fault(
     """Find the first row that holds two groups.
 
     Returns the row and words for a message that starts with the row, or None. `rows` and `groups` (null: no group) have
-    the shape (segments,); the two segments of a preference pair are adjacent and count as one. `describe` names the
-    document of a segment.
+    the shape (segments,). `describe` names the document of a segment.
     """
-    name, step = options.group_by, options.documents_each
-    found = clash(rows[::step], group_codes(groups)[::step])
+    name = options.group_by
+    found = clash(rows, group_codes(groups))
     if found is None:
         return None
-    one, other = (step * segment for segment in found)
+    one, other = found
     values = [format_value(value)[:40] if value.is_valid else "null" for value in (groups[one], groups[other])]
     held = f"{describe(one)} of {name} {values[0]} and {describe(other)} of {name} {values[1]}"
     return int(rows[one]), f"holds {held}, packed with group_by {name}"
@@ -150,26 +144,3 @@ def _tree_fault(batch: pa.RecordBatch, segments: RowSegments) -> tuple[int, str]
     return int(
         segments.rows[wrong]
     ), f"holds document {segments.documents[wrong]}, whose {TREE} does not fit its tokens"
-
-
-def _pair_fault(
-    rows: NDArray[np.int64], documents: NDArray[np.int64], roles: pa.Array | None
-) -> tuple[int, str] | None:
-    """Find the first document 2i (chosen) or 2i + 1 (rejected) that is not next to its partner, or has a wrong role."""
-    sides = documents % 2
-    steps = 1 - 2 * sides  # from each document to its partner
-    partners = np.clip(np.arange(len(documents)) + steps, 0, max(len(documents) - 1, 0))
-    alone = (rows[partners] != rows) | (documents[partners] != documents + steps)
-    if alone.any():
-        first = int(np.argmax(alone))
-        document, side = int(documents[first]), int(sides[first])
-        partner = f"document {document + 1 - 2 * side}, {ROLES[1 - side]}, {'before' if side else 'after'} it"
-        return int(rows[first]), f"holds document {document}, {ROLES[side]}, and not {partner}"
-    if roles is None:
-        return None
-    recorded = as_numpy(pc.index_in(roles, strings(ROLES)).fill_null(as_scalar(-1, pa.int32())))
-    wrong = np.flatnonzero(recorded != sides)
-    if not len(wrong):
-        return None
-    at = int(wrong[0])
-    return int(rows[at]), f"says {roles[at]} of document {documents[at]}, which is {ROLES[sides[at]]}"

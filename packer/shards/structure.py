@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
 from packer.arrow import as_numpy, has_dtype
-from packer.column_names import ROLE, TREE
+from packer.column_names import TREE
 from packer.errors import first_line
 from packer.options import PackOptions
 from packer.shards.manifest import Manifest
@@ -151,8 +151,6 @@ def _kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
             or batch[name].null_count
         ):
             return f"{name} does not have a value for each token"
-    if options.in_pairs and not pa.types.is_string(batch[ROLE].type.value_type):
-        return f"{ROLE} holds {batch[ROLE].type.value_type}, not strings"
-    if options.share_prefixes and not batch[TREE].type.value_type.equals(pa.list_(pa.int32())):
+    if options.has_trees and not batch[TREE].type.value_type.equals(pa.list_(pa.int32())):
         return f"{TREE} holds {batch[TREE].type.value_type}, not lists of int32"
     return None

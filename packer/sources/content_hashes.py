@@ -32,23 +32,24 @@ _TOGETHER = 4 << 20  # tokens that are copied together
 
 
 def content_hashes(table: TokenTable, options: PackOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
-    """Return the hash of each document, or pair of documents, from 0 to HASHES - 1; -1 for those without tokens.
+    """Return the hash of each document, from 0 to HASHES - 1; -1 for those without tokens.
 
-    It is xxh3-64 of the token ids as little-endian int32, one document of a pair or record after the other, without its
-    lowest bits. A token id out of range is a SourceError; `describe` names a document of the source.
+    It is xxh3-64 of the token ids as little-endian int32, those of all documents of a record one after the other,
+    without its lowest bits. Raises a SourceError if a token id is out of range; `describe` names a document of the
+    source.
     """
     if options.numbers_records:  # hashed when their records were decoded
         lists = table.lists_of(np.arange(len(table.lengths)))
         kept = KeptValues.of({CONTENT_HASH: table.extra[CONTENT_HASH]}, lists)
         return as_numpy(kept.column(CONTENT_HASH, lists, np.zeros(len(lists), np.bool_)))
-    each, seed = options.documents_each, _seed_of(options)
-    ends = np.cumsum(table.lengths, dtype=np.int64)[each - 1 :: each]
+    seed = _seed_of(options)
+    ends = np.cumsum(table.lengths, dtype=np.int64)
     hashes = np.full(len(ends), -1)
     first = 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, before + _TOGETHER, side="right")))
-        content = _tokens(table, first * each, last * each, describe).astype("<i4", copy=False).data.cast("B")
+        content = _tokens(table, first, last, describe).astype("<i4", copy=False).data.cast("B")
         begin = 0
         for item, end in enumerate((4 * (ends[first:last] - before)).tolist(), start=first):
             hashes[item] = _hash_of(content[begin:end], seed)
@@ -97,4 +98,5 @@ def left_out(table: TokenTable, options: PackOptions, describe: Callable[[int], 
         return None
     hashes = content_hashes(table, options, describe)
     is_held_out = hashes < max(1, int(options.holdout * HASHES))
-    return np.repeat((hashes >= 0) & (is_held_out != options.is_holdout), options.documents_each)
+    found: NDArray[np.bool_] = (hashes >= 0) & (is_held_out != options.is_holdout)
+    return found

@@ -31,7 +31,6 @@ from packer.inputs.documents import (
     DocumentError,
     Input,
     Places,
-    RecordPlaces,
     RowPlaces,
     reading,
     reading_copy,
@@ -41,7 +40,6 @@ from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
 from packer.notes import Note, note_of
 from packer.shards.files import HashingFile, matches
-from packer.sources.pairs import CHOSEN, tokens_of_rejected
 from packer.sources.source import Source
 from packer.stores import AnyPath, each_opened_at
 from packer.stores.local_files import local_copy
@@ -206,7 +204,6 @@ class RejectedFile(HashingFile):
 
     def __init__(self, path: Path, places: Places) -> None:
         super().__init__(path)
-        places = places.records if isinstance(places, RecordPlaces) else places
         self._number: Callable[[int], int] = places.number if isinstance(places, RowPlaces) else int
         self._lines: int | None = None
 
@@ -235,21 +232,18 @@ class RejectedFile(HashingFile):
             yield batch
 
 
-def rejections_in(
-    path: AnyPath, file: str, *, first_list: int, lines_before: int | None, pairs: int | None
-) -> Iterator[RejectedRecord]:
+def rejections_in(path: AnyPath, file: str, *, first_list: int, lines_before: int | None) -> Iterator[RejectedRecord]:
     """Yield what a `RejectedFile` lists; `document` is the number of a list of the source.
 
     The piece of the file begins after `first_list` lists of the source, and after `lines_before` lines of its file,
-    None if records are located by row. `pairs` is the number of preference pairs in the source, whose lists before the
-    piece are those of one side; None for others.
+    None if records are located by row.
     """
     with path.open("rb") as lines:
         for content in lines:
             row, place, reason, message = json.loads(content)
             line = None if lines_before is None else lines_before + place
             yield RejectedRecord(
-                document=first_list + (row if pairs is None else row // 2 + row % 2 * pairs),
+                document=first_list + row,
                 file=file,
                 line=line,
                 row=place if line is None else None,
@@ -273,8 +267,6 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
     stored = COLUMNS._replace(extra=source.columns.extra)
-    if source.pairs:
-        stored = CHOSEN._replace(extra=(*tokens_of_rejected(has_labels=source.has_labels), *source.columns.extra))
     pieces = []
     for number, input_ in enumerate(source.inputs):
         if isinstance(input_, MappedLists):

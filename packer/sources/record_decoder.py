@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, TREE
 from packer.gather.prefix_trees import build_trees
-from packer.inputs.documents import LONGEST, Batch, DocumentError, joined_batches
+from packer.inputs.documents import Batch, DocumentError, joined_batches
 from packer.inputs.format_reader import Block, BlockRecords, DecodedInput, values_of_column
 from packer.inputs.list_checks import Faults, as_lists, int32_lists
 
@@ -22,7 +22,7 @@ class RecordDecoder:
     """Decodes blocks of records to documents and the columns that are kept of the records."""
 
     input: DecodedInput
-    """The input, which says whether its records make the same number of documents: if not, `answer` numbers them."""
+    """The input, which says whether `answer` numbers the documents of its records."""
     decode: Callable[[BlockRecords], Batch]
     """Function to a batch of one chunk, with `records`; its DocumentErrors have the number of a record."""
     empty: Batch
@@ -33,20 +33,18 @@ class RecordDecoder:
     def __call__(self, block: tuple[Block, int]) -> Batch:
         """Decode a block."""
         content, done = block
-        reader, documents_each = self.input.reader, self.input.documents_per_record
+        reader = self.input.reader
         records, faults = reader.records(content, self.input.needed)
         try:
             batch, kept = self._decoded(records, faults)
         except DocumentError as fault:  # with the number of its record
-            if documents_each is not None:
-                raise fault.at(documents_each * fault.row) from None
-            fault.of_record = True
+            fault.of_record = self.input.numbers_documents
             raise
         assert batch.records is not None
         if len(batch.records) > len(records):
             kept = {name: values.take(as_arrow(batch.records)) for name, values in kept.items()}
         extra = {name: [values] for name, values in kept.items()} | batch.extra
-        if documents_each is None:
+        if self.input.numbers_documents:
             extra[ANSWER] = [numbers_within(batch.records)]
         rejected = tuple(faults[row].at(at) for at, row in enumerate(batch.records.tolist()) if row in faults)
         lines = reader.lines_of(content) if self.skips else None
@@ -97,11 +95,12 @@ def numbers_within(records: NDArray[np.int64]) -> pa.Array:
     return as_arrow((np.arange(len(records)) - np.searchsorted(records, records)).astype(np.int32))
 
 
-def share_prefixes(batch: Batch, *, max_len: int, stored: bool, pairs: bool) -> Batch:
+def share_prefixes(batch: Batch, *, max_len: int, stored: bool, numbered: bool = True) -> Batch:
     """Join the documents of each record of a batch of one chunk, which has labels, to trees.
 
-    Trees of several documents have at most `max_len` tokens, so a record may make several; a pair always makes one. If
-    they are not `stored`, the tokens that this would save are counted, and the documents stay as they are.
+    Trees of several documents have at most `max_len` tokens, so a record may make several, which `answer` numbers if
+    they are `numbered`. If they are not `stored`, the tokens that this would save are counted, and the documents stay
+    as they are.
     """
     assert batch.labels is not None, "trees need labels"
     lists, labels = int32_lists(batch.input_ids[0]), int32_lists(batch.labels[0])
@@ -112,7 +111,7 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, pairs: bool) -> 
         as_numpy(labels.values),
         bounds,
         np.searchsorted(records, np.arange(batch.record_count + 1)),
-        LONGEST if pairs else max_len,
+        max_len,
     )
     counts = {**batch.counts, REPEATED: trees.repeated, SAVED: int(bounds[-1]) - len(trees.input_ids)}
     if not stored:
@@ -123,7 +122,7 @@ def share_prefixes(batch: Batch, *, max_len: int, stored: bool, pairs: bool) -> 
     is_tree = nodes > 1
     kept = trees.nodes[np.repeat(is_tree, nodes)].reshape(-1)
     extra[TREE] = [_lists(kept, np.where(is_tree, trees.nodes.shape[1] * nodes, 0))]
-    if not pairs:
+    if numbered:
         first_of_records = np.searchsorted(records, records[trees.documents])
         extra[ANSWER] = [as_arrow((trees.documents - first_of_records).astype(np.int32))]
     tree_of = {int(records[document]): tree for tree, document in reversed([*enumerate(trees.documents.tolist())])}

@@ -42,7 +42,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
         if reader.fault is not None and not skips:
             raise reader.fault
         _check_fields(reader, columns)
-    share = partial(share_prefixes, max_len=options.max_len, stored=True, pairs=False)
+    share = partial(share_prefixes, max_len=options.max_len, stored=True)
     start = partial(
         RecordDecoder,
         decode=partial(_documents, columns),
@@ -58,7 +58,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
             is_slow=True,
             has_labels=True,
             steps=(share, partial(with_record_hashes, options=options)) if options.hashes_records else (share,),
-            documents_per_record=None,
+            numbers_documents=True,
         )
         for reader in readers
     )

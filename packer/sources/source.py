@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy, strings
-from packer.column_names import ANSWER, RECORD_IDS, ROLE, ROLES
+from packer.arrow import as_arrow, as_numpy
+from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
 from packer.facts import REASONS, REMEDY, RejectedRecord, TextIdentity
 from packer.gather import TokenColumn
@@ -21,7 +21,6 @@ from packer.inputs.documents import Batch, Columns, DocumentError, Input, Source
 from packer.inputs.list_checks import checked, document_error, document_lengths
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
 from packer.progress import Progress, documents_of, silent
-from packer.sources.pairs import REJECTED, roles_of_lists
 from packer.text.fast_tokens import SWITCH
 
 if TYPE_CHECKING:
@@ -88,8 +87,7 @@ class Source:
     A source holds no documents, only mappings of files and addresses of lists; every pass checks what it reads. A
     mapped source can be pickled; unpickling maps its files again by path.
 
-    Lists are numbered from 0 across all inputs. Document i is list i, unless the source has an indices mapping, as
-    mapped preference pairs always have.
+    Lists are numbered from 0 across all inputs. Document i is list i, unless the source has an indices mapping.
     """
 
     name: str
@@ -97,7 +95,7 @@ class Source:
     """Files in order; a dataset in memory counts as one."""
 
     columns: Columns
-    """Columns to read from every input; for pairs, those of the chosen answers."""
+    """Columns to read from every input."""
 
     indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
     """(documents,) list of each document; None if document i is list i."""
@@ -113,9 +111,6 @@ class Source:
 
     skips: bool = False
     """Whether documents that cannot be used are rejected, and empty."""
-
-    pairs: bool = False
-    """Whether documents 2i and 2i + 1 are the chosen and the rejected answer of a preference pair."""
 
     numbers_records: bool = False
     """Whether a record makes any number of documents, which the column `answer` numbers."""
@@ -154,14 +149,9 @@ class Source:
         return sum(rows) if len(rows) == len(self.rows) else None
 
     @property
-    def listed_inputs(self) -> tuple[Input, ...]:
-        """Inputs as manifests list their files: those of pairs once for each side, which mapped pairs have anyway."""
-        return self.inputs * 2 if self.pairs and not self.mapped else self.inputs
-
-    @property
     def files(self) -> tuple[SourceFile, ...]:
-        """Files in the order of `listed_inputs`."""
-        return tuple(input_.file for input_ in self.listed_inputs)
+        """Files in order."""
+        return tuple(input_.file for input_ in self.inputs)
 
     @property
     def mapped(self) -> bool:
@@ -222,9 +212,6 @@ class Source:
         """Return checked documents of these lengths as a table, given the numbers of the first one and its record."""
         columns = batch.extra.items() if batch.input_ids else ()
         extra = {name: ValueColumn.of_chunks(name, chunks) for name, chunks in columns}
-        if self.pairs:
-            sides = as_arrow(np.arange(first_document, first_document + len(lengths)) % len(ROLES))
-            extra[ROLE] = ValueColumn.of_chunks(ROLE, [strings(ROLES).take(sides)])
         if self.numbers_records:
             numbers = np.concatenate([np.zeros(0, np.int32), *map(as_numpy, batch.extra[ANSWER])])
             records = first_record + np.cumsum(numbers == 0) - 1
@@ -261,13 +248,12 @@ class Source:
             number -= rows
         return f"document {document}"
 
-    def token_column(self, document: int, *, label: bool) -> str:
-        """Return the name of the column with the tokens or labels of a document, for messages."""
-        columns = REJECTED if self.pairs and document % 2 else self.columns
-        return columns.labels if label else columns.input_ids
+    def token_column(self, *, label: bool) -> str:
+        """Return the name of the column with the tokens or labels, for messages."""
+        return self.columns.labels if label else self.columns.input_ids
 
     def value_columns(self) -> dict[str, ValueColumn]:
-        """Return the extra columns of a mapped source and the roles of pairs, one value per list, decoded on demand.
+        """Return the extra columns of a mapped source, one value per list, decoded on demand.
 
         A SourceError is raised if a column has different types in different files.
         """
@@ -284,8 +270,6 @@ class Source:
         if self.numbers_records:
             stores = [store for input_ in self._mapped_inputs() for store in input_.stores if len(store.ends)]
             columns[RECORD_IDS] = RecordColumn.of(ANSWER, stores)
-        if self.pairs:
-            columns[ROLE] = roles_of_lists(sum(count or 0 for count in self.rows) // 2)
         return columns
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:

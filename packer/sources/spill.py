@@ -5,7 +5,7 @@
 00003-00000.json      note of what the stream was made from, and of its hash; written last, so that it marks the
                       stream as complete
 
-HASH.unified          hashes of all streams with extra columns of one type each; only if processes share the work
+types.unified         hashes of all streams with extra columns of one type each; only if processes share the work
 
 Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash. If processes
 share the work, streams are synced instead, and are used as they are.
@@ -13,7 +13,6 @@ share the work, streams are synced instead, and are used as they are.
 
 from __future__ import annotations
 
-import json
 import threading
 from array import array
 from collections import Counter
@@ -21,20 +20,19 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from packer.column_names import ANSWER
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
 from packer.facts import REASONS
 from packer.inputs.column_types import join_with
-from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input, RecordPlaces
+from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
@@ -50,7 +48,6 @@ from packer.sources.decoded_pieces import (
     rewrite,
     write_stream,
 )
-from packer.sources.pairs import CHOSEN, REJECTED, by_side, sides_in_turn, tokens_of_rejected
 from packer.sources.source import Rejections, Source
 from packer.stores import AnyPath
 from packer.stores.store import store_at
@@ -75,31 +72,19 @@ def spill_source(
     """
     if source.mapped:
         return source
-    pairs, kinds = source.pairs, dict[str, pa.DataType]()
-    if pairs:  # a stream without documents has no types of its own
-        names = tokens_of_rejected(has_labels=source.has_labels)
-        kinds = dict.fromkeys(names, pa.list_(pa.int32()))
-    pieces = _decode(source, folder, progress, engine, kinds)
-    extra, indices = source.columns.extra, source.indices
-    columns = [CHOSEN, REJECTED] if pairs else [COLUMNS]
-    inputs = tuple(chain(*(_open_pieces(source, pieces, each._replace(extra=extra)) for each in columns)))
-    rows = sum(input_.rows or 0 for input_ in inputs)
-    if pairs:
-        order = sides_in_turn(rows // 2)
-        indices = order if indices is None else order[indices]
+    pieces = _decode(source, folder, progress, engine)
+    columns = COLUMNS._replace(extra=source.columns.extra)
+    inputs = _open_pieces(source, pieces, columns)
     return replace(
         source,
         inputs=inputs,
-        columns=columns[0]._replace(extra=extra, widths=source.columns.widths),
-        indices=indices,
+        columns=columns._replace(widths=source.columns.widths),
         counts=_sum_counts(pieces),
-        rejections=_rejections_of(inputs, pieces, rows // 2 if pairs else None) if source.skips else Rejections(),
+        rejections=_rejections_of(inputs, pieces) if source.skips else Rejections(),
     )
 
 
-def _decode(
-    source: Source, folder: AnyPath, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]
-) -> list[Piece]:
+def _decode(source: Source, folder: AnyPath, progress: Progress, engine: Engine) -> list[Piece]:
     """Decode every input that is not mapped into streams in `folder`; see `spill_source`. Return the streams."""
     pieces = cut_source(source, folder)
     sync = engine.is_shared or not engine.is_local
@@ -113,19 +98,18 @@ def _decode(
             encoder.stop_fast()
             replace(decoding, by_library=True).run(engine, progress)
     if engine.is_shared:
-        names = json.dumps({name: str(kind) for name, kind in sorted(kinds.items())})
-        mark = folder / f"{xxhash.xxh3_64_hexdigest(names.encode())}.unified"
+        mark = folder / "types.unified"
 
         def is_marked() -> bool:
             return mark.is_file() and mark.read_bytes() == _digests(pieces)
 
         def unify() -> None:
-            decoding.unify_types(kinds)
+            decoding.unify_types()
             store_at(folder).put(mark.name, _digests(pieces))
 
         run_once(engine, unify, is_marked)
     else:
-        decoding.unify_types(kinds)
+        decoding.unify_types()
     return pieces
 
 
@@ -141,13 +125,13 @@ def _open_pieces(source: Source, pieces: list[Piece], columns: Columns) -> tuple
             input_ids=parts[0].input_ids,
             labels=next((part.labels for part in parts if part.labels is not None), None),
             extra=parts[0].extra,
-            origin=origin.places.records if isinstance(origin.places, RecordPlaces) else origin.places,
-            numbers=ANSWER if isinstance(origin, DecodedInput) and origin.documents_per_record is None else None,
+            origin=origin.places,
+            numbers=ANSWER if isinstance(origin, DecodedInput) and origin.numbers_documents else None,
         )
     return tuple(inputs)
 
 
-def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int | None) -> Rejections:
+def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejections:
     """Return the rejected documents of decoded pieces, given the inputs that these were joined to."""
     first_lists = np.cumsum([0, *(input_.rows or 0 for input_ in inputs)])
     numbers, parts = array("q"), []
@@ -157,7 +141,7 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece], pairs: int 
             of_piece = piece.note()["rejected"]["lines"]
             before = None if of_piece is None else lines
             path, name = piece.rejected_path, piece.input.file.name
-            parts.append(partial(rejections_in, path, name, first_list=first_list, lines_before=before, pairs=pairs))
+            parts.append(partial(rejections_in, path, name, first_list=first_list, lines_before=before))
             for one in parts[-1]():
                 numbers.extend((one.document, REASONS.index(one.reason)))
             first_list += piece.open().rows
@@ -245,18 +229,18 @@ class _Decoding:
     def _is_decoded(self, piece: Piece) -> bool:
         return piece.is_written() and not (self.by_library and piece.note()["counts"].get("fast"))
 
-    def unify_types(self, kinds: Mapping[str, pa.DataType]) -> None:
+    def unify_types(self) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
 
-        Types are joined in the order of the source, so that they depend on its values alone, beginning with those in
-        other sources. A SourceError names the first document that does not fit.
+        Types are joined in the order of the source, so that they depend on its values alone. Raises a SourceError that
+        names the first document that does not fit.
         """
         opened = open_all(self.pieces)
         streams = [
             (piece.number, number, part) for number, (piece, part) in enumerate(zip(self.pieces, opened, strict=True))
         ]
         mapped = [(at, -1, input_) for at, input_ in enumerate(self.source.inputs) if isinstance(input_, MappedLists)]
-        joined = dict(kinds)
+        joined: dict[str, pa.DataType] = {}
         for _, number, part in sorted([*streams, *mapped], key=itemgetter(0, 1)):
             for name in part.extra:
                 row = 0
@@ -282,7 +266,6 @@ class _Decoding:
             yield
         except DocumentError as fault:
             if number >= 0:
-                fault = fault.at(self.documents_each * fault.row)
                 fault.place = self.pieces[number].input.place(fault.row)
                 raise self._described(fault, number) from None
 
@@ -319,27 +302,19 @@ class _Decoding:
                     temporary = stack.enter_context(atomic_write(piece.rejected_path, sync=self.sync))
                     rejected = stack.enter_context(closing(RejectedFile(temporary, piece.input.places)))
                     listing = rejected.pass_on(batches)
-                if source.pairs:
-                    listing = map(by_side, listing)
                 has_labels = bool(piece.input.has_labels)
                 digest = write_stream(piece.path, listing, piece.columns, has_labels=has_labels, sync=self.sync)
         except DocumentError as fault:
             if fault.place is None:  # in a column of the stream
-                fault.row *= self.documents_each
                 fault.place = piece.input.place(fault.row)
             raise self._described(fault, number) from None
         listed = None if rejected is None else rejected.note
         piece.write_note({"counts": counts, "xxh3_128": digest, "rejected": listed})
         return number
 
-    @property
-    def documents_each(self) -> int:
-        """Number of documents for each list of a stream."""
-        return 2 if self.source.pairs else 1
-
     def documents_of(self, number: int) -> int:
         """Return the number of documents of a decoded piece."""
-        return self.documents_each * self.pieces[number].open().rows
+        return self.pieces[number].open().rows
 
     def _described(self, fault: DocumentError, number: int) -> SourceError:
         """Return the error for users about a document of a piece."""

@@ -15,7 +15,6 @@ from packer.inputs.column_types import cast_to_common_type
 from packer.inputs.documents import DocumentError
 from packer.progress import Progress, silent
 from packer.sources.corpus import Documents
-from packer.sources.pairs import sides_in_turn
 from packer.sources.source import Order, Source
 
 _TOGETHER = 1 << 18  # documents whose places are looked up at once
@@ -69,7 +68,7 @@ class IdentityCounter:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._is_held = source.pairs or source.indices is not None
+        self._is_held = source.indices is not None
         self._digest = xxhash.xxh3_128()
         self._ends, self._tokens = [0], [0]  # up to the end of each table, which never crosses files
         self._held: list[NDArray[np.int32]] = []
@@ -91,9 +90,6 @@ class IdentityCounter:
         """Return the identity of the source."""
         source, order_digest = self._source, None
         rows, order = [count or 0 for count in source.rows], source.indices
-        if source.pairs and not source.mapped:  # listed as mapped ones are: all chosen answers, then all rejected ones
-            order = sides_in_turn(sum(rows) // 2)
-            rows = [count // 2 for count in rows] * 2
         if order is None:
             at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
             tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()

@@ -16,13 +16,12 @@ from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
-from packer.inputs.documents import COLUMNS, TURN_STARTS, DocumentError
+from packer.inputs.documents import COLUMNS, LONGEST, TURN_STARTS, DocumentError
 from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
 from packer.options import PackOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
-from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
 from packer.sources.tokenized_source import refuse_masks
@@ -50,18 +49,16 @@ def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> So
 
     The text is in the column that the options name, or prompt and completion in two joined by a comma; by default in
     `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`, whichever
-    exists. Preference pairs, of which each makes two documents, are read from `chosen`, `rejected` and, if it exists,
-    `prompt`, or those it names.
+    exists. Preference pairs, of which each makes a tree of two documents, are read from `chosen`, `rejected` and, if it
+    exists, `prompt`, or those it names.
 
     Columns to keep have a value for each document. If documents are split at turns, or with `turns_of_chats`, so has
     the column "turn_starts", with the tokens at which turns of chats begin.
     """
     keep, pairs, skips = options.value_columns, options.pairs, options.on_error == "skip"
     refuse_masks(keep)
-    tokens_of_pairs = COLUMNS_OF_PAIRS if options.in_pairs else ()
-    written = next((name for name in keep if name in (TURN_STARTS, *tokens_of_pairs)), None)
-    if written is not None:
-        raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
+    if TURN_STARTS in keep:
+        raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     readers = readers_of(found)
     records = _common_records(readers, found.name, options.text_column, pairs=pairs, skips=skips)
     if options.chat_template is not None and not records.conversational:
@@ -83,24 +80,22 @@ def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> So
         reader.require(keep)
     inputs = tuple(_decoded_text(reader, encoder, keep, options) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    columns = CHOSEN if options.in_pairs else COLUMNS
     made = {
         TURN_STARTS: turns,
         ANSWER: options.numbers_records,
-        TREE: options.share_prefixes,
+        TREE: options.has_trees,
         CONTENT_HASH: options.hashes_records,
     }
     return Source(
         name=found.name,
         inputs=inputs,
-        columns=columns._replace(extra=(*keep, *(name for name, is_made in made.items() if is_made))),
+        columns=COLUMNS._replace(extra=(*keep, *(name for name, is_made in made.items() if is_made))),
         encoder=encoder,
         fingerprint=found.fingerprint,
         pad_id=encoder.pad_id,
         skips=skips,
-        pairs=options.in_pairs,
         numbers_records=options.numbers_records,
-        tree_len=options.max_len if options.share_prefixes else None,
+        tree_len=options.max_len if options.has_trees else None,
         holds_chats=encoder.identity.chat_template is not None,
     )
 
@@ -203,11 +198,11 @@ def _shown(records: Records) -> str:
 
 def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], options: PackOptions) -> DecodedInput:
     """Return the texts of a reader as an input, which tokenizes them each time it is read."""
-    shares, pairs = options.share_prefixes, options.pairs
-    each = None if options.numbers_records else 1 if shares else encoder.documents_per_record
     steps: tuple[Step, ...] = ()
-    if encoder.has_labels and (shares or encoder.documents_per_record != 1):
-        steps = (partial(share_prefixes, max_len=options.max_len, stored=shares, pairs=pairs),)
+    if encoder.has_labels and encoder.documents_per_record != 1:
+        most = LONGEST if options.pairs else options.max_len  # a pair is never divided
+        share = partial(share_prefixes, max_len=most, stored=options.has_trees, numbered=options.numbers_records)
+        steps = (share,)
     if options.hashes_records:
         steps = (*steps, partial(with_record_hashes, options=options))
     start = partial(
@@ -223,6 +218,6 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
         start=start,
         is_slow=True,
         has_labels=encoder.has_labels,
-        documents_per_record=each,
+        numbers_documents=options.numbers_records,
         steps=steps,
     )

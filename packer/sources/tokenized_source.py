@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,8 +21,7 @@ from packer.inputs.list_checks import apply_masks, mask_values, usual_widths
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import PackOptions, byte_size
 from packer.sources.find_source import column_names, for_each_file
-from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired, sides_in_turn
-from packer.sources.record_decoder import share_prefixes
+from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
 
@@ -39,14 +37,14 @@ def open_tokens(found: Found, options: PackOptions) -> Source:
     the tokens at which turns of chats begin, is kept, too.
 
     Preference pairs are read from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
-    `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart. If
-    documents that cannot be used are rejected, mapped files are read once to find them.
+    `chosen_labels` and `rejected_labels`. Each pair makes a tree of two documents. If documents that cannot be used are
+    rejected, mapped files are read once to find them.
     """
     keep, per_token, skips = options.value_columns, options.keep_tokens, options.on_error == "skip"
     refuse_masks((*keep, *per_token))
     if options.pairs:
         chosen, rejected = (side._replace(extra=keep) for side in (CHOSEN, REJECTED))
-        return _paired(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips), options)
+        return _as_trees(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips), options.max_len)
     if options.share_prefixes:
         return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at == "turns" and TURN_STARTS not in keep else ()
@@ -162,59 +160,19 @@ def _masks_nothing(input_: MappedLists, name: str) -> bool:
             return False
 
 
-def _paired(chosen: Source, rejected: Source, options: PackOptions) -> Source:
-    """Join the sources of both sides of preference pairs; either both have labels, or none has."""
-    if chosen.has_labels != rejected.has_labels:
-        has, lacks = ROLES if chosen.has_labels else ROLES[::-1]
-        raise SourceError(
-            f"{chosen.name}: there is a column {has}_labels and no {lacks}_labels; give labels to both or to none"
-        )
-    indices = chosen.indices if chosen.indices is None else chosen.indices.astype(np.int64)
-    if options.share_prefixes:
-        return _as_trees(chosen, rejected, options.max_len)
-    if chosen.mapped and rejected.mapped:
-        lists = sides_in_turn(sum(count or 0 for count in chosen.rows))
-        if indices is not None:
-            lists = lists.reshape(-1, len(ROLES))[indices].reshape(-1)
-        return replace(chosen, inputs=(*chosen.inputs, *rejected.inputs), indices=lists, pairs=True)
-    if indices is not None:
-        indices = np.stack([2 * indices, 2 * indices + 1], axis=1).reshape(-1)
-    inputs = _answers_in_turn(chosen, rejected, options.max_len, stored=False)
-    return replace(chosen, inputs=inputs, indices=indices, pairs=True)
-
-
 def _as_trees(chosen: Source, rejected: Source, max_len: int) -> Source:
     """Join the sources of both sides of preference pairs to trees, one for each pair, which share the prompt."""
-    if not chosen.has_labels:
-        raise PackerError(
-            f"{chosen.name}: --share-prefixes needs labels, because without them both answers train their prompt: add "
-            f"{CHOSEN.labels} and {REJECTED.labels}, -100 in the prompt"
+    if not (chosen.has_labels and rejected.has_labels):
+        raise SourceError(
+            f"{chosen.name}: pairs need the columns {CHOSEN.labels} and {REJECTED.labels}, -100 in the prompt, because "
+            "without them both answers would train it: add them"
         )
+    inputs = tuple(
+        paired(_decoded(one, chosen), _decoded(other, rejected), skips=chosen.skips)
+        for one, other in zip(chosen.inputs, rejected.inputs, strict=True)
+    )
     columns = COLUMNS._replace(extra=(*chosen.columns.extra, TREE))
-    inputs = _answers_in_turn(chosen, rejected, max_len, stored=True)
     return replace(chosen, inputs=inputs, columns=columns, tree_len=max_len)
-
-
-def _answers_in_turn(chosen: Source, rejected: Source, max_len: int, *, stored: bool) -> tuple[DecodedInput, ...]:
-    """Return the answers of pairs in turn, decoded; or trees, if they are `stored`. See `share_prefixes`."""
-    share = partial(share_prefixes, max_len=max_len, stored=stored, pairs=True)
-    steps, each = (share,) if chosen.has_labels else (), 1 if stored else len(ROLES)
-    sides = zip(chosen.inputs, rejected.inputs, strict=True)
-    return tuple(paired(_decoded(one, chosen), _decoded(other, rejected), steps, each) for one, other in sides)
-
-
-def count_shared(source: Source, max_len: int) -> Counter[str]:
-    """Count the tokens that both answers of mapped pairs share, by the names of `share_prefixes`; reads all tokens."""
-    half, counts = len(source.inputs) // 2, Counter[str]()
-    if not source.has_labels:
-        return counts
-    chosen = replace(source, inputs=source.inputs[:half], indices=None)
-    columns = REJECTED._replace(extra=source.columns.extra)
-    rejected = replace(source, inputs=source.inputs[half:], indices=None, columns=columns)
-    for input_ in _answers_in_turn(chosen, rejected, max_len, stored=False):
-        for batch in input_.batches():
-            counts.update(batch.counts)
-    return counts
 
 
 def _decoded(input_: Input, source: Source) -> DecodedInput:

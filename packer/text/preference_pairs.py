@@ -20,13 +20,9 @@ from packer.text.text_columns import Records
 from packer.text.tokenizer import shared_length
 from packer.text.tokens import MarkedText, TextTokens, Tokens
 
-_ALL = "or set --train-on all"
 
-
-def texts_of_pair(
-    record: Mapping[str, Any], records: Records, *, has_labels: bool, may_be_empty: bool
-) -> list[MarkedText]:
-    """Return both answers of a pair as text, each after its prompt; with `has_labels`, the answers alone are trained.
+def texts_of_pair(record: Mapping[str, Any], records: Records, *, may_be_empty: bool) -> list[MarkedText]:
+    """Return both answers of a pair as text, each after its prompt; the answers alone are trained.
 
     An answer may be empty if a token ends it. A DocumentError is raised if a value is no text, or the answers share no
     prompt.
@@ -37,8 +33,6 @@ def texts_of_pair(
     for column, side in zip(records.columns, sides, strict=True):
         if not side and not (before and may_be_empty):
             raise _empty(column)
-    if not has_labels:
-        return [MarkedText(before + side) for side in sides]
     shared = len(before) if records.has_prompts else _shared_text(*sides)
     if not shared and not records.has_prompts:
         raise _without_prompt(records, "character")
@@ -46,7 +40,7 @@ def texts_of_pair(
     return [MarkedText(text, [(shared, len(text))]) for text in texts]
 
 
-def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: TrainOn, has_labels: bool) -> list[Chat]:
+def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: TrainOn) -> list[Chat]:
     """Return both answers of a pair as conversations, each after its prompt.
 
     A DocumentError is raised if a value is wrong, or an answer is not the assistant's.
@@ -62,13 +56,13 @@ def chats_of_pair(record: Mapping[str, Any], records: Records, *, train_on: Trai
     if not records.has_prompts:
         most = min(map(len, sides)) - 1  # the last message of the shorter side is always an answer
         shared = next((at for at in range(most) if sides[0][at] != sides[1][at]), most)
-        if not shared and has_labels:
+        if not shared:
             raise _without_prompt(records, "message")
         _check_repeated(prompt, sides[0][:shared], records)
         systems = len(chats[0].messages) - len(sides[0])  # messages of the column `system`, before the others
         chats = [replace(chat, first=systems + shared) for chat in chats]
     for column, side in zip(columns, sides, strict=True):
-        if has_labels and side[shared]["role"] != "assistant":
+        if side[shared]["role"] != "assistant":
             raise _no_answer(records, f"'{column}' message {shared}", side[shared]["role"])
     return chats
 
@@ -128,7 +122,7 @@ def _no_answer(records: Records, where: str, role: str) -> DocumentError:
         remedy = f"if the answers hold the prompt, too, leave it out by --text-column {without}"
     else:
         remedy = "both sides may differ in what the assistant answers only"
-    message = f"{where} has the role {role!r} where the assistant's answer begins; {remedy}, {_ALL}"
+    message = f"{where} has the role {role!r} where the assistant's answer begins; {remedy}"
     return record_error(message, "invalid_chat")
 
 
@@ -136,7 +130,7 @@ def _without_prompt(records: Records, what: str) -> DocumentError:
     one, other = records.columns
     return record_error(
         f"'{one}' and '{other}' differ from the first {what} on, and there is no prompt column; "
-        f"write the prompt before both or into its own column, {_ALL}",
+        "write the prompt before both or into its own column",
         "invalid_chat" if records.conversational else "invalid_text",
     )
 

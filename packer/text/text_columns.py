@@ -19,7 +19,7 @@ TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
     "text": ("all",),
     "prompt+completion": ("completion", "assistant", "each-answer", "all"),
     "chat": ("assistant", "each-answer", "all"),
-    "pair": ("completion", "assistant", "all"),
+    "pair": ("completion", "assistant"),
 }
 """Values of `train_on` for each kind of document; the first is the default."""
 

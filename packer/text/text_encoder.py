@@ -188,7 +188,7 @@ class Encoder:
     def _encode_chunk(self, texts: list[MarkedText]) -> Batch:
         """Tokenize texts, and turn places in them into labels and starts of turns."""
         tokens = self._tokens.encode(texts, places=self.has_labels or self.has_turns)
-        if self.has_labels and self.records.kind == "pair":
+        if self.records.kind == "pair":
             begin_together(texts, tokens, self._tokens)
         ids, bounds, fronts = self._with_ends(tokens.ids, tokens.ends)
         spans = np.array([len(text.trained or ()) for text in texts])
@@ -246,7 +246,7 @@ class Encoder:
         if self.records.as_chats:
             record = with_messages(record, self.records)
         if self.records.kind == "pair":
-            chats = chats_of_pair(record, self.records, train_on=self.train_on, has_labels=self.has_labels)
+            chats = chats_of_pair(record, self.records, train_on=self.train_on)
         else:
             chat = chat_of(record, self.records.columns, self.train_on)
             chats = chat.each_answer() if self.train_on == "each-answer" else [chat]
@@ -261,7 +261,7 @@ class Encoder:
         if self.records.kind != "text":
             refuse_without_template(record)
         if self.records.kind == "pair":
-            return texts_of_pair(record, self.records, has_labels=self.has_labels, may_be_empty=bool(self._ending))
+            return texts_of_pair(record, self.records, may_be_empty=bool(self._ending))
         parts = [text_of(record[column], f"'{column}'") for column in self.records.columns]
         given = self.records.input_column
         if given is not None:

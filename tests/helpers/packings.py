@@ -74,25 +74,21 @@ def labelled(draw, lengths: list[int], trained: float, first_token: int) -> dict
 
 
 @st.composite
-def packings(draw, *, pairs: bool = True) -> Packing:
+def packings(draw) -> Packing:
     """Draw a packing."""
     align = draw(st.sampled_from([1, 1, 2, 4]))
     max_len = align * draw(st.integers(3, 9))
     longest = max_len * draw(st.integers(1, 4))
-    is_paired = pairs and draw(st.integers(0, 4)) == 0
     algorithm = draw(st.sampled_from(["auto", "bfd", "ffd", "optimal", "sequential", "wrapped"]))
-    if is_paired and algorithm == "wrapped":
-        algorithm = "sequential"
-    long = draw(st.sampled_from(["truncate", "drop"] if is_paired else ["split", "truncate", "drop"]))
+    long = draw(st.sampled_from(["split", "truncate", "drop"]))
     options = {
         "max_len": max_len,
         "algorithm": algorithm,
         "long": long,
-        "pairs": is_paired,
         "seed": draw(st.integers(0, 3)),
         "max_segments": draw(st.sampled_from([None, 2, 3])),
         "shard_size": TOKEN_BYTES * max_len * draw(st.integers(1, 4)),
-        "untrained": "keep" if is_paired else draw(st.sampled_from(["keep", "drop"])),
+        "untrained": draw(st.sampled_from(["keep", "drop"])),
     }
     if algorithm != "wrapped":
         options["align"] = align
@@ -104,11 +100,6 @@ def packings(draw, *, pairs: bool = True) -> Packing:
     trained = draw(st.sampled_from([0.05, 0.3, 1.0]))
     lengths = draw(st.lists(st.integers(0, longest), min_size=1, max_size=12))
     columns = draw(labelled(lengths, trained, first_token=1))
-    if is_paired:
-        others = draw(st.lists(st.integers(0, longest), min_size=len(lengths), max_size=len(lengths)))
-        rejected = draw(labelled(others, trained, first_token=5_000))
-        sides = {"chosen": columns, "rejected": rejected}
-        columns = {f"{role}_{name}": lists for role, side in sides.items() for name, lists in side.items()}
     if "group_by" in options:
         columns["source"] = draw(
             st.lists(st.sampled_from(["a", "b", "c", None]), min_size=len(lengths), max_size=len(lengths))
