@@ -172,6 +172,7 @@ class Columns(NamedTuple):
     extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
     per_token: tuple[str, ...] = ()  # those of `extra` that hold a list with one value per token, or several
     widths: Mapping[str, int] = {}
+    numbers: tuple[str, ...] = ()  # those of `extra` that hold numbers
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
         """Return all columns to read, in order."""

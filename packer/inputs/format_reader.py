@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError
-from packer.inputs.column_types import as_plain, infer, require_kept
+from packer.inputs.column_types import as_plain, infer, require_kept, require_numbers
 from packer.inputs.documents import (
     Batch,
     Columns,
@@ -186,11 +186,17 @@ def error_of_first(fault: DocumentError, reader: Reader) -> SourceError:
     return error
 
 
-def values_of_column(records: BlockRecords, column: str) -> pa.Array:
-    """Return the values of a column that is kept; a DocumentError if no type holds all of them."""
+def values_of_column(records: BlockRecords, column: str, *, is_number: bool = False) -> pa.Array:
+    """Return the values of a column that is kept; a DocumentError if no type holds all of them.
+
+    In JSON, a value of a column of numbers that is none is the fault of its record.
+    """
     if isinstance(records, pa.RecordBatch):
         return as_plain(records.column(column))
-    return infer([record.get(column) for record in records], column)
+    values = [record.get(column) for record in records]
+    if is_number:
+        require_numbers(values, column)
+    return infer(values, column)
 
 
 def share_of(file: SourceFile, start: int, stop: int, rows: int) -> SourceFile:

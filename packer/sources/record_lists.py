@@ -48,6 +48,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
         decode=partial(_documents, columns),
         empty=Batch([_empty()], [_empty()], 0),
         skips=skips,
+        numbers=tuple(options.limits),
     )
     inputs = tuple(
         DecodedInput(

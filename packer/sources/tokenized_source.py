@@ -48,7 +48,8 @@ def open_tokens(found: Found, options: PackOptions) -> Source:
     if options.share_prefixes:
         return open_records(found, options)
     places = (TURN_STARTS,) if options.split_at == "turns" and TURN_STARTS not in keep else ()
-    columns = Columns(options.input_column, options.labels_column, (*keep, *per_token, *places), per_token)
+    extra, numbers = (*keep, *per_token, *places), tuple(options.limits)
+    columns = Columns(options.input_column, options.labels_column, extra, per_token, numbers=numbers)
     opened = _opened(found, columns, skips=skips)
     if columns.labels != "labels" and not opened.has_labels:
         raise PackerError(f"{opened.name}: no labels column '{columns.labels}'; name one that exists")
