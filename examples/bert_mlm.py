@@ -71,9 +71,6 @@ def train(
 @click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 @click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of AdamW.")
 @click.option(
-    "--unit", type=click.Choice(["token", "word", "span"]), default="word", show_default=True, help="Masked unit."
-)
-@click.option(
     "--mean", type=click.Choice(["token", "sequence"]), default="token", show_default=True, help="Mean of the loss."
 )
 @click.option("--position-offset", default=0, show_default=True, help="Position of each first token: 2 for RoBERTa.")
@@ -84,7 +81,6 @@ def main(
     global_batch: int,
     epochs: int,
     learning_rate: float,
-    unit: str,
     mean: str,
     position_offset: int,
 ) -> None:
@@ -94,7 +90,7 @@ def main(
     steps = train(
         loaded,
         packed,
-        packer.masked_lm(AutoTokenizer.from_pretrained(model), unit=unit),
+        packer.masked_lm(AutoTokenizer.from_pretrained(model)),
         rows=rows,
         global_batch=global_batch,
         epochs=epochs,

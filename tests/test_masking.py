@@ -16,25 +16,20 @@ from tests.helpers import naive
 from tests.helpers.packed_rows import make, segments_of, tokens_of
 
 MASK, VOCABULARY, SPECIAL = 3, 40, (0, 1, 2)
-CONTINUATIONS = np.arange(VOCABULARY) % 3 == 0
-UNITS = ["token", "word", "span"]
 
 
 def masker(**options):
     options = {"mask_id": MASK, "vocab_size": VOCABULARY, "special_ids": SPECIAL, **options}
-    return packer.MaskedLM(continuations=CONTINUATIONS, **options)
+    return packer.MaskedLM(**options)
 
 
 tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=30)
 segment = st.tuples(tokens, st.integers(-1, 5), st.integers(0, 3000))
 maskers = st.builds(
     masker,
-    unit=st.sampled_from(UNITS),
     probability=st.sampled_from([0.01, 0.15, 0.5, 1.0]),
     mask_share=st.sampled_from([0.0, 0.5, 0.8]),
     random_share=st.sampled_from([0.1, 0.2]),
-    span_stop=st.sampled_from([0.0, 0.2, 0.6, 1.0]),
-    longest_span=st.integers(1, 6),
     seed=st.sampled_from([0, 7, 2**64 - 1]),
 )
 
@@ -64,7 +59,7 @@ def test_masks_equal_the_naive_ones(segments, mlm, epoch):
 
 
 @given(st.lists(segment, min_size=1, max_size=6), maskers)
-def test_the_requested_count_is_masked_in_whole_words_without_special_tokens(segments, mlm):
+def test_the_requested_count_is_masked_without_special_tokens(segments, mlm):
     for (tokens, document, _), (hidden, labels) in zip(segments, mask(segments, mlm), strict=True):
         tokens = np.array(tokens)
         chosen = labels != NO_LOSS
@@ -76,49 +71,28 @@ def test_the_requested_count_is_masked_in_whole_words_without_special_tokens(seg
         if document == PADDING or not free.any():
             assert not chosen.any()
             continue
-        enough = max(1, int(free.sum() * mlm.probability + 0.5))
-        if mlm.unit == "token":
-            assert chosen.sum() == enough
-        else:
-            begins = free & ~(CONTINUATIONS[tokens] & np.append(False, free[:-1]))
-            word = np.cumsum(begins)[free]
-            taken = chosen[free]
-            assert (taken == np.isin(word, word[taken])).all(), "a word is chosen as a whole"
-            longest = np.bincount(word)[1:].max()
-            assert enough <= chosen.sum() < enough + longest
+        assert chosen.sum() == max(1, int(free.sum() * mlm.probability + 0.5))
 
 
-def test_spans_are_longer_than_words_and_end_with_their_segment():
-    random = np.random.default_rng(0)
-    segments = [(random.integers(4, VOCABULARY, 100), document, 0) for document in range(400)]
-
-    def runs(**options):
-        changes = [np.diff(labels != NO_LOSS, prepend=False) for _, labels in mask(segments, masker(**options))]
-        return 15 / np.mean([changed.sum() / 2 for changed in changes])
-
-    assert runs(unit="span") > 2 * runs(unit="word") > 2 * runs(unit="token")
-    assert runs(unit="span", longest_span=1) == pytest.approx(runs(unit="word"), rel=0.1)
-    # a segment with one maskable token is masked alone, whatever its neighbors
-    for _, labels in mask([([5], number, 0) for number in range(20)], masker(unit="span", span_stop=0.0)):
+def test_a_segment_of_one_token_is_masked_whatever_its_neighbors():
+    for _, labels in mask([([5], number, 0) for number in range(20)], masker()):
         assert labels.tolist() == [5]
 
 
 def test_shares_are_those_requested():
     random = np.random.default_rng(0)
     segments = [(random.integers(4, VOCABULARY, 200), document, 0) for document in range(1_000)]
-    for unit in UNITS:
-        hidden, labels = map(np.concatenate, zip(*mask(segments, masker(unit=unit)), strict=True))
-        before = np.concatenate([tokens for tokens, _, _ in segments])
-        chosen = labels != NO_LOSS
-        margin = 0.03 if unit == "span" else 0.01  # there are fewer spans than tokens
-        assert chosen.mean() == pytest.approx(0.15, abs=0.01)
-        assert (hidden[chosen] == MASK).mean() == pytest.approx(0.8, abs=margin)
-        changed = chosen & (hidden != MASK) & (hidden != before)
-        assert changed.sum() / chosen.sum() == pytest.approx(0.1 * 35 / 36, abs=margin)  # one draw in 36 is the token
-        counts = np.bincount(hidden[changed], minlength=VOCABULARY)[4:]
-        assert counts.min() > 0.6 * counts.mean(), "every ordinary token is drawn"
-        places = np.bincount(np.flatnonzero(chosen) % 200, minlength=200)
-        assert places.min() > 0.5 * places.mean(), "every place is chosen"
+    hidden, labels = map(np.concatenate, zip(*mask(segments, masker()), strict=True))
+    before = np.concatenate([tokens for tokens, _, _ in segments])
+    chosen = labels != NO_LOSS
+    assert chosen.mean() == pytest.approx(0.15, abs=0.01)
+    assert (hidden[chosen] == MASK).mean() == pytest.approx(0.8, abs=0.01)
+    changed = chosen & (hidden != MASK) & (hidden != before)
+    assert changed.sum() / chosen.sum() == pytest.approx(0.1 * 35 / 36, abs=0.01)  # one draw in 36 is the token
+    counts = np.bincount(hidden[changed], minlength=VOCABULARY)[4:]
+    assert counts.min() > 0.6 * counts.mean(), "every ordinary token is drawn"
+    places = np.bincount(np.flatnonzero(chosen) % 200, minlength=200)
+    assert places.min() > 0.5 * places.mean(), "every place is chosen"
 
 
 # ---- the same in any row and batch ----
@@ -134,20 +108,10 @@ def by_position(dataset, batch):
     )
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_masks_depend_on_document_and_epoch_but_not_on_row_or_batch(tmp_path, unit):
+def test_masks_depend_on_document_and_epoch_but_not_on_row_or_batch(tmp_path):
     pytest.importorskip("torch")
     found = []
-    options = {"max_id": 100_000}
-    continuations = np.arange(options["max_id"]) % 3 == 0
-    mlm = packer.MaskedLM(
-        mask_id=1,
-        vocab_size=options["max_id"],
-        special_ids=[0],
-        continuations=continuations,
-        unit=unit,
-        probability=0.3,
-    )
+    mlm = packer.MaskedLM(mask_id=1, vocab_size=100_000, special_ids=[0], probability=0.3)
     for name, packing in (("one", {}), ("two", {"max_segments": 2, "seed": 5})):
         dataset = packer.load(make(tmp_path / name, **packing))
         for epoch in (0, 1):
@@ -188,15 +152,12 @@ def test_workers_learn_the_epoch_from_the_sampler(dataset):
 # ---- tokenizers and errors ----
 
 
-def test_special_tokens_and_words_are_read_from_the_tokenizer(shared_data):
+def test_special_tokens_are_read_from_the_tokenizer(shared_data):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert_uncased")
-    mlm = packer.masked_lm(tokenizer, unit="word", probability=0.2, seed=4)
+    mlm = packer.masked_lm(tokenizer, probability=0.2, seed=4)
     assert (mlm.mask_id, mlm.vocab_size, mlm.probability, mlm.seed) == (103, 30_522, 0.2, 4)
     assert set(mlm.special_ids) == {0, 100, 101, 102, 103}
-    continued = np.flatnonzero(mlm.continuations)
-    assert len(continued) == 5_828
-    assert all(token.startswith("##") for token in tokenizer.convert_ids_to_tokens(continued.tolist()))
 
 
 class SpacedTokenizer:
@@ -208,10 +169,8 @@ class SpacedTokenizer:
         return {"<pad>": 0, "<mask>": 1, "Ġthe": 2, "re": 3, "Ġa": 4, ",": 6}
 
 
-def test_words_begin_at_the_space_marker():
-    mlm = packer.masked_lm(SpacedTokenizer())
-    assert np.flatnonzero(mlm.continuations[2:]).tolist() == [1, 4]
-    assert mlm.vocab_size == 7
+def test_a_tokenizer_without_a_mask_token_is_refused():
+    assert packer.masked_lm(SpacedTokenizer()).vocab_size == 7
     tokenizer = SpacedTokenizer()
     tokenizer.mask_token_id = None
     with pytest.raises(PackerError, match="SpacedTokenizer has no mask token: pass another"):
@@ -227,23 +186,13 @@ def test_words_begin_at_the_space_marker():
         ({"probability": 0}, "probability is 0: it must be above 0 and at most 1"),
         ({"mask_share": -0.1}, "mask_share is -0.1: it must be from 0 to 1"),
         ({"random_share": 0.3}, "mask_share is 0.8 and random_share 0.3: their sum must be at most 1"),
-        ({"longest_span": 0}, "longest_span is 0: it must be at least 1"),
-        ({"unit": "line"}, "unit is 'line': choose token, word or span"),
         ({"seed": -1}, "seed is -1: it must be a whole number from 0 to 2^64 - 1"),
-        ({"vocab_size": 41}, "continuations has 40 values for 41 token ids: pass one per token id"),
     ],
 )
 def test_invalid_options_give_a_one_line_error(options, message):
     with pytest.raises(PackerError) as raised:
         masker(**options)
     assert str(raised.value) == message
-
-
-def test_whole_word_masking_needs_continuations():
-    with pytest.raises(PackerError, match="unit is 'word' without continuations: packer"):
-        packer.MaskedLM(mask_id=3, vocab_size=9, special_ids=[], unit="word")
-    spans = packer.MaskedLM(mask_id=3, vocab_size=9, special_ids=[], unit="span")
-    assert mask([([5, 6, 7], 0, 0)], spans)[0][1].tolist().count(NO_LOSS) == 2
 
 
 def test_tokens_outside_the_vocabulary_and_negative_epochs_are_rejected(dataset):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from packer.permute import hashes_of, key_of, mixed_all
 from packer.random_purposes import MASKS
 from packer.shards.row_format import PADDING
 
-_HASH_BITS = 32  # high bits of a draw that order units; a constant, so that ties do not depend on the batch
+_HASH_BITS = 32  # high bits of a draw that order tokens; a constant, so that ties do not depend on the batch
 _REPLACE = np.uint64(0x5851F42D4C957F2D)  # turns the draw that chose a token into an independent one
 
 
@@ -45,94 +45,37 @@ def mask_tokens(
     positions = restart_positions(lengths)
     positions += doc_starts.repeat(lengths)
     random = hashes_of(hashes_of(key_of(mlm.seed, MASKS, epoch), doc_ids).repeat(lengths), positions)
-    chosen, deciding = _choose(input_ids, fixed, cu_seqlens_of(lengths), random, mlm)
+    chosen = _choose(fixed, cu_seqlens_of(lengths), random, mlm.probability)
     labels = np.full(len(input_ids), NO_LOSS, np.int64)
     labels[chosen] = input_ids[chosen]
     masked = input_ids.copy()
-    masked[chosen] = _replacements(input_ids[chosen], random[chosen], random[deciding], mlm)
+    masked[chosen] = _replacements(input_ids[chosen], random[chosen], mlm)
     return masked, labels
 
 
 def _choose(
-    input_ids: NDArray[np.int64],
-    fixed: NDArray[np.bool_],
-    cu_seqlens: NDArray[np.int64],
-    random: NDArray[np.uint64],
-    mlm: MaskedLM,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose the tokens to mask and return (chosen, deciding): token indices, both of shape (chosen tokens,).
-
-    The draw at index deciding[i] decides whether token chosen[i] is masked, replaced or kept. `fixed` tokens, shape
-    (T,), cannot be chosen; `random` has a draw for each token.
-    """
+    fixed: NDArray[np.bool_], cu_seqlens: NDArray[np.int64], random: NDArray[np.uint64], probability: float
+) -> NDArray[np.int64]:
+    """Return the tokens to mask, by index: in each segment, a share of those that are not `fixed`, by their draws."""
     # From here on, tokens are numbered without the fixed ones: token i is input_ids[free[i]].
     free = np.flatnonzero(~fixed)
     starts = np.searchsorted(free, cu_seqlens)  # first token of each segment
     sizes = np.diff(starts)
-    needed = np.where(sizes, np.maximum(np.floor(mlm.probability * sizes + 0.5), 1), 0).astype(np.int64)
-    if mlm.unit == "token":
-        order = _shuffled(starts, random[free])
-        chosen = free[order[np.arange(len(free)) - starts[:-1].repeat(sizes) < needed.repeat(sizes)]]
-        return chosen, chosen
-    breaks = np.zeros(len(input_ids), np.bool_)  # words and spans end at special tokens and at the end of a segment
-    breaks[1:] = fixed[:-1]
-    breaks[cu_seqlens[:-1]] = True
-    words = np.arange(len(free))
-    if mlm.continuations is not None:
-        words = words[(breaks | ~mlm.continuations[input_ids])[free]]
-    units = words if mlm.unit == "word" else words[_starts_span(breaks[free[words]], random[free[words]], mlm)]
-    is_chosen, unit_of_word = _choose_words(words, units, starts, needed, random[free[units]])
-    word_sizes = np.diff(words, append=len(free))
-    chosen = free[is_chosen.repeat(word_sizes)]
-    if mlm.unit == "word":
-        return chosen, chosen
-    return chosen, free[units[unit_of_word[is_chosen]].repeat(word_sizes[is_chosen])]
-
-
-def _choose_words(
-    words: NDArray[np.int64],
-    units: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    needed: NDArray[np.int64],
-    random: NDArray[np.uint64],
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Choose words, unit by unit in a random order, until each segment has `needed` tokens.
-
-    `words` and `units`, which consist of words, are numbers of their first tokens; `starts`, shape (segments + 1,), are
-    those of segments. Returned are, for each word, whether it is chosen, and the index of its unit.
-    """
-    sizes = np.diff(units, append=starts[-1])
-    unit_starts = np.searchsorted(units, starts)
-    order = _shuffled(unit_starts, random)
-    # Tokens in the units that precede each unit in the random order: of all segments end to end at first, then less
-    # the tokens of the segments before.
-    before = np.empty_like(units)
-    before[order] = np.cumsum(sizes[order]) - sizes[order]
-    before -= starts[:-1].repeat(np.diff(unit_starts))
-    # A word is chosen if fewer tokens than needed precede it, in its own unit and in the units before.
-    unit_of_word = np.searchsorted(units, words, side="right") - 1
-    needed_of_word = needed.repeat(np.diff(np.searchsorted(words, starts)))
-    return before[unit_of_word] + words - units[unit_of_word] < needed_of_word, unit_of_word
-
-
-def _starts_span(breaks: NDArray[np.bool_], random: NDArray[np.uint64], mlm: MaskedLM) -> NDArray[np.bool_]:
-    """Return whether each word starts a span, shape (words,): at a break, by its draw, or at the length limit."""
-    low = (random & np.uint64(2**32 - 1)).astype(np.float64)
-    starts: NDArray[np.bool_] = breaks | (low < mlm.span_stop * 2**32)
-    words = np.arange(len(starts))
-    last_start = np.maximum.accumulate(np.where(starts, words, 0))
-    return np.asarray((words - last_start) % mlm.longest_span == 0)
+    needed = np.where(sizes, np.maximum(np.floor(probability * sizes + 0.5), 1), 0).astype(np.int64)
+    order = _shuffled(starts, random[free])
+    chosen: NDArray[np.int64] = free[order[np.arange(len(free)) - starts[:-1].repeat(sizes) < needed.repeat(sizes)]]
+    return chosen
 
 
 def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the units of each segment, sorted by the high bits of their draws, segment by segment: shape (units,).
+    """Return the tokens of each segment, sorted by the high bits of their draws, segment by segment: shape (tokens,).
 
     Example: starts [0, 2, 5] and draws with the high bits [7, 3, 9, 1, 4] -> [1, 0, 3, 4, 2].
     """
     counts = np.diff(starts)
     hashes = random >> np.uint64(64 - _HASH_BITS)
     index_bits = int(counts.max(initial=1) - 1).bit_length()
-    if index_bits + len(counts).bit_length() > 64 - _HASH_BITS:  # batches of billions of units
+    if index_bits + len(counts).bit_length() > 64 - _HASH_BITS:  # batches of billions of tokens
         return np.lexsort((hashes, np.arange(len(counts)).repeat(counts)))
     # Sorting numbers made of segment, hash and index in the segment is ten times as fast as sorting indices.
     keys = np.arange(len(counts), dtype=np.uint64).repeat(counts)
@@ -146,24 +89,17 @@ def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[
     return firsts + keys.astype(np.int64)
 
 
-def _replacements(
-    tokens: NDArray[np.int64], random: NDArray[np.uint64], deciding: NDArray[np.uint64], mlm: MaskedLM
-) -> NDArray[np.int64]:
+def _replacements(tokens: NDArray[np.int64], random: NDArray[np.uint64], mlm: MaskedLM) -> NDArray[np.int64]:
     """Return what replaces each chosen token: the mask token, a random token or the token itself.
 
-    The high bits of the `deciding` draws choose among the three; the low bits of `random` choose the random token.
+    The high bits of the draws choose among the three, and the low bits choose the random token.
     """
-    share = (mixed_all(deciding ^ _REPLACE) >> np.uint64(40)).astype(np.float64) * 2.0**-24
-    low = (mixed_all(random ^ _REPLACE) & np.uint64(2**32 - 1)).astype(np.int64)
+    drawn = mixed_all(random ^ _REPLACE)
+    share = (drawn >> np.uint64(40)).astype(np.float64) * 2.0**-24
+    low = (drawn & np.uint64(2**32 - 1)).astype(np.int64)
     random_ids = mlm.ordinary_ids[low * len(mlm.ordinary_ids) >> 32]
     unmasked = np.where(share < mlm.mask_share + mlm.random_share, random_ids, tokens)
     return np.where(share < mlm.mask_share, mlm.mask_id, unmasked)
-
-
-Unit = Literal["token", "word", "span"]
-
-_CONTINUATION_MARKS = {"##": True, "Ġ": False, "▁": False}
-"""Prefixes of tokens that continue a word (True, WordPiece) or begin one (False, byte-level BPE, SentencePiece)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -178,7 +114,7 @@ class MaskedLM:
     segment of its own.
 
     Raises:
-        PackerError: a number is out of its range, or `unit` is "word" without `continuations`.
+        PackerError: a number is out of its range.
     """
 
     mask_id: int
@@ -190,19 +126,6 @@ class MaskedLM:
     special_ids: Sequence[int]
     """Token ids that are neither chosen nor drawn, such as [CLS], [SEP], padding and mask tokens."""
 
-    continuations: NDArray[np.bool_] | None = None
-    """True for tokens that continue a word, shape (vocab_size,); `masked_lm` derives them from a tokenizer."""
-
-    unit: Unit = "token"
-    """Unit, "token", "word" or "span", that is chosen at random until enough tokens are chosen.
-
-    "word" chooses all tokens of a word, which may exceed the number of tokens slightly. "span" chooses up to
-    `longest_span` consecutive words (tokens, without `continuations`), of a geometric length with a mean of
-    1 / span_stop before that limit. The last span ends after the word that makes the tokens enough, and each span is
-    masked, replaced or kept as a whole (SpanBERT, arXiv 1907.10529). Words and spans end at special tokens and at the
-    end of a segment.
-    """
-
     probability: float = 0.15
     """Share of the tokens that are chosen, above 0 and at most 1."""
 
@@ -211,12 +134,6 @@ class MaskedLM:
 
     random_share: float = 0.1
     """Share of the chosen tokens that become a random token, 0 to 1; with mask_share, at most 1."""
-
-    span_stop: float = 0.2
-    """Probability that a span ends after a word, 0 to 1."""
-
-    longest_span: int = 10
-    """Largest number of words in a span, at least 1."""
 
     seed: int = 0
     """Seed of the draws, 0..2^64-1."""
@@ -235,23 +152,12 @@ class MaskedLM:
         if not 0 < self.probability <= 1:
             raise PackerError(f"probability is {self.probability}: it must be above 0 and at most 1")
         check_range("seed", self.seed)
-        for name in ("mask_share", "random_share", "span_stop"):
+        for name in ("mask_share", "random_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise PackerError(f"{name} is {getattr(self, name)}: it must be from 0 to 1")
         if self.mask_share + self.random_share > 1:
             raise PackerError(
                 f"mask_share is {self.mask_share} and random_share {self.random_share}: their sum must be at most 1"
-            )
-        if self.longest_span < 1:
-            raise PackerError(f"longest_span is {self.longest_span}: it must be at least 1")
-        if self.unit not in ("token", "word", "span"):
-            raise PackerError(f"unit is {self.unit!r}: choose token, word or span")
-        if self.continuations is None and self.unit == "word":
-            raise PackerError("unit is 'word' without continuations: packer.masked_lm derives them from a tokenizer")
-        if self.continuations is not None and len(self.continuations) != self.vocab_size:
-            raise PackerError(
-                f"continuations has {len(self.continuations):,} values for {self.vocab_size:,} token ids: "
-                "pass one per token id"
             )
         is_special = np.zeros(self.vocab_size, np.bool_)
         is_special[ids] = True
@@ -261,15 +167,11 @@ class MaskedLM:
         object.__setattr__(self, "ordinary_ids", np.flatnonzero(~is_special))
 
 
-def masked_lm(tokenizer: Any, *, unit: Unit = "token", probability: float = 0.15, seed: int = 0) -> MaskedLM:
-    """Return a MaskedLM with the mask token, special tokens and word continuations of a Hugging Face tokenizer.
-
-    A token continues a word if it starts with `##` (WordPiece), or does not start with the mark of a space, `Ġ`
-    (byte-level BPE) or `▁` (SentencePiece); for the latter two, punctuation belongs to the word before it.
+def masked_lm(tokenizer: Any, *, probability: float = 0.15, seed: int = 0) -> MaskedLM:
+    """Return a MaskedLM with the mask token and the special tokens of a Hugging Face tokenizer.
 
     Args:
         tokenizer: tokenizer with `get_vocab`, `mask_token_id` and `all_special_ids`.
-        unit: as in `MaskedLM`.
         probability: as in `MaskedLM`.
         seed: as in `MaskedLM`.
 
@@ -278,20 +180,10 @@ def masked_lm(tokenizer: Any, *, unit: Unit = "token", probability: float = 0.15
     """
     if tokenizer.mask_token_id is None:
         raise PackerError(f"{type(tokenizer).__name__} has no mask token: pass another token's id to packer.MaskedLM")
-    tokens: dict[str, int] = tokenizer.get_vocab()
-    vocab_size = max(tokens.values()) + 1
-    continuations = None
-    marks = (mark for mark in _CONTINUATION_MARKS if any(token.startswith(mark) for token in tokens))
-    if (mark := next(marks, None)) is not None:
-        continuations = np.zeros(vocab_size, np.bool_)
-        for token, token_id in tokens.items():
-            continuations[token_id] = token.startswith(mark) == _CONTINUATION_MARKS[mark]
     return MaskedLM(
         mask_id=tokenizer.mask_token_id,
-        vocab_size=vocab_size,
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
         special_ids=tokenizer.all_special_ids,
-        continuations=continuations,
-        unit=unit,
         probability=probability,
         seed=seed,
     )

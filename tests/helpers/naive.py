@@ -564,33 +564,14 @@ def masked_segment(tokens, document, start, *, mlm, epoch):
         for place in range(len(tokens))
     ]
     special = [token in [*mlm.special_ids, mlm.mask_id] for token in tokens]
-    words = []  # lists of places
-    for place, token in enumerate(tokens):
-        if special[place]:
-            continue
-        after_word = place > 0 and not special[place - 1]
-        if after_word and mlm.unit != "token" and mlm.continuations is not None and mlm.continuations[token]:
-            words[-1].append(place)
-        else:
-            words.append([place])
-    units = []  # lists of words
-    for word in words:
-        goes_on = mlm.unit == "span" and units and units[-1][-1][-1] == word[0] - 1
-        if goes_on and len(units[-1]) < mlm.longest_span and draws[word[0]] % 2**32 >= mlm.span_stop * 2**32:
-            units[-1].append(word)
-        else:
-            units.append([word])
-    count = max(1, int(mlm.probability * (len(tokens) - sum(special)) + 0.5))
-    chosen = {}  # place -> the place that decides
-    for unit in sorted(units, key=lambda unit: (draws[unit[0][0]] >> 32, unit)):
-        for word in unit:
-            if len(chosen) < count:
-                chosen |= {place: unit[0][0] if mlm.unit == "span" else place for place in word}
+    free = [place for place in range(len(tokens)) if not special[place]]
+    count = max(1, int(mlm.probability * len(free) + 0.5))
+    chosen = sorted(free, key=lambda place: (draws[place] >> 32, place))[:count]
     ordinary = [token for token in range(mlm.vocab_size) if token not in [*mlm.special_ids, mlm.mask_id]]
     hidden, labels = list(tokens), [-100] * len(tokens)
-    for place, deciding in chosen.items():
+    for place in chosen:
         labels[place] = tokens[place]
-        share = (mixed(draws[deciding] ^ 0x5851F42D4C957F2D) >> 40) / 2**24
+        share = (mixed(draws[place] ^ 0x5851F42D4C957F2D) >> 40) / 2**24
         if share < mlm.mask_share:
             hidden[place] = mlm.mask_id
         elif share < mlm.mask_share + mlm.random_share:
