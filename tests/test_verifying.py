@@ -2,11 +2,14 @@
 
 import re
 
+import datasets
 import numpy as np
 import pytest
 
 import packer
 from packer.errors import SourceError
+from packer.options import PackOptions
+from packer.pipeline.collect_figures import dataset_figures
 from tests.helpers.kept import write
 from tests.helpers.verifying import change_rows
 
@@ -135,3 +138,50 @@ def test_a_wrong_document_of_a_pair_is_named(last, side, tmp_path):
         SourceError, match=rf"^document {document} \(3.{last} [a-z]* 1[34]\): '{side}_input_ids' is null"
     ):
         packer.pack(folder, tmp_path / "out", max_len=64, pairs=True, long="drop", workers=2)
+
+
+@pytest.mark.parametrize("name", ["weight", "source", "logprob"])
+def test_values_of_kept_columns_at_padding_are_those_of_the_format(tmp_path, name):
+    columns = {"input_ids": [[1] * 5] * 9, "weight": [0.5] * 9, "source": ["x"] * 9, "logprob": [[-0.5] * 5] * 9}
+    out, source = tmp_path / "out", write(tmp_path, "parquet", columns)
+    packer.pack(source, out, max_len=12, keep=["weight", "source"], keep_tokens=["logprob"])
+    assert packer.verify(out)
+    values = {"weight": 0.25, "source": "y", "logprob": 0.25}
+
+    def change(rows):
+        assert rows[0]["doc_ids"][-1] == -1
+        rows[0][name][-1] = values[name]
+
+    change_rows(out, change)
+    (fault,) = packer.verify(out)
+    assert f"{name} is not {'null' if name == 'source' else '0'} at padding" in fault
+
+
+@pytest.mark.parametrize("algorithm", ["sequential", "wrapped"])
+@pytest.mark.parametrize("places", [(0, 1), (3, 50), (0, -1)], ids=str)
+def test_rows_that_are_not_in_the_order_of_the_source_are_found(tmp_path, algorithm, places):
+    """Also in different record batches and shards."""
+    columns = {"input_ids": [[number] * (number % 30 + 1) for number in range(200)]}
+    out, source = tmp_path / "out", write(tmp_path, "parquet", columns)
+    packer.pack(source, out, max_len=32, algorithm=algorithm, shard_size="2KB")
+    assert len(packer.load(out).manifest.shards) > 5
+    assert packer.verify(out, source)
+
+    def change(rows):
+        one, other = places
+        rows[one], rows[other] = rows[other], rows[one]
+
+    change_rows(out, change)
+    for faults in (packer.verify(out), packer.verify(out, source)):
+        assert any(f"and {algorithm} keeps the order of the source" in fault for fault in faults)
+
+
+@pytest.mark.parametrize("mask", ["attention_mask", "loss_mask"])
+def test_a_shuffled_dataset_with_masks_is_verified_and_measured_as_it_is_packed(tmp_path, mask):
+    tokens = [[number] * 6 for number in range(1, 60)]
+    dataset = datasets.Dataset.from_dict({"input_ids": tokens, mask: [[1, 1, 1, 0, 0, 0]] * 59}).shuffle(seed=3)
+    out = tmp_path / "out"
+    manifest = packer.pack(dataset, out, max_len=16)
+    assert packer.verify(out, dataset)
+    assert not packer.verify(out, dataset.shuffle(seed=4))
+    assert dataset_figures(dataset, options=PackOptions(max_len=16)).rows == manifest.rows

@@ -30,6 +30,7 @@ from packer.shards.reader import read_manifest
 from packer.sources.open_sources import SourceLike, open_packed_source
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
 from packer.sources.source import Source
+from packer.sources.spill import decoded_for_now
 from packer.sources.survey import IdentityCounter
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
@@ -129,13 +130,14 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Source, progress
     if fault is not None:
         yield fault
         return
-    identity = IdentityCounter(opened)
-    is_same = yield from compare_with_source(folder, manifest, opened, identity, progress)
-    if is_same:
-        yield from identity_faults(packed, identity.identity())
-        yield from differences(manifest.totals, with_counts(manifest.totals, opened).to_dict(), "the source")
-        if manifest.options.on_error == "skip":
-            yield from list_faults(folder, opened)
+    with decoded_for_now(opened) as source:
+        identity = IdentityCounter(source)
+        is_same = yield from compare_with_source(folder, manifest, source, identity, progress)
+        if is_same:
+            yield from identity_faults(packed, identity.identity())
+            yield from differences(manifest.totals, with_counts(manifest.totals, source).to_dict(), "the source")
+            if manifest.options.on_error == "skip":
+                yield from list_faults(folder, source)
 
 
 def compare_with_source(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.algorithms.index_arrays import joined_ranges
-from packer.arrow import as_numpy
+from packer.arrow import as_arrow, as_numpy, is_numeric
 from packer.column_names import NO_LOSS
 from packer.engine import Engine
 from packer.errors import PackerError
@@ -33,6 +33,9 @@ from packer.shards.writer import Counts
 from packer.stores import AnyPath
 from packer.stores.local_files import local_copy
 
+Place = tuple[int, int]
+"""Document of a segment, and its first token in the document."""
+
 
 @dataclass(slots=True)
 class SegmentCounts:
@@ -43,6 +46,9 @@ class SegmentCounts:
 
     first: int = 0
     """Segments that begin with the first token of their document."""
+
+    ends: tuple[Place, Place] | None = None
+    """Documents and starts of the first and the last segment, if they are in the order of the source."""
 
 
 def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()) -> Iterator[str]:  # noqa: B008
@@ -74,10 +80,12 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     done, total = 0, int(manifest.shards.column("bytes").sum())
     counted, has_faults = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)), False
     waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
-    following = 0
+    following, in_order = 0, dict[int, tuple[Place, Place]]()
     for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
         counted.histogram += segments.histogram
         counted.first += segments.first
+        if segments.ends is not None:
+            in_order[shard] = segments.ends
         done += manifest.shards[shard].bytes
         progress("verify", done, total)
         waiting[shard] = faults
@@ -85,6 +93,11 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
         while following in waiting:
             yield from waiting.pop(following)
             following += 1
+    for shard, (first, _) in sorted(in_order.items()):
+        before = in_order.get(shard - 1)
+        if before is not None and before[1] >= first:
+            has_faults = True
+            yield f"{manifest.shards[shard].file} {_out_of_order(before[1], first, manifest)}"
     if not has_faults:
         yield from totals_faults(manifest, counted)
 
@@ -114,13 +127,19 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
         fault = rows_fault(batch, manifest)
         segments = RowSegments.of(batch) if fault is None else None
         if segments is not None:
-            fault = _tokens_fault(batch, segments, manifest) or documents_fault(segments, manifest)
+            fault = (
+                _tokens_fault(batch, segments, manifest)
+                or _kept_fault(batch, segments, manifest)
+                or documents_fault(segments, manifest)
+            )
         if segments is None or fault is not None:
             is_counted = False
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
             found = Counts(*map(sum, zip(found, _counts(batch, segments, manifest), strict=True)))
             found_in = sharing_fault(batch, segments, manifest.options)
+            if found_in is None and manifest.options.keeps_order:
+                found_in = _order_fault(segments, manifest, out)
             if found_in is not None:
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
@@ -174,6 +193,47 @@ def _tokens_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manife
         if not np.array_equal(flat["position_ids"], expected):
             return "position_ids do not restart at 0 with every segment"
     return None
+
+
+def _kept_fault(batch: pa.RecordBatch, segments: RowSegments, manifest: Manifest) -> str | None:
+    """Return the first value of a kept column at padding that is not what the format says, or None."""
+    options = manifest.options
+    for name in options.stored_keep_tokens:
+        values = as_numpy(batch[name].flatten())
+        padding = np.ones(len(values), bool)
+        padding[joined_ranges(segments.places, segments.lengths)] = False
+        if (values[padding] != 0).any():
+            return f"{name} is not 0 at padding"
+    padding = np.ones(len(batch["doc_ids"].values), bool)
+    padding[segments.values] = False
+    for name in options.kept if padding.any() else ():
+        found = batch[name].values.filter(as_arrow(padding))
+        is_number = is_numeric(found.type) or pa.types.is_boolean(found.type)
+        if found.null_count < len(found) if not is_number else found.null_count or as_numpy(found).any():
+            return f"{name} is not {'0' if is_number else 'null'} at padding"
+    return None
+
+
+def _order_fault(segments: RowSegments, manifest: Manifest, out: SegmentCounts) -> tuple[int, str] | None:
+    """Find a row of a batch with a segment that comes before one of the rows so far in the source; add its ends."""
+    documents, starts = segments.documents, segments.starts
+    last = (int(documents[-1]), int(starts[-1]))
+    first = (int(documents[0]), int(starts[0]))
+    if out.ends is not None and out.ends[1] >= first:
+        return 0, _out_of_order(out.ends[1], first, manifest)
+    turns_back = (documents[1:] < documents[:-1]) | ((documents[1:] == documents[:-1]) & (starts[1:] <= starts[:-1]))
+    if turns_back.any():
+        at = int(turns_back.argmax())
+        one, other = ((int(documents[each]), int(starts[each])) for each in (at, at + 1))
+        return int(segments.rows[at + 1]), _out_of_order(one, other, manifest)
+    out.ends = (first if out.ends is None else out.ends[0], last)
+    return None
+
+
+def _out_of_order(one: Place, other: Place, manifest: Manifest) -> str:
+    """Say that a segment comes before another one in the source, and after it in the rows."""
+    named = [f"document {document:,} from token {start:,}" for document, start in (other, one)]
+    return f"holds {named[0]} after {named[1]}, and {manifest.options.algorithm} keeps the order of the source"
 
 
 # the counts in the manifest

@@ -279,11 +279,7 @@ class Source:
         self, indices: NDArray[np.int64] | NDArray[np.uint64], progress: Progress
     ) -> Iterator[TokenTable]:
         """Yield the documents that an indices mapping selects; the others may be invalid."""
-        if not self.mapped:
-            raise SourceError(
-                f"{self.name}: masks, rejected documents or compressed data under an indices mapping can be packed, "
-                "but not read as a stream; save it again after .flatten_indices()"
-            )
+        assert self.mapped, "decode first: see `decoded_for_now`"
         with reading(self.name):
             batches = (batch for input_ in self._mapped_inputs() for batch in input_.batches())
             parts = [document_lengths(batch, self.columns) for batch in batches]
