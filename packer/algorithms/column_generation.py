@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit, jit_if_large
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 
 SCALE = 2**40
@@ -280,7 +280,7 @@ def price(
     return int((values + table[-1, capacity - lengths]).max(initial=0)), table
 
 
-@jit
+@jit_if_large  # compiling takes longer than to price the lengths of a few hundred documents
 def _unlimited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
     """The best value in each room from 0 to capacity, with any number of segments."""
     best = np.zeros(capacity + 1, np.int64)
@@ -292,7 +292,7 @@ def _unlimited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: 
     return best
 
 
-@jit
+@jit_if_large
 def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int) -> NDArray[np.int64]:
     """The best value (limit + 1, capacity + 1) for each number of segments and each room, as upper limits."""
     best = np.zeros((limit + 1, capacity + 1), np.int64)
@@ -319,7 +319,7 @@ def _allow(before: NDArray[np.int64], length: int, value: int, out_after: NDArra
         filled[room] = max(filled[room], rooms[room] + value)
 
 
-@jit
+@jit_if_large
 def patterns_with(
     chosen: NDArray[np.int64], lengths: NDArray[np.int64], values: NDArray[np.int64], table: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.exact_fill import Filled, add_packs, exact_fill, next_left, nothing_filled, packs_left
-from packer.algorithms.jit import jit, jit_if_large
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.open_packs import best_fit_decreasing, segment_limit, to_patterns
 from packer.algorithms.patterns import Patterns
 
@@ -80,7 +80,7 @@ BORROWED = 4
 """A place may take 1 / BORROWED of the tokens of the places after it."""
 
 
-@jit
+@jit_if_large
 def follow(
     histogram: NDArray[np.int64],
     offsets: NDArray[np.int64],
