@@ -15,7 +15,7 @@ from packer.text import fast_tokens, unlike_characters
 from packer.text.fast_tokens import by_library
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.tokenizer import train_byte_level
-from packer.text.tokens import MarkedText, Places, TextTokens
+from packer.text.tokens import MarkedText, TextTokens, TokenPlaces
 from tests.helpers.kills import Killed, kill
 from tests.helpers.small import shrink
 
@@ -103,7 +103,7 @@ def test_tokens_and_places_are_those_of_the_library(tokens, monkeypatch):
         assert np.array_equal(found.ids, expected.ids)
         assert np.array_equal(found.ends, expected.ends)
         if places:
-            assert isinstance(found.places, Places)
+            assert isinstance(found.places, TokenPlaces)
             assert np.array_equal(found.places.tokens, expected.places.tokens)
             assert np.array_equal(found.places.inside, expected.places.inside)
 

@@ -13,9 +13,9 @@ from packer.errors import OtherSourceError, PackerError
 from packer.inputs.documents import DocumentError
 from packer.options.choices import TrainOn
 
-Kind = Literal["text", "prompt+completion", "chat", "pair"]
+RecordKind = Literal["text", "prompt+completion", "chat", "pair"]
 
-TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
+TRAIN_ON: dict[RecordKind, tuple[TrainOn, ...]] = {
     "text": ("all",),
     "prompt+completion": ("completion", "assistant", "each-answer", "all"),
     "chat": ("assistant", "each-answer", "all"),
@@ -40,7 +40,7 @@ ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
 
 _NAMED = "name them by --text-column, as in question,chosen,rejected"
 
-_KNOWN: dict[tuple[str, ...], Kind] = {
+_KNOWN: dict[tuple[str, ...], RecordKind] = {
     ("text",): "text",
     ("prompt", "completion"): "prompt+completion",
     ALPACA: "prompt+completion",
@@ -53,7 +53,7 @@ _KNOWN: dict[tuple[str, ...], Kind] = {
 class Records:
     """The columns that make a document."""
 
-    kind: Kind
+    kind: RecordKind
     columns: tuple[str, ...]
     """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
     template_columns: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ from packer.text.load_tokenizer import open_tokenizer
 from packer.text.preference_pairs import begin_together, chats_of_pair, texts_of_pair
 from packer.text.text_columns import PLACEHOLDERS, TRAIN_ON, Records, column_values
 from packer.text.tokenizer import Tokenizer
-from packer.text.tokens import MarkedText, Places, TextTokens
+from packer.text.tokens import MarkedText, TextTokens, TokenPlaces
 
 if TYPE_CHECKING:
     from packer.text.chat_template import ChatTemplate
@@ -197,7 +197,7 @@ class Encoder:
         labels, extra = None, {}
         straddling = untrained = 0
         if self.has_labels:
-            places = Places(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
+            places = TokenPlaces(tokens.places.tokens[is_of_span], tokens.places.inside[is_of_span])
             mask, straddling = _mask(texts, spans, places, bounds, fronts)
             labels = [_list_array(bounds, np.where(mask, ids, np.int32(NO_LOSS)))]
             counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
@@ -336,7 +336,7 @@ def _hold(
 def _mask(
     texts: Sequence[MarkedText],
     spans: NDArray[np.int64],
-    places: Places,
+    places: TokenPlaces,
     bounds: NDArray[np.int64],
     fronts: NDArray[np.int64],
 ) -> tuple[NDArray[np.bool_], int]:

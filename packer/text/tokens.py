@@ -59,8 +59,8 @@ class MarkedText(NamedTuple):
         return [*chain.from_iterable(self.trained or ()), *(self.turn_starts or ())]
 
 
-class Places(NamedTuple):
-    """Places of characters among the tokens of their texts."""
+class TokenPlaces(NamedTuple):
+    """TokenPlaces of characters among the tokens of their texts."""
 
     tokens: NDArray[np.int64]
     """The first token that holds the character or a later one; the number of the text's tokens if none does."""
@@ -75,7 +75,7 @@ class Tokens(NamedTuple):
     """Tokens of all texts, one text after the other."""
     ends: NDArray[np.int64]
     """Number of tokens up to the end of each text."""
-    places: Places
+    places: TokenPlaces
     """Where the `places` of the texts are, if they were asked for, one text after the other."""
     by_gigatoken: int = 0
     """Number of texts that gigatoken tokenized."""
@@ -83,7 +83,7 @@ class Tokens(NamedTuple):
     """Number of the text for which it gave other tokens than the library, which made all of these; None if none."""
 
 
-_NO_PLACES = Places(np.zeros(0, np.int64), np.zeros(0, np.bool_))
+_NO_PLACES = TokenPlaces(np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 class TextTokens:
@@ -169,7 +169,7 @@ class TextTokens:
 
     def _places(
         self, texts: Sequence[str], ids: NDArray[np.int32], ends: NDArray[np.int64], cuts: Sequence[Sequence[int]]
-    ) -> Places:
+    ) -> TokenPlaces:
         """Find places by the bytes of tokens, or by the library in texts that are not these bytes."""
         assert self._bytes is not None
         owners = np.repeat(np.arange(len(texts)), [*map(len, cuts)])
@@ -191,7 +191,7 @@ class TextTokens:
         return Tokens(*joined(lists), _as_places(places))
 
     def _shared_place(self, text: str, cut: int, ids: list[int]) -> tuple[int, bool]:
-        """Find a character, as in `Places`, behind the first tokens that the text before it has alone, too."""
+        """Find a character, as in `TokenPlaces`, behind the first tokens that the text before it has alone, too."""
         before = self._tokenizer.ids(text[:cut], special=False)
         token = shared_length(before, ids)
         return token, token < min(len(before), len(ids))
@@ -214,13 +214,13 @@ class TextTokens:
         return TokenBytes(self.backend) if parts and not any(part["add_prefix_space"] for part in parts) else None
 
 
-def _as_places(places: Sequence[tuple[int, bool]]) -> Places:
+def _as_places(places: Sequence[tuple[int, bool]]) -> TokenPlaces:
     found = np.array(places, np.int64).reshape(-1, 2)
-    return Places(found[:, 0], found[:, 1].astype(np.bool_))
+    return TokenPlaces(found[:, 0], found[:, 1].astype(np.bool_))
 
 
 def _place_of(encoding: Any, cut: int, length: int) -> tuple[int, bool]:
-    """Find a character among the tokens of the library, as in `Places`; `length` is that of the text."""
+    """Find a character among the tokens of the library, as in `TokenPlaces`; `length` is that of the text."""
     for character in range(cut, length):  # a space that WordPiece drops belongs to no token
         token = encoding.char_to_token(character)
         if token is not None:
@@ -281,7 +281,7 @@ class TokenBytes:
         ends: NDArray[np.int64],
         cuts: NDArray[np.int64],
         owners: NDArray[np.int64],
-    ) -> tuple[Places, NDArray[np.bool_]]:
+    ) -> tuple[TokenPlaces, NDArray[np.bool_]]:
         """Find characters `cuts` of texts without lone surrogates, each of the text `owners`, among the texts' tokens.
 
         Returns the places; and (texts,) whether the tokens of a text are its bytes. Only then are its places right.
@@ -302,7 +302,7 @@ class TokenBytes:
         found = np.minimum(np.searchsorted(bounds[1:], wanted, side="right"), ends[owners])
         firsts = np.concatenate([[0], ends[:-1]])
         inside = (found < ends[owners]) & (bounds[found] < wanted)
-        return Places(found - firsts[owners], inside), exact
+        return TokenPlaces(found - firsts[owners], inside), exact
 
 
 def _binary(offsets: NDArray[np.int64], data: bytes) -> pa.LargeBinaryArray:
