@@ -211,6 +211,23 @@ def test_both_answers_of_a_pair_are_one_tree(tmp_path, kind):
         packer.pack(source, tmp_path / "bare", max_len=64, pairs=True)
 
 
+@pytest.mark.parametrize("kind", ["memory", "saved"])
+def test_pairs_of_a_shuffled_dataset_are_packed_and_verified(tmp_path, kind):
+    datasets = pytest.importorskip("datasets")
+    pairs = [pair(number) for number in range(40)]
+    source = datasets.Dataset.from_list(pairs).shuffle(seed=3)
+    order = source["topic"][:]
+    if kind == "saved":
+        source.save_to_disk(tmp_path / "saved")
+        source = tmp_path / "saved"
+    packer.pack(source, tmp_path / "out", max_len=64, pairs=True, keep=["topic"])
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    found = documents_in(tmp_path / "out")
+    assert [found[number][2]["topic"] for number in range(40)] == order
+    expected = [values[f"{role}_input_ids"] for values in pairs for role in ("chosen", "rejected")]
+    assert sorted(ids for _, ids, _ in answers_in(tmp_path / "out")) == sorted(expected)
+
+
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
 def test_a_pair_with_an_empty_answer_is_refused_or_left_out_whole(tmp_path, side):
     pairs = [pair(number) for number in range(8)]

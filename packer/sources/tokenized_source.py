@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
 from packer.column_names import ROLES, TREE
 from packer.errors import PackerError, SourceError
@@ -20,7 +21,7 @@ from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values, usual_widths
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import PackOptions, byte_size
-from packer.sources.find_source import column_names, for_each_file
+from packer.sources.find_source import column_names, for_each_file, readers_of
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
@@ -78,8 +79,14 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
                 )
     masks = tuple(name for name in MASKS if name in names)
     read = _with(columns, masks)
-    if found.table is not None:
-        opened: list[Input] = [_open_table(found, read)]
+    indices, opened = found.indices, list[Input]()
+    if indices is not None and columns.input_ids in COLUMNS_OF_PAIRS:  # they are decoded, in the order of the indices
+        (reader,) = readers_of(found)
+        assert isinstance(reader.fields, pa.Schema), "a table in memory, or a saved one"
+        has_labels, indices = find_columns(reader.fields, found.name, read), None
+        opened = [decoded_lists(reader, read, has_labels=has_labels, skips=skips)]
+    elif found.table is not None:
+        opened = [_open_table(found, read)]
     else:
         opened = for_each_file(lambda kind, path, name: kind.open_lists(path, name, read, skips=skips), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
@@ -95,7 +102,7 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
         name=found.name,
         inputs=inputs,
         columns=columns,
-        indices=found.indices,
+        indices=indices,
         pad_id=found.pad_id,
         skips=skips,
         holds_chats=TURN_STARTS in names,
