@@ -218,10 +218,7 @@ def bert_alone(folder: Path, *, mean: str) -> tuple[float, float]:
     from transformers import AutoTokenizer, BertForMaskedLM
 
     name = folder / "google-bert" / "bert-base-uncased"
-    model, mlm = (
-        BertForMaskedLM.from_pretrained(name),
-        packer.masked_lm(AutoTokenizer.from_pretrained(name), unit="word"),
-    )
+    model, mlm = BertForMaskedLM.from_pretrained(name), packer.masked_lm(AutoTokenizer.from_pretrained(name))
     losses, counts = [], []
     for row in packer.load(folder / "wikipedia-packed-512"):
         for document, _, length, end in zip(
