@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError
+from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
-from packer.sources.survey import read_documents
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink
 from tests.helpers.sources import DOCUMENTS, KINDS, MAPPED, arrow_table, lists_of, read_whole, write

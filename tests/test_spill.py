@@ -22,8 +22,8 @@ from packer.inputs.documents import Columns
 from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.packing import pack
+from packer.sources.read_documents import read_documents
 from packer.sources.spill import spill_source
-from packer.sources.survey import read_documents
 from tests.helpers.kills import kill
 from tests.helpers.opening import open_source
 from tests.helpers.small import shrink

@@ -26,8 +26,8 @@ from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.shards.manifest import Manifest
 from packer.shards.row_format import PADDING, RowFormat
-from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source
+from packer.sources.read_documents import Documents
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, RemotePath
 

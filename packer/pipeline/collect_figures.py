@@ -30,11 +30,10 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault
-from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_source, source_name
+from packer.sources.read_documents import Documents, read_documents
 from packer.sources.record_decoder import REPEATED, SAVED
 from packer.sources.spill import decoded_for_now
-from packer.sources.survey import read_documents
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

@@ -17,8 +17,8 @@ from packer.shards.file_names import MANIFEST
 from packer.shards.files import hash_file
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
+from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
-from packer.sources.survey import read_documents
 from packer.stores import AnyPath, RemotePath
 from packer.stores.remote_path import ObjectState
 from packer.stores.store import store_at

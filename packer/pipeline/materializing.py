@@ -28,8 +28,8 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.structure import RowSegments
-from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source
+from packer.sources.read_documents import Documents
 from packer.sources.source import Source
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path

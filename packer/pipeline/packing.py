@@ -45,11 +45,10 @@ from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.shard_table import ShardTable
-from packer.sources.corpus import Documents
 from packer.sources.open_sources import SourceLike, open_source, refuse_decoding
+from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
-from packer.sources.survey import read_documents
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath
 from packer.system_errors import system_errors

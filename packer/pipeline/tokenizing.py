@@ -29,9 +29,9 @@ from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
 from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.open_sources import open_source
+from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
 from packer.sources.spill import spill_source
-from packer.sources.survey import read_documents
 from packer.sources.watch_source import Watch
 from packer.system_errors import system_errors
 

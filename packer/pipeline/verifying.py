@@ -28,10 +28,10 @@ from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources.open_sources import SourceLike, open_packed_source
+from packer.sources.read_documents import IdentityCounter
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
 from packer.sources.source import Source
 from packer.sources.spill import decoded_for_now
-from packer.sources.survey import IdentityCounter
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

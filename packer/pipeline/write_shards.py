@@ -37,7 +37,7 @@ from packer.shards.writer import (
     copy_values,
     write_shard,
 )
-from packer.sources.corpus import Documents
+from packer.sources.read_documents import Documents
 from packer.sources.watch_source import Watch
 from packer.stores.mirror import in_use
 

@@ -30,7 +30,7 @@ from packer.plan.partition_plan import PartitionPlan, Stage
 from packer.plan.rows import Plan
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import Values, as_columns, copy_values, empty_values
-from packer.sources.corpus import Documents
+from packer.sources.read_documents import Documents
 from packer.stores.local_files import temporary_memory
 
 Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], Values], None]

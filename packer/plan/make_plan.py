@@ -37,8 +37,8 @@ from packer.plan.vector_packing import pack_vectors
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat
 from packer.shards.sharing import NO_GROUP, Chunks, group_codes, group_values
-from packer.sources.corpus import Documents
 from packer.sources.number_columns import number_fault, wrong_numbers
+from packer.sources.read_documents import Documents
 
 PLAN_VERSION = 1
 """Number of the rules by which documents are placed. An unfinished output of other rules is not resumed, because its

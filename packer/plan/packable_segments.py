@@ -31,7 +31,7 @@ from packer.plan.segments import Segments, cut_lengths_of, documents_of
 from packer.progress import Progress, silent
 from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
-from packer.sources.corpus import Documents
+from packer.sources.read_documents import Documents
 
 _CHECKED_TOGETHER = 4 << 20  # labels
 

@@ -14,11 +14,10 @@ from packer.options import PackOptions
 from packer.paths import PathList
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
-from packer.sources.corpus import Documents
 from packer.sources.find_source import find_source
 from packer.sources.number_columns import ARRAY_COLUMN, is_array_file, open_array, open_lengths, with_numbers
+from packer.sources.read_documents import Documents, read_documents
 from packer.sources.source import Source
-from packer.sources.survey import read_documents
 from packer.sources.tokenized_source import open_tokens
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path

@@ -1,8 +1,11 @@
-"""A pass over a source that checks every document: their lengths, and the identity of the source."""
+"""A pass over a source that checks every document, so that they can be packed: lengths, and the source's identity."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +15,47 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.facts import FileIdentity, SourceIdentity
 from packer.inputs.column_types import cast_to_common_type
-from packer.inputs.documents import DocumentError
+from packer.inputs.documents import DocumentError, reading
+from packer.inputs.token_tables import TokenTable
 from packer.progress import Progress, silent
-from packer.sources.corpus import Documents
 from packer.sources.source import Order, Source
+from packer.stores.mirror import fetch_queued
 
 _TOGETHER = 1 << 18  # documents whose places are looked up at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Checked documents of a source, numbered in its order; made by `read_documents`.
+
+    Nothing is held per document, except for lengths if they were requested. Can be pickled; addresses of columns are
+    computed again.
+    """
+
+    source: Source
+    """The source, which has been read to its end."""
+
+    identity: SourceIdentity
+
+    lengths: NDArray[np.int32] | None = None
+    """(documents,) tokens of each document; None unless they were requested."""
+
+    extra: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
+    """Extra columns, one value per list; empty if they were not requested."""
+
+    def describe(self, document: int) -> str:
+        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
+        return self.source.describe(document)
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """Columns of all documents of a mapped source, by address; `lengths` is empty."""
+        with reading(self.source.name):
+            fetch_queued()
+        return self.source.table(np.zeros(0, np.int32))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def read_documents(
