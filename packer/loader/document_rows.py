@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, overload
 
@@ -40,6 +40,8 @@ class SourceSegment(NamedTuple):
 
 class DocumentRows(Sequence[list[Segment]]):
     """Documents of each row of a packed dataset: `rows[0]` is [(doc_id, start, length), ...].
+
+    Of several datasets, segments are (doc_id, start, length, source).
 
     Args:
         dataset: the packed dataset, copied or index-only.
@@ -95,7 +97,7 @@ class DocumentBatchSampler(BatchSampler):
 
 
 def rows(
-    path: str | AnyPath,
+    path: str | AnyPath | Sequence[str | AnyPath] | Mapping[Any, float],
     *,
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
@@ -105,7 +107,8 @@ def rows(
     It may be an index of tokens or of lengths alone (`packer pack --lengths`), or a copied dataset.
 
     Args:
-        path: folder of the dataset, or its address in object storage.
+        path: folder of the dataset, or its address in object storage; or several, as in `load`, of which each segment
+            then names its own: (doc_id, start, length, source).
         cache_dir: as in `load`.
         cache_bytes: as in `load`.
 
