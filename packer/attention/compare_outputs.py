@@ -90,7 +90,7 @@ def make_reference(model: PreTrainedModel, position_offset: int) -> Reference:
 
 
 def _ordinary_tokens(model: PreTrainedModel) -> list[int]:
-    """Return the tokens of a model that are not special; raise PackerError if there are fewer than 2."""
+    """Return the tokens of a model that are not special. Raises PackerError if there are fewer than 2."""
     config = model.config.get_text_config()
     fields = vars(model.config) | vars(config)
     names = [name for name in fields if name.endswith(("_token_id", "_token_index"))]
@@ -121,7 +121,7 @@ def _on_device(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, An
 def make_tree_batch(model: PreTrainedModel) -> tuple[dict[str, Any], list[dict[str, torch.Tensor]]]:
     """Return a batch of the tree `NODES` and an ordinary document, with random tokens, and batches of each document.
 
-    Targets that several documents share have their loss in the first of them, as in the tree.
+    A target that several documents share has its loss in the first document, as in the tree.
     """
     ordinary = _ordinary_tokens(model)
     tokens = np.random.default_rng([1, len(ordinary)]).choice(ordinary, PATHS[-1][-1] + 1)
@@ -144,7 +144,7 @@ def make_tree_batch(model: PreTrainedModel) -> tuple[dict[str, Any], list[dict[s
 
 
 def batch_outputs(model: PreTrainedModel, batch: Mapping[str, Any], places: Sequence[int] | None = None) -> Outputs:
-    """Return the outputs for a batch of one row, with the logits of all tokens, or of those at `places`."""
+    """Return the outputs for a batch of one row, with the logits of all tokens, or of the tokens at `places`."""
     model.zero_grad()
     torch.manual_seed(0)
     output = model(**batch)
@@ -191,8 +191,9 @@ def outputs_alone(
 ) -> Outputs:
     """Return the outputs for each document of a batch alone.
 
-    Some implementations do not run without positions and segment `boundaries`. More than one of `copies`, the rows that
-    contain the document, changes only how sums are rounded; tokens of `padding` after it do not affect a causal model.
+    Pass `boundaries` for implementations that need positions and segment boundaries. `copies` is the number of rows
+    that contain the document; more than one changes only how sums are rounded. `padding` tokens after the document do
+    not affect a causal model.
     """
     singles, place = [], 0
     for length in LENGTHS:

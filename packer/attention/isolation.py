@@ -88,7 +88,8 @@ class Verdict:
     answer is "refuses"."""
 
     logits: float | None = None
-    """Norm of the difference between the logits of packed and single documents, relative to that of the latter."""
+    """Norm of the difference between the logits of packed and single documents, relative to the norm for single
+    documents."""
 
     loss: float | None = None
     """Relative difference of the loss."""
@@ -147,7 +148,7 @@ def probe(
 
     The model runs on a batch of `packer.collate`, then on the same batch with one document changed; the outputs of all
     other documents must stay the same. Logits, loss and gradients are also compared with those of each document alone;
-    where they differ, the difference is compared with that of the model under other rounding. In a causal language
+    where they differ, the difference is compared with the effect of rounding on the model. In a causal language
     model, no token may change earlier ones, and eager and sdpa must agree on single documents. A copy of the model is
     probed, so the model itself stays as it is. Documents have up to 20 tokens: `Verdict.thresholds` lists config
     fields, such as a sliding window, above which the model may behave differently.
@@ -189,7 +190,7 @@ def probe(
 
 
 def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], position_offset: int) -> list[Verdict]:
-    """Return the verdicts, with that of a model in float32 instead of one that is unclear or safe in half precision."""
+    """Replace verdicts that are unclear or safe in half precision by the verdicts of the model in float32."""
     names = [verdict.implementation for verdict in verdicts if verdict.implementation in EXACT]
     exact = {each.implementation: each for each in _judge_all(model, names, position_offset)}
     confirmed = []
@@ -203,7 +204,7 @@ def _confirm_in_float32(model: PreTrainedModel, verdicts: Sequence[Verdict], pos
 
 
 def _judge_trees(model: PreTrainedModel, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts with those for trees, by a model that is not in half precision."""
+    """Add verdicts for trees, from a model that is not in half precision."""
     batch, documents = make_tree_batch(model)
     _use_plain_attention(model)
     alone = document_outputs(model, documents)
@@ -295,7 +296,7 @@ def _implementation(model: PreTrainedModel) -> str:
 
 
 def _judge(model: PreTrainedModel, name: str, reference: Reference) -> Verdict:
-    """Compare the outputs of one implementation for packed documents with those for single documents."""
+    """Compare the outputs of one implementation for packed documents with its outputs for single documents."""
     batch, changed, alone, moved_by_leak = reference
     try:
         switched = _switched(model, name)

@@ -160,7 +160,7 @@ def load_small_model(name: str) -> SmallModel:
 
 
 def _language_config(name: str) -> PretrainedConfig:
-    """Return the config of a folder, file or Hub id; for a model of several parts, that of its language model.
+    """Return the config of a folder, file or Hub id; for a model of several parts, the config of its language model.
 
     If transformers has a class for the whole model only (Qwen2-VL), the whole config, with one layer in other parts.
     """

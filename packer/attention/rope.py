@@ -1,7 +1,7 @@
 """LongRoPE and dynamic RoPE with separate frequencies for each document of a batch.
 
 transformers derives the frequencies from the longest document of the batch, so that a document above the threshold
-changes all others; with dynamic RoPE, even those of the next batch.
+changes all others; with dynamic RoPE, even the documents of the next batch.
 """
 
 from __future__ import annotations

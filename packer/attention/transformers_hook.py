@@ -32,7 +32,7 @@ REFUSED = {
 """Arguments of an attention layer that change its result and are not supported, with the error message of each."""
 
 MaskFunction: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Function of transformers that says, by the indices of row, head, query and key, which keys a query sees."""
+"""Function of transformers: (row, head, query, key) indices -> whether the query sees the key."""
 
 _IN_USE = "_packer_in_use"
 """Attribute of the modules of a model that `use` has switched, which holds their one `_InUse`."""
@@ -162,7 +162,7 @@ def _end_pass(model: PreTrainedModel, _args: object, kwargs: dict[str, Any], _ou
 
 
 def _check_tree_batch(model: PreTrainedModel, batch: Mapping[str, Any], in_use: _InUse) -> None:
-    """Refuse a batch of trees that this model would not compute exactly."""
+    """Raise PackerError if this model would not compute a batch of trees exactly."""
     name, config, tree = type(model).__name__, model.config.get_text_config(), batch["tree"]
     if config._attn_implementation != IMPLEMENTATION:
         if batch.get("attention_mask") is None:
@@ -252,7 +252,7 @@ def attention(
 
     Queries, keys and values are `[rows, heads, tokens, size]`, and `sliding_window` are the tokens that a token attends
     to, itself included; on both sides if attention is not causal. A `tree` as for `dense_mask` takes the place of the
-    segments. Whatever else would change the result must have its default; of `others`, those in `REFUSED`.
+    segments. Raises PackerError if another argument, such as one in `REFUSED`, would change the result.
     """
     _note_call(type(module))
     _check_boundaries(module, cu_seq_lens_q, tree)
@@ -325,7 +325,7 @@ def attention_mask(
 
 
 def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None, tree: torch.Tensor | None) -> None:
-    """Refuse a layer that boundaries did not reach, or that got those of other rows."""
+    """Raise PackerError if boundaries did not reach a layer, or belong to other rows."""
     in_use: _InUse | None = getattr(module, _IN_USE, None)
     if in_use is None and tree is not None:
         raise PackerError(
@@ -352,7 +352,7 @@ def _check_boundaries(module: torch.nn.Module, cu_seq_lens: torch.Tensor | None,
 def _check_layer(
     module: torch.nn.Module, sliding_window: int | None, longest: int, *, remedy: str = OTHER_ATTENTION
 ) -> None:
-    """Refuse a layer that, by the model's config, needs something that its arguments do not contain."""
+    """Raise PackerError if the model's config asks for something that the layer did not pass to attention."""
     config: Any = getattr(module, "config", None)
     layer = getattr(module, "layer_idx", None)
     kinds = getattr(config, "layer_types", None)

@@ -37,7 +37,7 @@ ATTENTION_KINDS = frozenset({"attention", "full_attention", "hybrid", "sliding_a
 """Values of `layer_types` in a config whose layers can be exact: a token depends on the tokens that it sees only."""
 
 MIXERS = re.compile("Mamba|Recurrent|DeltaNet|LinearAttention|LightningAttention|ShortConv|RWKV|LSTM|Indexer")
-"""Names of modules that pass something on from token to token, or select tokens, outside attention."""
+"""Names of modules that mix or select tokens outside attention."""
 
 
 def dense_mask(tree: torch.Tensor, window: int | None = None) -> torch.Tensor:
@@ -83,8 +83,8 @@ def block_mask(tree: torch.Tensor, window: int | None = None) -> Any:
 
     check_tree(tree, tree.shape[-1])
     tokens = tree.shape[1]
-    # The mask is kept as long as `tree`, and must not keep it alive. What differs between masks is in tensors, because
-    # FlexAttention is compiled for each other number.
+    # Cloned, because the mask is kept as long as `tree` and must not keep it alive. Everything that differs between
+    # masks is a tensor, because FlexAttention is compiled again for each new number.
     visible_until, position = tree[0].clone(), tree[1].clone()
     end = position + (tokens if window is None else min(window, tokens))
 
@@ -136,8 +136,8 @@ def tree_attention(
 ) -> torch.Tensor:
     """Compute attention in a batch of trees: by FlexAttention on a GPU, elsewhere by SDPA with a dense mask.
 
-    Tensors, window, scale and warnings are those of `segment_attention`. The masks of a tree, as for `dense_mask`, are
-    made once and kept as long as it exists; one that is not the tree of the batch is a PackerError.
+    Takes the tensors, window and scale of `segment_attention`, and warns as it does. Makes the masks of a tree once and
+    keeps them as long as the tree exists. Raises PackerError if `tree` is not the tree of the batch.
     """
     obstacle, device = flex_obstacle(query, value), query.device
     make: Callable[[torch.Tensor, int | None], Any] = dense_mask if obstacle else block_mask
@@ -207,7 +207,7 @@ def _check_values(tree: torch.Tensor) -> None:
 
 
 def longest_path(tree: torch.Tensor) -> int:
-    """Return the number of tokens in the longest document; while a model is compiled, those in the batch."""
+    """Return the number of tokens in the longest document; while a model is compiled, in the whole batch."""
     return tree.shape[1] if torch.compiler.is_compiling() else kept(tree, "longest", lambda: int(tree[1].max()) + 1)
 
 

@@ -60,8 +60,9 @@ def find_boundaries(
 ) -> Boundaries:
     """Return the segments of a batch `[rows, row_tokens]`; the layers of a forward pass share one result.
 
-    They are those of `cu_seq_lens`, `[segments + 1]` over all rows, with `max_length` tokens in the longest. Without
-    them, a segment starts where `position_ids`, `[rows, row_tokens]` or `[1, row_tokens]`, do not increase by one.
+    Segments come from `cu_seq_lens`, `[segments + 1]` over all rows, with `max_length` tokens in the longest. Without
+    `cu_seq_lens`, a segment starts where `position_ids`, `[rows, row_tokens]` or `[1, row_tokens]`, do not increase by
+    one.
     """
     source = cu_seq_lens if cu_seq_lens is not None else position_ids
     if source is None:
@@ -96,7 +97,7 @@ _kept: MutableMapping[torch.Tensor, tuple[int, dict[object, Any]]] = WeakIdKeyDi
 def kept(tensor: torch.Tensor, key: object, make: Callable[[], Made]) -> Made:
     """Return `make()`, which the layers of a forward pass, and its recomputation in the backward pass, share.
 
-    A compiler shares it by itself; a tensor in inference mode has no version, so that a change would not be noticed.
+    Compiled code shares it without help. A tensor in inference mode has no version that would show a change.
     """
     if torch.compiler.is_compiling() or tensor.is_inference():
         return make()
@@ -166,7 +167,7 @@ def segment_attention(
 
     Queries are `[tokens, heads, head_size]`, of any floating dtype; keys and values `[tokens, key_heads, size]`, of
     which query head h uses `h // (heads // key_heads)`. The segments are `Boundaries` on the same device. With a
-    window, tokens attend only to those less than this many positions away. The scale of the logits is by default
+    window, tokens attend only to tokens less than this many positions away. The scale of the logits is by default
     `head_size ** -0.5`. On a GPU, there is a UserWarning if the varlen kernel does not support the tensors.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale

@@ -34,14 +34,14 @@ class StepLeaks:
     """Largest change of a loss of another document."""
 
     differs: tuple[int, ...]
-    """Documents whose losses are not those of the document alone."""
+    """Documents whose losses differ from their losses alone."""
 
     difference: float
-    """Largest difference of a loss from that of the document alone."""
+    """Largest difference between a loss in the batch and alone."""
 
     gradients: float | None
-    """Norm of the difference between the gradients of the batch and of the documents alone, relative to that of the
-    latter; None if the losses have no gradients."""
+    """Norm of the difference between gradients of the batch and of the documents alone, relative to the norm alone.
+    None if the losses have no gradients."""
 
     tolerance: float
     """Largest difference that does not count."""
@@ -263,7 +263,7 @@ def _run(step: Callable[[Any], Any], rows: Sequence[Mapping[str, NDArray[Any]]],
 
 
 def _gradients(losses: Any) -> dict[int, Any]:
-    """Return the gradients of all parameters that losses depend on, without adding them to those of the parameters."""
+    """Return the gradients of all parameters that the losses depend on; leaves `parameter.grad` as it is."""
     if losses.grad_fn is None:
         return {}
     import torch
