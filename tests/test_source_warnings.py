@@ -133,13 +133,13 @@ def test_a_source_of_which_nothing_is_trained_is_an_error_unless_allowed(tmp_pat
     packer.pack("one.arrow", max_len=64)
 
 
-CHAT = [{"role": "user", "content": "brown fox"}, {"role": "assistant", "content": "42 dogs"}]
+SHORT_CHAT = [{"role": "user", "content": "brown fox"}, {"role": "assistant", "content": "42 dogs"}]
 MASKED = {  # records of sources that leave tokens untrained, and whether they are text
     "labels": ({"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, False),
     "labels of which all are trained": ({"input_ids": [1, 2, 3], "labels": [1, 2, 3]}, False),
     "loss mask": ({"input_ids": [1, 2, 3], "loss_mask": [0, 0, 1]}, False),
     "mask of answers": ({"input_ids": [1, 2, 3], "assistant_masks": [0, 0, 1]}, False),
-    "chat": ({"messages": CHAT}, True),
+    "chat": ({"messages": SHORT_CHAT}, True),
     "prompt and completion": ({"prompt": "brown", "completion": " fox"}, True),
     "instruction and output": ({"instruction": "brown", "output": "fox"}, True),
 }

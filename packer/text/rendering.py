@@ -108,7 +108,7 @@ class Templates:
         return replace(chat, messages=messages)
 
     def _writes_parts(self, source: str, role: str) -> bool:
-        """Whether a template writes the parts of a role's messages, or at least does not write their joined text."""
+        """Whether a template writes the parts of a role's messages, or writes neither these nor their joined text."""
         try:
             template = compiled(source)
         except TemplateError:  # which rendering reports

@@ -83,10 +83,9 @@ class Records:
 def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
     """Find out what kind of documents a source holds, given its schema or a first record.
 
-    `text_column` is the column to take, or two joined by a comma: the prompt's and the completion's, which follow each
-    other without a separator; "messages:json" is a column of strings that hold JSON. Without it, the columns are those
-    of `_KNOWN`. A PackerError is raised if none or several of these exist, or a column holds neither strings nor lists
-    of messages.
+    `text_column` names one column, or the prompt's and the completion's joined by a comma; "messages:json" names a
+    column of strings that hold JSON. Without it, the columns are those of `_KNOWN`. Raises a PackerError if none or
+    several of these exist, or a column holds neither strings nor lists of messages.
     """
     shapes, json = _shapes_and_json(fields, name, text_column)
     columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
