@@ -94,7 +94,7 @@ def test_options_that_the_shards_of_an_index_do_not_show_keep_caches_apart(tmp_p
         (tmp_path / name).mkdir()
         copy, index = packed_twice(tmp_path / name, source, **options)
         same_rows(packer.load(copy), packer.load(index, source=address))
-        shards.add((index / "data-00000-of-00015.arrow").read_bytes())
+        shards.add(next(index.glob("data-00000-of-*.arrow")).read_bytes())
     assert len(shards) == 1
 
 
