@@ -2,8 +2,7 @@
 
 - `packing`: packs a source; `tokenizing`: tokenizes text and stops there
 - `output_place`: names outputs after their sources, and checks that they fit
-- `appending`: adds documents to a packed dataset
-- `job`: claims a dataset and chooses the engine that builds it, for `packing`, `appending` and `materializing`
+- `job`: claims a dataset and chooses the engine that builds it, for `packing` and `materializing`
 - `write_shards`: makes and writes the shards of a plan
 - `materializing`: writes the rows of an index with their tokens
 - `source_warnings`: warns of what would silently ruin a training run; `rejected_list`: records that were left out

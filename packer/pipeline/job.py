@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from packer.engine import Engine, available_workers
+from packer.engine import Engine, available_workers, run_once
 from packer.errors import OptionError, PackerError
 from packer.options import RunOptions
 from packer.output.claim import claim
 from packer.output.unfinished_output import PACKED, Output, Request
 from packer.paths import PathList
 from packer.ranks import FinishedElsewhere, Heartbeats, RankOf, Ranks, rank_of
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import is_packed
 from packer.sources.open_sources import SourceLike
 from packer.stores import AnyPath, is_remote
 
@@ -94,38 +95,52 @@ def _is_in_memory(source: object) -> bool:
     return not isinstance(source, str | Path | PathList)
 
 
-def build_claimed(
-    out: AnyPath,
-    request: Request,
-    build: Callable[[Output, Engine], Manifest],
-    job: Job,
-    *,
-    is_complete: Callable[[], bool],
-    is_answered: Callable[[], bool],
-) -> Manifest | None:
-    """Claim a folder and build a packed dataset in it; return None if another rank has completed it.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """A packed dataset that this process has claimed, and the engine that builds it."""
 
-    `build` writes everything, with an engine. `is_complete` is asked again and again; `is_answered` says whether
-    the complete dataset is the requested one.
+    output: Output
+    engine: Engine
+
+    def publish(self, finish: Callable[[], Record | None]) -> Record:
+        """Complete the output in one of all processes: `finish` returns its record, None if another one has written it.
+
+        Raises `FinishedElsewhere` if another process has completed the output.
+        """
+        written = run_once(self.engine, finish, self.output.is_complete)
+        if written is None:
+            raise FinishedElsewhere
+        return written
+
+
+@contextmanager
+def claimed(
+    out: AnyPath, request: Request, job: Job, *, made_of: Mapping[str, object], is_answered: Callable[[], bool]
+) -> Iterator[Work]:
+    """Claim the folder of a packed dataset, to begin or resume it, for one process, several ranks or a Ray cluster.
+
+    `made_of` is what else must be equal for an unfinished dataset to be resumed, as JSON values by name. `is_answered`
+    says whether the complete dataset is the requested one. Raises `FinishedElsewhere` if another rank completes it.
     """
-    rank = job.as_rank
+    rank, is_complete = job.as_rank, partial(is_packed, out)
+    whole = replace(request, options={**request.options, **made_of})
     try:
         with ExitStack() as stack:
-            claimed = stack.enter_context(claim(out, PACKED, request, job, shared=rank is not None))
-            heartbeats = Heartbeats(store=claimed.store, patience=job.rank_timeout, is_alone=job.ranks is None)
-            if claimed.is_shared:
+            output = stack.enter_context(claim(out, PACKED, whole, job, shared=rank is not None))
+            heartbeats = Heartbeats(store=output.store, patience=job.rank_timeout, is_alone=job.ranks is None)
+            if output.is_shared:
                 stack.enter_context(heartbeats.shown(rank.rank if rank else 0, is_complete))
             if rank is None:
                 engine = stack.enter_context(job.alone())
             else:
                 workers = job.workers or available_workers()
                 engine = Ranks(**rank._asdict(), workers=workers, heartbeats=heartbeats, is_complete=is_complete)
-            return build(claimed, engine)
+            yield Work(output=output, engine=engine)
     except (FinishedElsewhere, OSError, PackerError) as error:
         # The rank that completes a dataset removes files that the others may just be looking for. Their errors are of
         # these types; any other one is a bug.
         if rank is not None and is_answered():
-            return None
+            raise FinishedElsewhere from None
         if isinstance(error, FinishedElsewhere):
             raise PackerError(
                 f"{out} was finished by another packer, with other options or from another source: choose another "

@@ -10,29 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_128_hexdigest
 
-from packer.engine import Engine
 from packer.errors import PackerError
 from packer.facts import Totals
 from packer.gather import lengths_of
-from packer.options import PackOptions
-from packer.output.unfinished_output import Output
 from packer.paths import expanded, output_path
-from packer.pipeline.complete_output import request_of
-from packer.pipeline.job import Job, Written
+from packer.pipeline.complete_output import is_written, request_of
+from packer.pipeline.job import Job, Written, claimed
 from packer.pipeline.output_place import refuse_inside
-from packer.pipeline.packing import complete, write_dataset
+from packer.pipeline.packing import found_complete, publish
 from packer.pipeline.write_shards import ShardMaker, write_shards
 from packer.plan.rows import PIECE, LocatedRows
-from packer.progress import Progress
+from packer.ranks import FinishedElsewhere
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, checked_batches, read_manifest
 from packer.shards.row_format import RowFormat
 from packer.shards.structure import RowSegments
 from packer.sources.open_sources import SourceLike, open_index_source, read_index_source
 from packer.sources.read_documents import Documents
-from packer.sources.source import Source
-from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, any_path
+from packer.system_errors import system_errors
 
 
 def materialize(
@@ -64,42 +60,25 @@ def materialize(
     out = output_path(output)
     refuse_inside(source, out)
     options = replace(manifest.options, index_only=False)
-    return write_dataset(
-        out,
-        opened,
-        request_of(opened, options.to_dict()),
-        partial(
-            _write, folder=folder, manifest=manifest, opened=opened, watch=watch, options=options, progress=job.progress
-        ),
-        job=job,
-        made_of={"index": xxh3_128_hexdigest(manifest.to_bytes())},
-    )
+    request, made_of = request_of(opened, options.to_dict()), {"index": xxh3_128_hexdigest(manifest.to_bytes())}
+    with system_errors(out, resumes=True):
+        if (found := found_complete(out, opened, request, job)) is not None:
+            return found
+        try:
+            with claimed(out, request, job, made_of=made_of, is_answered=partial(is_written, out, request)) as work:
+                # Compare the lengths of all documents, and locate the rows in the source.
+                documents = read_index_source(folder, manifest, opened, job.progress)
+                watch.check()
+                plan = IndexPlan(folder=folder, manifest=manifest, documents=documents)
+                row_format = RowFormat.of(options, documents.table.extra)
+                maker = ShardMaker(documents=documents, plan=plan, row_format=row_format)
 
-
-def _write(
-    claimed: Output,
-    engine: Engine,
-    *,
-    folder: AnyPath,
-    manifest: Manifest,
-    opened: Source,
-    watch: Watch,
-    options: PackOptions,
-    progress: Progress,
-) -> Manifest:
-    """Write the rows of an index into a claimed folder, resuming an interrupted run."""
-    # Compare the lengths of all documents, and locate the rows in the source.
-    documents = read_index_source(folder, manifest, opened, progress)
-    watch.check()
-    maker = ShardMaker(
-        documents=documents,
-        plan=IndexPlan(folder=folder, manifest=manifest, documents=documents),
-        row_format=RowFormat.of(options, documents.table.extra),
-    )
-
-    # Write the shards that are missing, and the manifest, which completes the dataset.
-    entries = write_shards(claimed, maker, options.shard_size, watch, engine, progress)
-    return complete(claimed, engine, options, opened, manifest.source, manifest.totals, entries)
+                # Write the shards that are missing, and the manifest, which completes the dataset.
+                entries = write_shards(work.output, maker, options.shard_size, watch, work.engine, job.progress)
+                made = publish(work, options, opened, manifest.source, manifest.totals, entries)
+                return Written(record=made, output=out)
+        except FinishedElsewhere:
+            return Written(record=read_manifest(out), output=out, finished_elsewhere=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from xxhash import xxh3_128_hexdigest
 
-from packer.engine import Engine, run_once
 from packer.errors import PackerError, SourceError
 from packer.facts import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.notes import Note
@@ -18,7 +17,7 @@ from packer.output.claim import finish_interrupted, refuse_replacing
 from packer.output.unfinished_output import Output, Request
 from packer.paths import expanded, output_path
 from packer.pipeline.complete_output import check_complete, is_written, request_of
-from packer.pipeline.job import Job, Written, build_claimed
+from packer.pipeline.job import Job, Work, Written, claimed
 from packer.pipeline.output_place import check_decoding, name_after, refuse_inside
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,
@@ -52,6 +51,8 @@ from packer.sources.spill import spill_source
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
+
+_MADE_OF = {"plan_version": PLAN_VERSION}  # what must be equal, beside the request, to resume an unfinished dataset
 
 log = logging.getLogger(__name__)
 
@@ -94,101 +95,64 @@ def pack(
 
 
 def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, job: Job) -> Written[Manifest]:
-    """Pack a source, or the documents of it that the options choose."""
-    build = partial(pack_into, opened=opened, watch=watch, options=options, job=job)
-    request = request_of(opened, options.to_dict())
-    return write_dataset(out, opened, request, build, job=job, made_of={"plan_version": PLAN_VERSION})
+    """Pack a source, or the documents of it that the options choose, unless that is done; resume an interrupted run.
 
-
-def write_dataset(
-    out: AnyPath,
-    opened: Source,
-    request: Request,
-    build: Callable[[Output, Engine], Manifest],
-    *,
-    job: Job,
-    made_of: Mapping[str, object],
-) -> Written[Manifest]:
-    """Return a dataset that is complete, or claim its folder and build it.
-
-    `made_of` is what else must be equal for an unfinished dataset to be resumed, as JSON values by name. `build` writes
-    everything into a claimed folder.
+    If the source has changed since the interrupted run, `job.overwrite` discards its plan.
     """
+    request, progress = request_of(opened, options.to_dict()), job.progress
     with system_errors(out, resumes=True):
-        # Return a complete dataset.
-        finish_interrupted(out)
-        if is_packed(out):
-            if not job.overwrite:
-                found, checked = check_complete(out, opened, request, job.progress)
-                return Written(record=found, output=out, found_complete=True, checked=checked)
-            refuse_replacing(out)
-            read_manifest(out)  # only a dataset with a valid manifest is replaced
+        # Return a dataset that is complete.
+        if (found := found_complete(out, opened, request, job)) is not None:
+            return found
+        try:
+            with claimed(out, request, job, made_of=_MADE_OF, is_answered=partial(is_written, out, request)) as work:
+                # Decode the files that cannot be mapped.
+                warn_of_linked_files(opened)
+                mapped = opened if opened.mapped else _decoded(opened, work, options, progress)
+                watch.check()
+                watch = watch.of_mapped(mapped)
 
-        # Claim the output, and start or resume it.
-        manifest = build_claimed(
-            out,
-            replace(request, options={**request.options, **made_of}),
-            build,
-            job,
-            is_complete=partial(is_packed, out),
-            is_answered=lambda: is_written(out, request),
-        )
-        if manifest is None:
+                # Check every document, and that an interrupted run had the same source.
+                documents = _checked_documents(mapped, options, progress)
+                row_format = RowFormat.of(options, documents.table.extra)
+                _refuse_changed(work.output, documents.identity, overwrite=job.overwrite)
+
+                # Plan the rows.
+                notes, engine = work.output.notes, work.engine
+                plan = plan_documents(documents, options, row_format, notes=notes, engine=engine, progress=progress)
+                watch.check()
+                if options.split_at == "tokens":
+                    warn_of_split_chats(opened, plan.totals)
+
+                # Write the shards that are missing.
+                leftovers = leftover_values(documents, plan, row_format)
+                maker = ShardMaker(documents=documents, plan=plan, row_format=row_format, leftovers=leftovers)
+                entries = write_shards(work.output, maker, options.shard_size, watch, engine, progress)
+
+                # Write the manifest, which completes the dataset.
+                totals = _totals(mapped, plan.totals, entries, options)
+                return Written(record=publish(work, options, mapped, documents.identity, totals, entries), output=out)
+        except FinishedElsewhere:
             return Written(record=read_manifest(out), output=out, finished_elsewhere=True)
-    return Written(record=manifest, output=out)
 
 
-def pack_into(
-    claimed: Output,
-    engine: Engine,
-    *,
-    opened: Source,
-    watch: Watch,
-    options: PackOptions,
-    job: Job,
-) -> Manifest:
-    """Pack into a claimed folder, resuming an interrupted run; return the manifest.
-
-    If the source has changed since the interrupted run, `job.overwrite` discards its plan. Raises `FinishedElsewhere`
-    if another rank has completed the output.
-    """
-    # Decode the files that cannot be mapped.
-    warn_of_linked_files(opened)
-    mapped = opened if opened.mapped else _decoded(opened, claimed, engine, options, job.progress)
-    watch.check()
-    watch = watch.of_mapped(mapped)
-
-    # Check every document, and that an interrupted run had the same source.
-    documents = _checked_documents(mapped, options, job.progress)
-    identity, row_format = documents.identity, RowFormat.of(options, documents.table.extra)
-    _refuse_changed(claimed, identity, overwrite=job.overwrite)
-
-    # Plan the rows.
-    plan = plan_documents(documents, options, row_format, notes=claimed.notes, engine=engine, progress=job.progress)
-    watch.check()
-    if options.split_at == "tokens":
-        warn_of_split_chats(opened, plan.totals)
-
-    # Write the shards that are missing.
-    maker = ShardMaker(
-        documents=documents,
-        plan=plan,
-        row_format=row_format,
-        leftovers=leftover_values(documents, plan, row_format),
-    )
-    entries = write_shards(claimed, maker, options.shard_size, watch, engine, job.progress)
-
-    totals = _totals(mapped, plan.totals, entries, options)
-
-    # Write the manifest, which completes the dataset.
-    options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
-    return complete(claimed, engine, options, mapped, identity, totals, entries)
+def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> Written[Manifest] | None:
+    """Return a dataset that is complete, and the requested one; None if there is none, or it is to be replaced."""
+    finish_interrupted(out)
+    if not is_packed(out):
+        return None
+    if not job.overwrite:
+        found, checked = check_complete(out, opened, request, job.progress)
+        return Written(record=found, output=out, found_complete=True, checked=checked)
+    refuse_replacing(out)
+    read_manifest(out)  # only a dataset with a valid manifest is replaced
+    return None
 
 
-def _decoded(opened: Source, claimed: Output, engine: Engine, options: PackOptions, progress: Progress) -> Source:
-    check_decoding(claimed, opened, options, engine.workers)
-    set_moment(opened, claimed.notes, engine)
-    return spill_source(opened, claimed.spill, progress, engine=engine)
+def _decoded(opened: Source, work: Work, options: PackOptions, progress: Progress) -> Source:
+    check_decoding(work.output, opened, options, work.engine.workers)
+    set_moment(opened, work.output.notes, work.engine)
+    return spill_source(opened, work.output.spill, progress, engine=work.engine)
 
 
 def _refuse_dropped_masks(source: Source, options: PackOptions) -> None:
@@ -222,9 +186,8 @@ def _totals(mapped: Source, planned: PlanTotals, entries: Sequence[ShardEntry], 
     return with_rejected(totals, mapped) if options.on_error == "skip" else totals
 
 
-def complete(
-    claimed: Output,
-    engine: Engine,
+def publish(
+    work: Work,
     options: PackOptions,
     source: Source,
     identity: SourceIdentity,
@@ -235,20 +198,18 @@ def complete(
 
     Raises `FinishedElsewhere` if another process has written it.
     """
+    options = PackOptions.from_dict(options.to_dict())  # as read from the file, without the tokenizer's path
     shards = ShardTable.of(entries)
 
     def finish() -> Manifest | None:
         small = datasets_files(identity, all_shard_names(len(shards)))
         files = {name: xxh3_128_hexdigest(content) for name, content in small.items()}
         if options.on_error == "skip":
-            files[REJECTED] = write_rejected_list(claimed, source)
+            files[REJECTED] = write_rejected_list(work.output, source)
         manifest = Manifest(options=options, source=identity, totals=totals, shards=shards, files=files)
-        return manifest if claimed.finish(manifest.to_bytes(), small) else None
+        return manifest if work.output.finish(manifest.to_bytes(), small) else None
 
-    written = run_once(engine, finish, claimed.is_complete)
-    if written is None:
-        raise FinishedElsewhere
-    return written
+    return work.publish(finish)
 
 
 def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: bool) -> None:
