@@ -124,9 +124,7 @@ def _eager_option(flag: str, metavar: str, callback: Callable[..., None], words:
 like_option = _eager_option(
     "--like", "PACKED", _use_dataset, "Packed dataset whose options are the defaults; its sources are not."
 )
-config_option = _eager_option(
-    "--config", "FILE", _use_file, "TOML file of defaults: max_len = 4096, keep = ['topic'], source = ['web:0.7']."
-)
+config_option = _eager_option("--config", "FILE", _use_file, "TOML file of defaults: max_len = 4096, keep = ['topic'].")
 
 
 # ---- reports and plots ----
