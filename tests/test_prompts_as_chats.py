@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
+from packer.column_names import input_ids_in
 from tests.helpers.chat_templates import EXACT, auto_tokenizer, save_tokenizer
 from tests.helpers.writing import write_lines
 
@@ -97,7 +98,7 @@ def test_a_system_prompt_and_earlier_turns_are_never_lost(tmp_path, tokenizer, k
     pack(source, tmp_path / "out", tokenizer, chat_template=CHATML, overwrite=True, **pairs)
     opened, rows = auto_tokenizer(tokenizer), packer.load(tmp_path / "out")
     expected = "system\nthink<|im_end|>" if column == "system" else "user\ndogs?<|im_end|>\n<|im_start|>assistant\n42<"
-    assert expected in opened.decode(rows[0]["input_ids"])
+    assert expected in opened.decode(rows[0][input_ids_in(rows[0])])
     assert "think" not in opened.decode([token for token in rows[0]["labels"] if token >= 0])
     for nothing in (None, [] if column == "history" else ""):
         source = write_lines(tmp_path / "rows.jsonl", [{**records[0], column: nothing}])

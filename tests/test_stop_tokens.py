@@ -10,6 +10,7 @@ from packer.options import PackOptions
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, GLM, auto_tokenizer, save_glm, save_tokenizer
+from tests.helpers.packed_trees import answers_in
 
 pytest.importorskip("transformers")
 
@@ -92,9 +93,12 @@ def test_completions_and_whole_chats_end_with_the_stop_token_too(tmp_path, caplo
 
 def test_both_answers_of_a_pair_end_with_the_stop_token(tmp_path, caplog):
     pair = {"prompt": DIALOGUE[:1], "chosen": DIALOGUE[1:2], "rejected": [message("assistant", "slow")]}
-    texts, warnings = packed(tmp_path, caplog, save_glm(tmp_path / "glm"), [pair], pairs=True)
-    assert [text.rpartition("\n")[2] for text in texts] == ["[quick<|user|>]", "[slow<|user|>]"]
-    assert not warnings
+    tokenizer, source = save_glm(tmp_path / "glm"), write(tmp_path / "pairs.jsonl", [pair])
+    with caplog.at_level(logging.WARNING, logger="packer"):
+        packer.pack(source, tmp_path / "out", max_len=256, tokenizer=tokenizer, pairs=True, sync=False)
+    decode, answers = auto_tokenizer(tokenizer).decode, answers_in(tmp_path / "out")
+    assert {decode([label for _, label in trained]) for _, _, trained in answers} == {"quick<|user|>", "slow<|user|>"}
+    assert not caplog.records
 
 
 def test_tags_that_leave_out_the_stop_token_do_not_keep_it_untrained(tmp_path, caplog):
@@ -149,7 +153,7 @@ def test_one_of_the_ends_is_enough_and_other_chats_differ_in_identity(tmp_path, 
     identities = []
     for tokenizer in (bare, named):
         packed(tmp_path, caplog, tokenizer, records)
-        identities.append(packer.load(tmp_path / "out").manifest.source.texts[""])
+        identities.append(packer.load(tmp_path / "out").manifest.source.text)
     assert identities[0] != identities[1]
     assert identities[0].tokenizer == identities[1].tokenizer
 

@@ -87,11 +87,11 @@ def test_fields_of_a_manifest_are_escaped(tmp_path):
         "files": lambda content: content["files"].update({EVIL: "0" * 32}),
         "algorithm": lambda content: content["options"].update(algorithm=EVIL),
     }
-    for number, change in enumerate(changes.values()):
-        edited = shutil.copytree(folder, tmp_path / str(number))
+    for field, change in changes.items():
+        edited = shutil.copytree(folder, tmp_path / field)
         edit_manifest(edited, change)
         for command in (("verify", edited), ("show", edited, 0), ("stats", edited)):
-            printed(*command, shows="[2Jb")
+            printed(*command, shows="shards.bytes is not a list" if field == "shards" else "[2Jb")
 
 
 def test_log_lines_are_escaped(tmp_path):
