@@ -14,6 +14,7 @@ from tests.helpers.faults import shards_in
 from tests.helpers.kills import Killed, kill
 from tests.helpers.pack import hashes, made_documents
 from tests.helpers.replace_folder import killed_at
+from tests.helpers.small import shrink
 
 FILES = [
     "lock",
@@ -82,8 +83,16 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_partitions():
+    """Each shard is a partition, so that plans have several notes."""
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, partition_tokens=1)
+        yield
+
+
 @pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
+def source(small_partitions, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("source") / "rows.jsonl"
     path.write_text("".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in made_documents(100)))
     return path

@@ -23,6 +23,7 @@ from tests.helpers.commands import refused, succeeded
 from tests.helpers.golden_folders import is_golden
 from tests.helpers.kills import Killed, named
 from tests.helpers.packings import Packing, packings, write
+from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 
 
@@ -184,7 +185,8 @@ def test_groups_stay_together_in_each_of_both(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["arrow", "decoded"])
-def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, kind):
+def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, monkeypatch, kind):
+    shrink(monkeypatch, partition_tokens=1)
     documents = repeating()
     source = save_arrow(tmp_path / "rows.arrow", documents)
     if kind == "decoded":
@@ -204,8 +206,8 @@ def test_after_a_kill_at_any_instant_the_same_command_writes_both(tmp_path, kind
                 raise Killed(target)
             return rename()
 
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            named(monkeypatch, tell)
+        with pytest.MonkeyPatch.context() as killing:
+            named(killing, tell)
             packer.pack(source, out, **options)
         return instants
 

@@ -173,7 +173,8 @@ def started(index, source) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_processes_make_each_shard_once_without_a_compiler(tmp_path, bucket, cache, store_server):
+def test_two_processes_make_each_shard_once_without_a_compiler(tmp_path, bucket, cache, store_server, monkeypatch):
+    shrink(monkeypatch, partition_tokens=1)  # documents of a shard are neighbours, which few reads bring
     source, options = large(tmp_path)
     copy, index = packed_twice(tmp_path, source, **options)
     address = uploaded(source, bucket)

@@ -156,12 +156,14 @@ def test_a_dataset_that_is_finished_while_heartbeats_are_looked_for_is_not_remov
 
 def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_path, monkeypatch):
     """A process that was taken for dead when it was about to finish comes back after another command has finished."""
-    out, options, check, begun = bucket / "set", {**OPTIONS, "max_len": 32}, Output.check_request, []
+    out, check, begun = bucket / "set", Output.check_request, []
+    options = {**OPTIONS, "max_len": 32, "shard_size": "6KB"}  # state.json names other shards
     expected = packer.pack(source, tmp_path / "expected", **options)
+    shards = packer.pack(source, tmp_path / "first", **OPTIONS).shards
 
     def sleeping(self):
         check(self)
-        written = all((out / f"data-{number:05d}-of-00006.arrow").is_file() for number in range(6))
+        written = all((out / shard.file).is_file() for shard in shards)
         if not begun and written and self.request.count(b'"max_len": 64'):
             begun.append(True)
             self.clear()
@@ -298,20 +300,22 @@ def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tm
 
 def test_faults_of_a_stored_dataset_are_found(source, bucket, expected, tmp_path):
     out = bucket / "set"
-    packer.pack(source, str(out), **OPTIONS)
+    shards = packer.pack(source, str(out), **OPTIONS).shards
     assert list(packer.verify(str(out), workers=2)) == []
-    second, third, last = (out / f"data-0000{number}-of-00006.arrow" for number in (1, 2, 5))
+    names = [shard.file for shard in shards]
+    second, third, last = (out / names[number] for number in (1, 2, -1))
+    unlisted = names[0].replace("data-00000", "data-00009")
     content = bytearray(second.read_bytes())
     content[len(content) // 2] ^= 1
     second.write_bytes(bytes(content))
     third.unlink()
     last.write_bytes(last.read_bytes()[:-1])
-    (out / "data-00009-of-00006.arrow").write_bytes(b"")
+    (out / unlisted).write_bytes(b"")
     (out / "state.json").unlink()
     assert list(packer.verify(str(out))) == [
         "state.json is missing",
-        "data-00009-of-00006.arrow is not listed in the manifest",
-        "data-00001-of-00006.arrow does not match its hash: it was changed after packing",
+        f"{unlisted} is not listed in the manifest",
+        f"{second.name} does not match its hash: it was changed after packing",
         f"{third} is missing, but listed in the manifest: changed after packing; restore it, or pack again to another "
         "folder",
         f"{last} has {len(last.read_bytes()):,} bytes, the manifest says {len(last.read_bytes()) + 1:,}: changed after "
