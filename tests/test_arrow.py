@@ -37,7 +37,7 @@ def test_lengths_and_the_demo_do_not_wait_for_pandas(tmp_path, monkeypatch):
 
 
 def test_columns_beside_the_tokens_do_not_wait_for_pandas(tmp_path, monkeypatch):
-    """Masks, kept columns, groups and pairs; packed, verified and packed again."""
+    """Masks, kept columns, groups and pairs; packed and verified."""
     monkeypatch.chdir(tmp_path)
     documents = made_documents(50)
     tokens = {"input_ids": pa.array(documents, pa.list_(pa.int32()))}
@@ -73,7 +73,6 @@ def test_columns_beside_the_tokens_do_not_wait_for_pandas(tmp_path, monkeypatch)
             "assert not [*packer.verify('lines', source='lines.jsonl')]",
             "packer.pack('masked.arrow', 'masked', max_len=64)",
             f"packer.pack('kept.arrow', 'kept', max_len=64, keep={[*kept]})",
-            f"packer.pack('kept', 'again', max_len=80, keep={[*kept]})",
             "packer.pack('kept.arrow', 'grouped', max_len=64, group_by='name', keep=['name'])",
             "packer.pack('pairs.arrow', 'pairs', max_len=256, pairs=True, long='drop')",
             "for name in ('masked', 'kept', 'pairs'): assert not [*packer.verify(name, source=name + '.arrow')]",

@@ -274,7 +274,7 @@ def mounted(tmp_path: Path):
 
 
 def test_a_disk_that_is_really_full(tmp_path, source, mounted):
-    disk = mounted("size=200k")
+    disk = mounted("size=150k")
     refused(*pack_command(source, disk / "out"), words=(str(disk), "free some space", "repeat the same command"))
     assert not (disk / "out" / "manifest.json").exists()
     subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)

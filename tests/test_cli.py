@@ -75,7 +75,7 @@ def test_what_commands_share_means_the_same():
     names = ("pack", "stats", "compare")
     pack, stats, compare = ({option.name: option for option in COMMANDS[name].params} for name in names)
     shared = ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug")
-    for name in (*shared, "dataset", "group_by", "pairs", "seed"):
+    for name in (*shared, "dataset", "group_by", "seed"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()
     for name in ("algorithm", "limit", "align"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict()

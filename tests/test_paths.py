@@ -98,8 +98,7 @@ def test_functions_take_it_as_a_string_and_as_a_path(home):
     save_arrow(home / "rows.arrow", made_documents(50))
     for path in (str, Path):
         packer.pack(path("~/rows.arrow"), path("~/out"), max_len=64, overwrite=True)
-        packer.pack([(path("~/rows.arrow"), 1)], path("~/mixed"), max_len=64, overwrite=True)
         assert list(packer.verify(path("~/out"), path("~/rows.arrow"))) == []
         assert len(packer.load(path("~/out"))) > 0
         packer.export(path("~/out"), path("~/exported"), to="parquet", overwrite=True)
-    assert {path.name for path in home.iterdir()} == {"rows.arrow", "out", "mixed", "exported"}
+    assert {path.name for path in home.iterdir()} == {"rows.arrow", "out", "exported"}

@@ -103,7 +103,7 @@ def _kernel_cache() -> dict[str, Any]:
     from packer import permute
 
     kernel: Any = permute.permute
-    package = Path(permute.__file__).parent.parent
+    package = Path(permute.__file__).parent
     if kernel.compiled.stats.cache_path is None:
         return {"folder": None, "kernels": 0}
     root = Path(kernel.compiled.stats.cache_path).parent

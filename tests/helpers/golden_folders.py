@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.helpers.pack import hashes
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def is_golden(out: Path, name: str) -> Path:
