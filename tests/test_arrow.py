@@ -53,7 +53,7 @@ def test_columns_beside_the_tokens_do_not_wait_for_pandas(tmp_path, monkeypatch)
         "day": pa.array([None, *range(49)], pa.date32()),
     }
     sides = {
-        f"{side}_{column}": pa.array(documents[at::2], pa.list_(pa.int32()))
+        f"{side}_{column}": pa.array([ids or [1] for ids in documents[at::2]], pa.list_(pa.int32()))
         for at, side in enumerate(("chosen", "rejected"))
         for column in ("input_ids", "labels")
     }

@@ -277,7 +277,7 @@ def test_shards_of_past_windows_are_no_longer_kept(remote, tmp_path):
 def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_now(remote, tmp_path):
     dataset = packer.load(str(remote))
     first, second, *_ = dataset.manifest.shards
-    space = CacheSpace(folder=tmp_path / "cache", limit=max(first.bytes, second.bytes))
+    space = CacheSpace(folder=tmp_path / "cache", limit=max(shard.bytes for shard in dataset.manifest.shards))
     cache = ShardCache(dataset.manifest, "0" * 32, DownloadedShards(remote), space)
     soon = cache.announce(0)
     assert cache.fetch(0)
@@ -430,6 +430,7 @@ def test_a_cache_that_was_removed_is_filled_again(small, remote, tmp_path):
     assert as_lists(dataset[-1]) == rows_on_disk(small)[-1]
     shutil.rmtree(tmp_path / "cache")
     assert len(list(packer.BatchSampler(dataset, global_batch=4))) == -(-len(dataset) // 4)
+    wait_for(lambda: "packer read ahead" not in [thread.name for thread in threading.enumerate()])
     assert as_lists(pickle.loads(pickle.dumps(dataset))[1]) == rows_on_disk(small)[1]
     shutil.rmtree(tmp_path / "cache")
     assert as_lists(dataset[0]) == first
