@@ -127,7 +127,9 @@ def rows(tmp_path_factory):
     def rows_of(family):
         folder = tmp_path_factory.mktemp(family)
         np.save(folder / "lengths.npy", [document["input_ids"].shape[1] for document in documents_of(family)])
-        packer.pack(folder / "lengths.npy", folder / "packed", max_len=128, long="error", sync=False)
+        packer.pack(
+            folder / "lengths.npy", folder / "packed", lengths_column="lengths", max_len=128, long="error", sync=False
+        )
         return packer.rows(folder / "packed")
 
     return rows_of
