@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 MAX_LEN = 64
 OPTIONS = ("--max-len", str(MAX_LEN), "--shard-size", "14KB", "--workers", "2")
@@ -315,7 +316,10 @@ def threads_left(seconds: float) -> int:
 
 def serve() -> None:
     """Read a line of jobs, run them side by side, write a line of outcomes; until there are no more."""
+    from tests.helpers.small import shrink
+
     folder = Path(sys.argv[1])
+    shrink(pytest.MonkeyPatch(), partition_tokens=1)  # each shard is a partition, so that plans have several notes
     warm_up(folder)
     for line in sys.stdin:
         jobs = [Job(**{**job, "strike": job["strike"] and Strike(**job["strike"])}) for job in json.loads(line)]
