@@ -69,7 +69,7 @@ def _joined(chosen: Batch, rejected: Batch, *, skips: bool) -> Batch:
     order[[*faults]] = 2 * pairs  # the empty list behind all others
 
     def in_turn(one: pa.Array, other: pa.Array) -> pa.Array:
-        nothing = pa.array([[]], pa.list_(pa.int32()))
+        nothing = pa.ListArray.from_arrays(as_arrow(np.zeros(2, np.int32)), as_arrow(np.empty(0, np.int32)))
         return pa.concat_arrays([int32_lists(one), int32_lists(other), nothing]).take(as_arrow(order.reshape(-1)))
 
     assert chosen.labels is not None, "pairs without labels are refused"
