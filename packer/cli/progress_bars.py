@@ -51,6 +51,7 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
     log, handler = logging.getLogger("packer.ranks" if silently else "packer"), logging.StreamHandler()
     handler.setFormatter(_Lines("packer: %(message)s"))
     handler.addFilter(lambda record: record.name != STATUS.name or sys.stderr.isatty())
+    level = log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
@@ -61,6 +62,7 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
                 yield progress
     finally:
         log.removeHandler(handler)
+        log.setLevel(level)
 
 
 @contextmanager
