@@ -375,35 +375,6 @@ def test_a_function_call_is_a_call_of_the_assistant_and_an_observation_the_answe
             messages_of([{named: "function_call", content: text}], "messages")
 
 
-ROUNDS = "{% for i in range(99999) %}{% for j in range(99999) %}{{ text }}{% endfor %}{% endfor %}"
-WITHOUT_END = {
-    "loops": ROUNDS,
-    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(50) }}",
-    "calls": "{% macro f(n) %}{{ caller() }}{% endmacro %}"
-    + ROUNDS.replace("{{ text }}", "{% call f(1) %}{% endcall %}"),
-    "output": ("{% set text = 'a' * 50000 %}" + ROUNDS),
-    "a product": "{{ 4000000000 * 'a' }}",
-    "a list": "{{ ([1] * 4000000000) | length }}",
-    "a power": "{{ 9 ** (9 ** 9) }}",
-    "doubling": "{% set ns = namespace(x='aaaa') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-}
-
-
-@pytest.mark.nightly(after=4)
-@pytest.mark.parametrize("template", WITHOUT_END.values(), ids=WITHOUT_END)
-def test_a_template_that_would_not_end_or_fill_the_memory_is_refused(encoders, template):
-    with pytest.raises(
-        DocumentError, match=r"does not render it: TemplateError its? (loops|writes).* more than 1[\d,]+ "
-    ):
-        encode(encoders(template + EXACT["chatml"]), DIALOGUE)
-
-
-def test_the_square_of_the_number_of_messages_is_within_the_limit_on_loops(encoders):
-    template = LOOP + "{% for other in messages %}{% endfor %}" + EXACT["chatml"].removeprefix(LOOP)
-    encoded = encoders(template, "all").encode([{"messages": DIALOGUE * 500}])
-    assert encoded.input_ids == encoders(EXACT["chatml"], "all").encode([{"messages": DIALOGUE * 500}]).input_ids
-
-
 @pytest.mark.parametrize(
     "deep",
     [
