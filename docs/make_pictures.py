@@ -16,7 +16,8 @@ from PIL import Image
 from selenium import webdriver
 
 import packer
-from packer.figures.page import render_page, render_plot
+from packer.figures.page import render_page
+from packer.figures.page_sections import SECTIONS
 from packer.pipeline.collect_figures import packed_figures
 
 CORPORA = {"t0": "t0_train_50k.parquet", "gsm8k": "gsm8k", "peps": "python_peps.arrow"}
@@ -39,7 +40,7 @@ def main(data: Path) -> None:
             packed = Path(folder) / f"{name}-packed-4096"
             packer.pack(data / "tokenized" / source, packed, max_len=4096)
             figures = packed_figures(packed, for_report=True)
-            (PICTURES / f"rows-{name}.svg").write_text(render_plot(figures, "rows"))
+            (PICTURES / f"rows-{name}.svg").write_text(SECTIONS["rows"](figures).plot.file())
             page = packed.with_suffix(".html")
             page.write_text(render_page(figures))
             picture = Image.open(BytesIO(photographed(browser, page, dark=name == "gsm8k"))).convert("RGB")
@@ -58,7 +59,7 @@ def write_trees(data: Path, folder: Path) -> None:
     options = {"max_len": 2048, "tokenizer": tokenizer, "train_on": "each-answer", "share_prefixes": True}
     packer.pack(folder / "chats.jsonl", folder / "trees", **options)
     figures = packed_figures(folder / "trees", for_report=True)
-    (PICTURES / "rows-trees.svg").write_text(render_plot(figures, "rows"))
+    (PICTURES / "rows-trees.svg").write_text(SECTIONS["rows"](figures).plot.file())
 
 
 def photographed(browser: webdriver.Chrome, page: Path, *, dark: bool) -> bytes:

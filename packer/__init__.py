@@ -8,7 +8,6 @@
     packer.collate, packer.flatten               for a DataLoader: packed rows, or raw examples, to a batch
     packer.rows("lengths-packed-4096")           documents of each row, for a trainer that makes its own examples
     packer.verify("dataset-packed-4096", ...)    a list of faults, which is true if there is none
-    packer.materialize(index, source, output)    the rows of an index (index_only=True) with their tokens
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
     packer.probe(step)                           which documents leak into others in a training step of any trainer
@@ -26,7 +25,7 @@ from packer.errors import PackerError, SourceError
 if TYPE_CHECKING:
     from packer import attention
     from packer.exporting.write_export import Export
-    from packer.functions import export, materialize, pack, verify
+    from packer.functions import export, pack, verify
     from packer.loader.batch_sampler import BatchSampler, Imbalance
     from packer.loader.collating import batches, collate, flatten, static_shape
     from packer.loader.dataset import PackedDataset
@@ -67,7 +66,6 @@ __all__ = [
     "load",
     "masked_lm",
     "masked_lm_loss",
-    "materialize",
     "num_items_in_batch",
     "pack",
     "packed_schedule",
@@ -80,7 +78,7 @@ __all__ = [
 _HOMES = {
     "attention": (),
     "exporting.write_export": ("Export",),
-    "functions": ("export", "materialize", "pack", "verify"),
+    "functions": ("export", "pack", "verify"),
     "loader.collating": ("batches", "collate", "flatten", "static_shape"),
     "loader.token_masking": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset",),

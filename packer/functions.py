@@ -11,7 +11,7 @@ from packer.errors import python_names
 from packer.exporting import write_export
 from packer.options import PackOptions, options_of, values_of
 from packer.options.arguments import RunArguments
-from packer.pipeline import materializing, packing, verifying
+from packer.pipeline import packing, verifying
 from packer.pipeline.job import Job
 from packer.progress import Progress, silent
 from packer.sources.open_sources import one_source
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from packer.exporting.write_export import Export
     from packer.options.arguments import PackArguments
-    from packer.options.choices import Compression, EngineName
+    from packer.options.choices import Compression
     from packer.pipeline.verifying import Verification
     from packer.shards.manifest import Manifest
 
@@ -44,11 +44,10 @@ def pack(
             - workers: number of threads; by default the number of available cores.
             - sync: call fsync for every file and folder (by default True).
             - overwrite: replace an existing output as soon as the new one is complete.
-            - engine: "threads", or "ray" for a Ray cluster with the same storage; ray_address: address of the cluster,
-              or "auto" for the one that this machine belongs to; None starts one here.
-            - rank: number of this process, from 0, if several pack into the same folder. They need not be on one
-              machine. ranks: number of these processes, or "env" to read both numbers from the variables of torchrun,
-              Slurm or SkyPilot. rank_timeout: seconds without a heartbeat after which other ranks take over.
+            - engine: "threads"; or "ray" for a Ray cluster with the same storage that is started here, "ray:ADDRESS"
+              for another, and "ray:auto" for the one that this machine belongs to.
+            - ranks: number of this process and how many pack into the same folder, as in "0/4", or "env" to read both
+              from the variables of torchrun, Slurm or SkyPilot. They need not be on one machine.
             - progress: callback, called as `progress(stage, done, total)`.
 
     Raises:
@@ -65,39 +64,13 @@ def pack(
         return packing.pack(one_source(source), options=pack_options, job=job).record
 
 
-def materialize(
-    index: str | Path,
-    source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict],
-    output: str | Path,
-    **options: Unpack[RunArguments],
-) -> Manifest:
-    """Write the rows of an index with their tokens, and return the manifest of the result.
-
-    The bytes are those that `pack` writes without `index_only`. The same call continues an interrupted one.
-
-    Args:
-        index: folder that `pack` wrote with `index_only=True`.
-        source: source that was packed, or a list of all its paths, in order.
-        output: folder to write.
-        options: workers, sync, overwrite, engine, ray_address, rank, ranks, rank_timeout and progress, as in `pack`.
-
-    Raises:
-        PackerError: an error that the user can fix, in one line.
-        TypeError: there is no option of that name.
-    """
-    _refuse_unknown("materialize", options, RunArguments.__annotations__)
-    with python_names():
-        return materializing.materialize(index, source, job=Job(output=output, **values_of(Job, options))).record
-
-
 def verify(
     packed: str | Path,
     source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict] | None = None,
     *,
     tokenizer: str | None = None,
     workers: int | None = None,
-    engine: EngineName = "threads",
-    ray_address: str | None = None,
+    engine: str = "threads",
     progress: Progress = silent,
 ) -> Verification:
     """Check a packed dataset; return a list of its faults, which is true if there is none.
@@ -113,15 +86,14 @@ def verify(
         source: source that was packed, or a list of all its paths, in order. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
         workers: number of shards that are checked at a time; by default the number of available cores.
-        engine: "threads", or "ray" to have the shards checked by a Ray cluster with the same storage.
-        ray_address: address of the cluster, or "auto" for the one that this machine belongs to; None starts one here.
+        engine: "threads", or a Ray cluster with the same storage that checks the shards, as in `pack`.
         progress: callback, called as `progress(stage, done, total)`.
 
     Raises:
         PackerError: the packed dataset or the source cannot be read.
     """
     with python_names():
-        job = Job(workers=workers, engine=engine, ray_address=ray_address, progress=progress)
+        job = Job(workers=workers, engine=engine, progress=progress)
         return verifying.verify(packed, source, tokenizer=tokenizer, job=job)
 
 

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 INTERVAL = 2.0
 """Seconds between heartbeats in a file system."""
 
+PATIENCE = 30.0
+"""Seconds without a heartbeat after which other ranks take over."""
+
 _TIMES_IN_STORES = 2.5  # as many in object storage
 
 _LONGEST_WAIT = 0.5  # seconds between two looks at what others have done, in a file system
@@ -64,26 +67,22 @@ class RankOf(NamedTuple):
     ranks: int
 
 
-def rank_of(rank: int | None, ranks: int | str | None, environ: Mapping[str, str] = os.environ) -> RankOf | None:
-    """Return which rank this process is; None if it works alone.
+def rank_of(ranks: str | None, environ: Mapping[str, str] = os.environ) -> RankOf | None:
+    """Return which rank this process is, given "R/N"; None if it works alone.
 
-    "env" stands for the numbers that torchrun, Slurm or SkyPilot set. A single number, or one out of range, is an
-    OptionError.
+    "env" stands for the numbers that torchrun, Slurm or SkyPilot set, which are an OptionError if they are wrong.
     """
-    names, found = ("--rank", "--ranks"), (str(rank), str(ranks))
-    if ranks == "env":
-        if rank is not None:
-            raise OptionError(f"--ranks env reads the rank from the environment: leave --rank {rank} out")
-        launchers = [pair for pair in _VARIABLES if environ.keys() >= {*pair}]
-        if not launchers:
-            known = ", ".join("/".join(pair) for pair in _VARIABLES)
-            raise PackerError(f"--ranks env found none of {known} in the environment: write --rank R --ranks N")
-        names = launchers[0]
-        found = environ[names[0]], environ[names[1]]
-    elif rank is None and ranks is None:
+    if ranks is None:
         return None
-    elif rank is None or ranks is None:
-        raise OptionError("--rank and --ranks belong together: --rank 0 --ranks 4, or --ranks env")
+    if ranks != "env":
+        number, count = map(int, ranks.split("/"))
+        return RankOf(number, count)
+    launchers = [pair for pair in _VARIABLES if environ.keys() >= {*pair}]
+    if not launchers:
+        known = ", ".join("/".join(pair) for pair in _VARIABLES)
+        raise PackerError(f"--ranks env found none of {known} in the environment: write --ranks R/N")
+    names = launchers[0]
+    found = environ[names[0]], environ[names[1]]
     try:
         number, count = map(int, found)
     except ValueError:
@@ -98,7 +97,7 @@ class Heartbeats:
     """The files by which ranks know that others are alive."""
 
     store: Store
-    patience: float
+    patience: float = field(default_factory=lambda: PATIENCE)
     """Seconds without a heartbeat after which a rank is considered dead."""
 
     is_alone: bool = False
@@ -199,7 +198,9 @@ class Heartbeats:
             if found and not found.startswith(self._who):
                 warned = True
                 who = "works on the same output" if self.is_alone else f"is rank {self._rank}"
-                log.warning(f"another process {who}, too, and does the same work: give every process its own --rank")
+                log.warning(
+                    f"another process {who}, too, and does the same work: give every process its own number in --ranks"
+                )
             self._write(str(count))
 
     def _write(self, word: str) -> None:

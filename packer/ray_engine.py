@@ -49,7 +49,7 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
         except Exception as error:  # Ray has many, and says in their first line what is wrong
             if address is None:
                 raise PackerError(f"Ray does not start here ({first_line(error)}): `ray start` says more") from error
-            raise PackerError(f"--ray-address {address}: no cluster is reached ({first_line(error)})") from error
+            raise PackerError(f"--engine ray:{address}: no cluster is reached ({first_line(error)})") from error
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)

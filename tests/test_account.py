@@ -34,7 +34,7 @@ def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
 def naive_placed(packing: Packing, pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Return the pieces that are packed."""
     options, columns = packing.options, packing.columns
-    if options["untrained"] == "keep":
+    if options["untrained"] == "keep-all":
         return pieces
     if options["algorithm"] == "wrapped":  # cuts documents elsewhere, and so leaves out only whole documents
         whole = {d: [piece for piece in pieces if piece[0] == d] for d, _, _ in pieces}
@@ -83,7 +83,7 @@ def test_the_manifest_has_the_account_of_the_packed_documents(packing):
         assert found == sorted(placed)
     lengths = [len(tokens) for tokens in packing.columns["input_ids"]]
     expected = naive.account(lengths, pieces, found, packing.options["long"])
-    if packing.options["untrained"] == "keep":
+    if packing.options["untrained"] == "keep-all":
         for by_reason in (expected["documents_dropped"], expected["tokens_dropped"]):
             assert by_reason.pop("untrained") == 0
     assert {name: manifest.totals.to_dict()[name] for name in expected} == expected

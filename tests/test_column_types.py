@@ -214,7 +214,7 @@ def test_a_mask_that_an_empty_first_file_lacks_is_read(tmp_path, ending):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "0.jsonl").touch()
     write_as(tmp_path / "files" / f"b.{ending}", [{"input_ids": [1, 2], "loss_mask": [1, 0]}])
-    packer.pack(tmp_path / "files", tmp_path / "out", max_len=8, allow_nothing_trained=True)
+    packer.pack(tmp_path / "files", tmp_path / "out", max_len=8, untrained="keep-all")
     assert packer.load(tmp_path / "out")[0]["labels"].tolist() == [-100] * 8
 
 

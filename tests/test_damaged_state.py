@@ -157,7 +157,7 @@ def test_a_damaged_decoded_copy_is_not_called_a_corrupt_source_by_ranks(source, 
     with pytest.MonkeyPatch.context() as striking:
         kill(striking, "data-00005-")
         with pytest.raises(Killed):
-            packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1, workers=1)
+            packer.pack(source, out, max_len=64, shard_size="6KB", ranks="0/1", workers=1)
     (stream,) = (out / ".packer").glob("*/spill/*.arrow")
     if damage == "list offsets":
         content = bytearray(stream.read_bytes())
@@ -169,10 +169,10 @@ def test_a_damaged_decoded_copy_is_not_called_a_corrupt_source_by_ranks(source, 
         f"^{stream.parent}: the decoded copy of rows.jsonl is damaged: remove this folder, and repeat the same command$"
     )
     with pytest.raises(packer.PackerError, match=told):
-        packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1)
+        packer.pack(source, out, max_len=64, shard_size="6KB", ranks="0/1")
     assert len(shards_in(out)) == 5
     shutil.rmtree(stream.parent)
-    packer.pack(source, out, max_len=64, shard_size="6KB", rank=0, ranks=1)
+    packer.pack(source, out, max_len=64, shard_size="6KB", ranks="0/1")
     assert hashes(out) == expected
 
 

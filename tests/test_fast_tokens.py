@@ -262,10 +262,10 @@ def test_ranks_with_and_without_gigatoken_write_the_bytes_of_one_process(texts, 
         "fast_tokens; fast_tokens._ENOUGH = 1; decoded_pieces._PIECE = 1 << 15; cli(sys.argv[1:])"
     )
     out = tmp_path / "out"
-    words = ["pack", texts, "-o", out, "--max-len", "64", "--tokenizer", tokenizer, "--no-eos", "--ranks", "2"]
+    words = ["pack", texts, "-o", out, "--max-len", "64", "--tokenizer", tokenizer, "--no-eos"]
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, words), "--rank", str(rank)],
+            [sys.executable, "-c", script, *map(str, words), "--ranks", f"{rank}/2"],
             env={**os.environ, fast_tokens.SWITCH: str(rank)},
         )
         for rank in range(2)

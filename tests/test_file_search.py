@@ -128,7 +128,7 @@ def test_a_manifest_or_a_histogram_that_is_a_pipe_or_endless_does_not_hang(tmp_p
     os.mkfifo(folder / "manifest.json")
     assert tokens_of(folder) == [0]
     (tmp_path / "counts.csv").symlink_to("/dev/zero")
-    done = run("compare", tmp_path / "counts.csv", "--max-len", 8)
+    done = run("stats", tmp_path / "counts.csv", "--max-len", 8)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "counts.csv: a device, where a file is expected" in done.stderr
 

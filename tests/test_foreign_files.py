@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.cli import machine_commands
+from packer.cli import demo_command
 from tests.helpers.commands import refused, succeeded
 from tests.helpers.pack import hashes, made_documents, save_arrow
 
@@ -14,7 +14,7 @@ from tests.helpers.pack import hashes, made_documents, save_arrow
 def texts(monkeypatch):
     """Make the corpus of `packer demo` small."""
     texts = [(f"{number}.py", f"import this, that{number}\n" * 40) for number in range(30)]
-    monkeypatch.setattr(machine_commands, "standard_library_texts", lambda: iter(texts))
+    monkeypatch.setattr(demo_command, "standard_library_texts", lambda: iter(texts))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +17,11 @@ import packer
 from packer.figures.page import render_page
 from packer.figures.page_sections import SECTIONS
 from packer.options import PackOptions
-from packer.options.choices import ReportPlot
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
 from tests.helpers.commands import run, succeeded
 
-PLOTS = ReportPlot.__args__
+PLOTS = list(SECTIONS)
 MARKUP = "<script>alert(1)</script>&\"'"
 
 
@@ -90,13 +88,9 @@ def test_a_packed_dataset_and_a_dataset_have_all_sections(source, packed, tmp_pa
     for dataset in (source, packed):
         succeeded("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html")
         page = Page((tmp_path / "report.html").read_text())
-        assert page.ids("section") == list(PLOTS)
+        assert page.ids("section") == PLOTS
         drawn = [at["data-plot"] for tag, at in page.elements if tag == "svg" and "data-plot" in at]
-        assert drawn == list(PLOTS)
-
-
-def test_the_plots_that_can_be_chosen_are_the_sections() -> None:
-    assert list(SECTIONS) == list(PLOTS)
+        assert drawn == PLOTS
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
@@ -206,20 +200,18 @@ def test_names_are_escaped_wherever_they_stand(folder, tmp_path) -> None:
     text = (tmp_path / "page.html").read_text()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)&lt;script&gt;&amp;" in text
-    succeeded("stats", out, "--plot", tmp_path / "plot.svg", "--plot-of", "rows")
-    ElementTree.parse(tmp_path / "plot.svg")
 
 
-def test_text_and_kept_columns_are_shown_only_with_text(tmp_path, shared_data) -> None:
+def test_text_is_shown_where_a_tokenizer_is_given_and_kept_columns_are_not(tmp_path, shared_data) -> None:
     corpus = tmp_path / "texts.jsonl"
     corpus.write_text(
         "".join(json.dumps({"text": f"zebra crossing {MARKUP} {n}", "url": "x.secret"}) + "\n" for n in range(9))
     )
     tokenizer = ("--tokenizer", shared_data / "tokenizers/qwen3")
     options = ("pack", corpus, "--max-len", 64, *tokenizer, "--keep", "url", "-o", tmp_path / "out")
-    succeeded(*options, "--report", tmp_path / "plain.html")
-    succeeded(*options, "--report", tmp_path / "text.html", "--with-text")
-    succeeded("stats", tmp_path / "out", "--report", tmp_path / "stats.html", "--with-text", *tokenizer)
+    succeeded(*options, "--report", tmp_path / "text.html")
+    succeeded("stats", tmp_path / "out", "--report", tmp_path / "plain.html")
+    succeeded("stats", tmp_path / "out", "--report", tmp_path / "stats.html", *tokenizer)
     plain, text = ((tmp_path / name).read_text() for name in ("plain.html", "text.html"))
     assert "zebra" not in plain
     assert "secret" not in plain + text
@@ -287,8 +279,6 @@ def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> N
 def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -> None:
     succeeded("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
     assert "These rows do not tell" in (tmp_path / "page.html").read_text()
-    words = "its rows do not show it; choose another"
-    assert words in run("stats", tmp_path / "out", "--plot", tmp_path / "p.svg", "--plot-of", "max-len").stderr
 
 
 def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tmp_path) -> None:
@@ -310,23 +300,10 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
 # Files
 
 
-@pytest.mark.parametrize("plot", PLOTS)
-def test_every_plot_is_a_file_of_its_own(packed, tmp_path, plot) -> None:
-    said = succeeded("stats", packed, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
-    assert said.endswith(f"Plot written to {tmp_path / 'plot.svg'}\n")
-    root = ElementTree.parse(tmp_path / "plot.svg").getroot()
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(list(root.iter())) > 10
-
-
 def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_path) -> None:
     for command in (("stats", packed), ("pack", source, "--max-len", 128, "-o", tmp_path / "out")):
         assert "--report" in run(*command, "--report", tmp_path).stderr
         assert "does not exist; choose another" in run(*command, "--report", tmp_path / "no" / "page.html").stderr
         assert "name a file that ends with .html" in run(*command, "--report", source).stderr
-        assert "add --report" in run(*command, "--with-text").stderr
-        assert "needs --tokenizer" in run(*command, "--with-text", "--report", tmp_path / "page.html").stderr
     assert not (tmp_path / "out").exists()
-    words = ("stats", source, "--with-text", "--tokenizer", "T", "--report", tmp_path / "page.html")
-    assert "--with-text is for a packed dataset" in run(*words).stderr
     assert list(tmp_path.iterdir()) == []

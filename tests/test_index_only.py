@@ -22,7 +22,6 @@ from tests.helpers.index_only import (
     same_rows,
     write,
 )
-from tests.helpers.kills import kill
 from tests.helpers.packed_rows import fit_manifest
 
 
@@ -41,35 +40,6 @@ def test_rows_with_their_source_are_those_of_the_copied_dataset_which_an_index_b
     assert not list(packer.verify(index, source))
     stored = pa.ipc.open_stream(str(index / indexed.manifest.shards[0].file)).schema.names
     assert not {"input_ids", "labels", "position_ids", "score"} & set(stored)
-    packer.materialize(index, source, tmp_path / "made", sync=False)
-    assert hashes(tmp_path / "made") == hashes(copy)
-
-
-def test_materializing_is_resumed_with_the_same_rows_only(tmp_path, monkeypatch):
-    source = plain(tmp_path, labels=masked)
-    copy, index = packed_twice(tmp_path, source)
-    made = tmp_path / "made"
-
-    with monkeypatch.context() as patched:
-        kill(patched, "data-00002-", error=KeyboardInterrupt)
-        with pytest.raises(KeyboardInterrupt):
-            packer.materialize(index, source, made, workers=1)
-    with pytest.raises(PackerError, match=r"is an unfinished pack with index [0-9a-f]{32}, not None"):
-        packer.pack(source, made, max_len=16, shard_size=16 * 4 * 12)
-    before = {path.name: path.stat().st_mtime_ns for path in made.glob("*.arrow")}
-    packer.materialize(index, source, made)
-    assert hashes(made) == hashes(copy)
-    assert before.items() <= {path.name: path.stat().st_mtime_ns for path in made.glob("*.arrow")}.items()
-    assert len(before) == 2
-
-
-def test_ranks_materialize_together(tmp_path):
-    source = plain(tmp_path)
-    copy, index = packed_twice(tmp_path, source)
-    command = [sys.executable, "-m", "packer", "materialize", index, "--source", source, "-o", tmp_path / "made"]
-    ranks = [subprocess.Popen([*map(str, command), "--rank", str(rank), "--ranks", "2"]) for rank in range(2)]
-    assert [rank.wait() for rank in ranks] == [0, 0]
-    assert hashes(tmp_path / "made") == hashes(copy)
 
 
 def test_batches_resume_and_workers_read_the_same_tokens(tmp_path, another_process):
@@ -96,12 +66,10 @@ def test_without_its_source_an_index_has_no_tokens(tmp_path):
     assert dataset.find(3) == packer.load(copy).find(3)
     with pytest.raises(PackerError, match=r"row 0 of the batch has no tokens, .* packer.load\(path, source=...\)"):
         next(packer.batches(dataset, rows=1))
-    with pytest.raises(PackerError, match="is an index without tokens: write its rows by `packer materialize`"):
+    with pytest.raises(PackerError, match="is an index without tokens: pack its source without --index-only"):
         packer.export(index, tmp_path / "exported", to="megatron")
     with pytest.raises(PackerError, match="holds its tokens, and source is for an index"):
         packer.load(copy, source=source)
-    with pytest.raises(PackerError, match="holds its tokens already"):
-        packer.materialize(copy, source, tmp_path / "made")
 
 
 def test_another_source_is_refused(tmp_path):
@@ -115,9 +83,8 @@ def test_another_source_is_refused(tmp_path):
     swapped[0], swapped[1] = swapped[1], swapped[0]
     write(moved, columns_of(swapped))
     assert moved.stat().st_size == source.stat().st_size
-    for read in (lambda: packer.load(index, source=moved), lambda: packer.materialize(index, moved, tmp_path / "made")):
-        with pytest.raises(PackerError, match="another source than the one given: its lengths_xxh3_128 is"):
-            read()
+    with pytest.raises(PackerError, match="another source than the one given: its lengths_xxh3_128 is"):
+        packer.load(index, source=moved)
     write(moved, columns_of(LENGTHS[:-1]))
     with pytest.raises(PackerError, match=r"packed from source.arrow of .* bytes, and the source has source.arrow of"):
         packer.load(index, source=moved)
@@ -147,8 +114,6 @@ def test_tokens_out_of_range_are_named_when_they_are_read(tmp_path, column, valu
     packer.pack(source, tmp_path / "index", max_len=16, index_only=True)
     with pytest.raises(PackerError, match=f"document 3 .*'input_ids' holds {value} at position 20"):
         list(packer.load(tmp_path / "index", source=source))
-    with pytest.raises(PackerError, match=f"document 3 .*'input_ids' holds {value} at position 20"):
-        packer.materialize(tmp_path / "index", source, tmp_path / "made")
 
 
 def test_what_must_be_decoded_is_refused(tmp_path):
@@ -178,8 +143,6 @@ def test_a_damaged_index_reads_nothing_outside_its_source(tmp_path, seed):
     fit_manifest(index)
     with pytest.raises(PackerError, match=r"the index refers to .*, which the source does not have"):
         list(packer.load(index, source=source))
-    with pytest.raises(PackerError, match=r"refers to .*, which the source does not have"):
-        packer.materialize(index, source, tmp_path / "made")
 
 
 def test_an_index_in_object_storage_reads_a_local_source(tmp_path, bucket, monkeypatch):
@@ -189,19 +152,15 @@ def test_an_index_in_object_storage_reads_a_local_source(tmp_path, bucket, monke
     options = {"max_len": 16, "shard_size": 16 * 4 * 12}
     packer.pack(source, str(bucket / "index"), index_only=True, **options)
     same_rows(packer.load(copy), packer.load(str(bucket / "index"), source=source))
-    packer.materialize(str(bucket / "index"), source, tmp_path / "made", sync=False)
-    assert hashes(tmp_path / "made") == hashes(copy)
 
 
-def test_a_source_in_object_storage_is_packed_and_materialized(tmp_path, bucket):
+def test_an_index_of_a_source_in_object_storage_is_that_of_a_local_one(tmp_path, bucket):
     source = plain(tmp_path, labels=masked)
-    copy, index = packed_twice(tmp_path, source)
+    _, index = packed_twice(tmp_path, source)
     (bucket / "source.arrow").upload(source)
     options = {"max_len": 16, "shard_size": 16 * 4 * 12, "sync": False}
     packer.pack(str(bucket / "source.arrow"), tmp_path / "of-store", index_only=True, **options)
     assert hashes(tmp_path / "of-store") == hashes(index)
-    packer.materialize(index, str(bucket / "source.arrow"), tmp_path / "made", sync=False)
-    assert hashes(tmp_path / "made") == hashes(copy)
 
 
 @pytest.mark.parametrize("imported", ["", "import datasets; "])

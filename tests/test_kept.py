@@ -189,9 +189,9 @@ def test_masks_become_labels_and_padding_is_removed(tmp_path_factory, columns, k
     expected = masked(columns)
     if not any(tokens for tokens, _ in expected):
         with pytest.raises(PackerError, match="nothing to pack"):
-            packer.pack(source, folder / "out", max_len=16, allow_nothing_trained=True)
+            packer.pack(source, folder / "out", max_len=16, untrained="keep-all")
         return
-    options = {"max_len": 16, "keep_tokens": ["kind"], "sync": False, "allow_nothing_trained": True}
+    options = {"max_len": 16, "keep_tokens": ["kind"], "sync": False, "untrained": "keep-all"}
     totals = packer.pack(source, folder / "out", **options).totals
     ids = sum(map(len, columns["input_ids"]))
     assert (totals.tokens_stripped or 0) + totals.tokens == ids, "padding that a mask removes is counted"

@@ -101,6 +101,12 @@ def modules_after(statement: str) -> set[str]:
 HEAVY = {"numba", "torch", "datasets", "transformers", "pandas", "polars", "scipy"}
 
 
+def test_loading_and_the_format_draw_nothing():
+    for part in ("loader", "shards"):
+        for path in (PACKAGE / part).rglob("*.py"):
+            assert "packer.figures" not in path.read_text(), path
+
+
 def test_the_loader_imports_numpy_and_pyarrow_only():
     assert not modules_after("import packer; packer.load; packer.batches") & (HEAVY | {"xxhash", "click", "tqdm"})
 

@@ -232,8 +232,6 @@ def test_there_are_no_tokens_to_load_or_write(tmp_path):
     packer.pack(path, tmp_path / "packed", max_len=64, lengths_column="n")
     with pytest.raises(PackerError, match="packed from lengths alone, so there are no tokens: leave source out"):
         packer.load(tmp_path / "packed", source=path)
-    with pytest.raises(PackerError, match="packed from lengths alone"):
-        packer.materialize(tmp_path / "packed", path, tmp_path / "made")
     with pytest.raises(PackerError, match="packed from lengths alone, so there are no tokens to export"):
         packer.export(tmp_path / "packed", to="parquet")
     done = CliRunner().invoke(cli, ["show", str(tmp_path / "packed"), "0"])

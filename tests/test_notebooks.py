@@ -34,25 +34,12 @@ def shown(value: object) -> ElementTree.Element:
     return ElementTree.fromstring(value._repr_html_())
 
 
-def test_a_packed_dataset_shows_its_facts_and_five_rows(dataset) -> None:
+def test_a_packed_dataset_shows_its_facts(dataset) -> None:
     page = shown(dataset)
     facts = {row[0].text: row[1].text for row in page.iter("tr")}
     assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
     assert facts["documents"].startswith("300 of 300")
-    labels = [text.text for text in page.iter("text")]
-    assert labels[-5:] == ["0", "1", "2", "3", "4"]
-    drawn = {at.get("class"): at.get("d") for at in page.iter("path")}
-    segments = sum(int((dataset[row]["doc_ids"] >= 0).sum()) for row in range(5))
-    assert drawn["f-blue"].count("M") + drawn.get("f-sky", "").count("M") == segments
     assert page[0].text == f"PackedDataset {NAME}"
-
-
-def test_a_long_row_is_drawn_in_part(tmp_path) -> None:
-    pq.write_table(pa.table({"input_ids": [np.zeros(2, np.int32)] * 1000}), tmp_path / "short.parquet")
-    packer.pack(tmp_path / "short.parquet", tmp_path / "out", max_len=2000)
-    text = packer.load(tmp_path / "out")._repr_html_()
-    assert len(text) < 30_000
-    assert "f-gray" in text
 
 
 def test_a_manifest_shows_its_facts(dataset) -> None:

@@ -54,9 +54,8 @@ def test_every_command_that_reads_or_writes_tokens_takes_it(home):
     succeeded("stats", "~/out")
     succeeded("show", "~/out", 0)
     succeeded("export", "~/out", "--to", "parquet", "-o", "~/exported")
-    succeeded("compare", "~/rows.arrow", "--max-len", 64, "--algorithm", "bfd")
     (home / "counts.csv").write_text("length,count\n3,5\n")
-    succeeded("compare", "~/counts.csv", "--max-len", 64, "--algorithm", "bfd")
+    succeeded("stats", "~/counts.csv", "--max-len", 64, "--algorithm", "bfd")
     made = {path.name for path in home.iterdir() if path.is_dir()}
     assert made == {"out", "rows-packed-32", "exported"}
 
@@ -83,7 +82,7 @@ def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
     from packer.attention.load_model import _language_config
 
     seen = []
-    monkeypatch.setattr("packer.cli.machine_commands.write_corpus", lambda folder: seen.append(folder) or 1 / 0)
+    monkeypatch.setattr("packer.cli.demo_command.write_corpus", lambda folder: seen.append(folder) or 1 / 0)
     run("demo", "-o", "~/demo")
     assert seen == [home / "demo"]
     transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")

@@ -51,9 +51,6 @@ COMMANDS = {
         before=(("export", "{folder}/packed", "--to", "torchtune", "-o", "{case}/out"),),
         record="_export.json",
     ),
-    "materialize": Command(
-        arguments=("materialize", "{folder}/index", "--source", "{folder}/first.arrow", "-o", "{case}/out")
-    ),
     "tokenize": Command(
         arguments=("tokenize", "{folder}/texts.jsonl", "--tokenizer", "{folder}/tokenizer", "-o", "{case}/out"),
         record="tokenized.json",
@@ -85,7 +82,7 @@ class Trial:
 
     def _run(self, case: Path, arguments, log: str | None = None) -> list[Outcome]:
         filled = [each.format(folder=self._folder, case=case) for each in arguments]
-        ranks = [("--ranks", "2", "--rank", str(rank)) for rank in range(2)] if self._command.ranks == 2 else [()]
+        ranks = [("--ranks", f"{rank}/2") for rank in range(2)] if self._command.ranks == 2 else [()]
         return self._packers.run(
             *(
                 Job(arguments=(*filled, *rank), root=str(case), log=log, exchanges=self._command.exchanges)

@@ -1,4 +1,4 @@
-"""`stats` and `compare` predict the rows that `pack` writes: groups, pairs and limits from every kind of
+"""`stats` predicts the rows that `pack` writes: groups, pairs and limits from every kind of
 source."""
 
 import json
@@ -125,7 +125,7 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
             dataset_figures(str(tmp_path / f"o*.{kind}"), options=options)
 
 
-# ---- compare ----
+# ---- by several algorithms ----
 
 
 def _totals(source, out, options, algorithm):
@@ -146,13 +146,12 @@ def test_the_commands_take_the_options_of_pack(tmp_path):
     packed = json.loads(run("pack", source, *options, "-o", tmp_path / "out", "--json").stdout)
     stats = json.loads(run("stats", source, *options, "--json").stdout)
     assert stats["rows"] == packed["totals"]["rows"]
-    compared = json.loads(run("compare", source, *options, "--algorithm", "bfd", "--json").stdout)
+    compared = json.loads(run("stats", source, *options, "--algorithm", "all", "--json").stdout)
     assert compared["tokens"] == packed["totals"]["tokens"]
     assert f"{packed['totals']['rows']:,} rows of 32 tokens" in run("stats", source, *options).stdout
-    for command in ("stats", "compare"):
-        nothing = run(command, "--max-len", 32)
-        assert nothing.exit_code == 2
-        assert "Give a DATASET" in nothing.output
+    nothing = run("stats", "--max-len", 32)
+    assert nothing.exit_code == 2
+    assert "Give a DATASET" in nothing.output
 
 
 def test_unsupported_predictions_fail_in_one_line(tmp_path):
@@ -162,7 +161,7 @@ def test_unsupported_predictions_fail_in_one_line(tmp_path):
     for arguments, words in (
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
-        (("compare", histogram, "--group-by", "x", "--max-len", 8), "has no groups"),
+        (("stats", histogram, "--group-by", "x", "--max-len", 8), "has no groups"),
     ):
         done = run(*arguments)
         assert done.exit_code in (1, 2)

@@ -113,9 +113,7 @@ def test_a_rank_whose_output_another_pack_completes_says_so_in_one_line(tmp_path
         shutil.rmtree(out) if isinstance(out, Path) else out.remove_all()
         return packer.pack(source, out, seed=5, **options)
 
-    waiting, other = in_threads(
-        partial(packer.pack, source, out, rank=0, ranks=2, rank_timeout=60, **options), replace_it
-    )
+    waiting, other = in_threads(partial(packer.pack, source, out, ranks="0/2", **options), replace_it)
     assert other.options.seed == 5
     assert isinstance(waiting, PackerError)
     assert "another packer" in str(waiting)
@@ -176,14 +174,12 @@ def test_what_ranks_began_one_process_finishes_and_the_other_way_round(tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 1}, "rank and ranks belong together"),
-        ({"ranks": 2}, "rank and ranks belong together"),
-        ({"rank": 2, "ranks": 2}, "rank 2 must be from 0 to 1, one less than ranks 2"),
-        ({"rank": 0, "ranks": "many"}, "rank 0 and ranks many must be whole numbers"),
-        ({"rank": 0, "ranks": "env"}, "leave rank 0 out"),
+        ({"ranks": "2"}, "'2' is no rank: write R/N"),
+        ({"ranks": "2/2"}, "'2/2' is no rank: write R/N with R from 0 to N - 1, as in 0/4, or env"),
+        ({"ranks": "many"}, "'many' is no rank: write R/N"),
         ({"ranks": "env"}, "found none of RANK/WORLD_SIZE, SLURM_PROCID/SLURM_NTASKS, SKYPILOT_NODE_RANK/SKY"),
-        ({"rank": 0, "ranks": 2, "overwrite": True}, "overwrite cannot be used with ranks"),
-        ({"rank": 0, "ranks": 2, "sync": False}, "ranks needs synced files"),
+        ({"ranks": "0/2", "overwrite": True}, "overwrite cannot be used with ranks"),
+        ({"ranks": "0/2", "sync": False}, "ranks needs synced files"),
     ],
 )
 def test_wrong_ranks_are_refused_in_one_line(tmp_path, monkeypatch, arguments, message):
@@ -206,9 +202,9 @@ def test_wrong_ranks_are_refused_in_one_line(tmp_path, monkeypatch, arguments, m
     ],
 )
 def test_env_reads_what_launchers_set(environ, expected):
-    assert rank_of(None, "env", environ) == expected
+    assert rank_of("env", environ) == expected
     with pytest.raises(PackerError, match="must be from 0 to"):
-        rank_of(None, "env", {"RANK": "2", "WORLD_SIZE": "2"})
+        rank_of("env", {"RANK": "2", "WORLD_SIZE": "2"})
 
 
 def store_in(folder):
@@ -273,7 +269,7 @@ def test_of_two_ranks_that_finish_at_the_same_time_one_prints_the_summary(tmp_pa
 
     monkeypatch.setattr(Output, "finish", finish_late)
     arguments = ["pack", str(as_arrow(tmp_path)), "-o", str(tmp_path / "out"), "--max-len", "64"]
-    done = CliRunner().invoke(cli, [*arguments, "--rank", "0", "--ranks", "1"])
+    done = CliRunner().invoke(cli, [*arguments, "--ranks", "0/1"])
     assert (done.exit_code, done.stdout) == (0, ""), done.stderr
     assert list(packer.verify(tmp_path / "out")) == []
 
@@ -286,7 +282,7 @@ def test_a_file_system_without_hard_links_is_named_and_enough_for_one_process(tm
     source, options, out = as_arrow(tmp_path), options_of({}), tmp_path / "out"
     told = r"has no hard links, by which .* agree \(Operation not permitted\): use one process, or a folder on another "
     with pytest.raises(PackerError, match=told):
-        packer.pack(source, out, rank=0, ranks=1, **options)
+        packer.pack(source, out, ranks="0/1", **options)
     packer.pack(source, out, **options)
 
 
@@ -318,12 +314,12 @@ from pytest import MonkeyPatch
 from packer.__main__ import main
 from tests.helpers.kills import named
 from tests.helpers.small import shrink
-shrink(MonkeyPatch(), heartbeat=0.2)
+shrink(MonkeyPatch(), heartbeat=0.2, rank_patience=2)
 named(MonkeyPatch(), lambda name, write: os.kill(os.getpid(), signal.SIGKILL) if {killed_at!r} in name else write())
 main()
 """
     words = ["pack", str(source), "-o", str(out), "--max-len", "64", "--shard-size", "6KB", "--algorithm", "mixed"]
-    words += ["--rank", str(rank), "--ranks", str(count), "--rank-timeout", "2", "--workers", "1"]
+    words += ["--ranks", f"{rank}/{count}", "--workers", "1"]
     return subprocess.Popen([sys.executable, "-c", script, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
@@ -389,7 +385,7 @@ def test_two_processes_of_one_rank_are_told_so(tmp_path, caplog):
 
 
 def test_two_processes_of_one_rank_do_no_harm(tmp_path, out):
-    source, options = as_files(tmp_path), options_of({"rank": 0, "ranks": 1, "workers": 2})
+    source, options = as_files(tmp_path), options_of({"ranks": "0/1", "workers": 2})
     expected = packer.pack(source, tmp_path / "expected", **options)
     assert in_threads(*3 * [partial(packer.pack, source, out, **options)]) == [expected] * 3
     assert hashes(out) == hashes(tmp_path / "expected")
@@ -398,7 +394,7 @@ def test_two_processes_of_one_rank_do_no_harm(tmp_path, out):
 @pytest.mark.parametrize("algorithm", ["mixed", "bfd", "sequential"])
 def test_what_another_process_of_a_rank_completes_at_any_moment_is_returned(tmp_path, algorithm):
     """It removes the notes that this process goes on to read."""
-    source, options = as_files(tmp_path), options_of({"rank": 0, "ranks": 1, "workers": 2, "algorithm": algorithm})
+    source, options = as_files(tmp_path), options_of({"ranks": "0/1", "workers": 2, "algorithm": algorithm})
     told = []
     expected = packer.pack(source, tmp_path / "expected", progress=lambda *step: told.append(step), **options)
     for moment in range(0, len(told), max(1, len(told) // 12)):

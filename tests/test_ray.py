@@ -70,14 +70,6 @@ def writes_the_bytes_of_one_process(make, extra, cluster, tmp_path):
     assert written[-1] == (expected.rows * 64, expected.rows * 64)
 
 
-def materializes_as_one_process_does(cluster, tmp_path):
-    source = as_arrow(tmp_path)
-    expected = packer.pack(source, tmp_path / "expected", **options_of({}))
-    packer.pack(source, tmp_path / "index", **options_of({"index_only": True}))
-    assert packer.materialize(tmp_path / "index", source, tmp_path / "out", engine="ray") == expected
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
-
-
 def tokenizes_by_gigatoken_as_the_library_does(cluster, tmp_path):
     """Workers load gigatoken by themselves, and write what the library tokenizes in one process."""
     train_byte_level(["the quick brown fox jumps"] * 4, 300).save(str(tmp_path / "tokenizer.json"))
@@ -186,7 +178,7 @@ def replaces_nodes_of_a_store(bucket, server, cluster, tmp_path):
 def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_path):
     source, out = save_arrow(tmp_path / "rows.arrow", made_documents(250)), bucket / "driver"
     command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "64"]
-    command += ["--shard-size", "6KB", "--engine", "ray", "--ray-address", cluster.address, "--json"]
+    command += ["--shard-size", "6KB", "--engine", f"ray:{cluster.address}", "--json"]
     server.faults(seconds=0.3, methods=["PUT"], contains="/data-")
     driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (there := [path for path in out.iterdir() if path.name.startswith("data-")]):
@@ -206,7 +198,6 @@ def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_
 SCENARIOS = {
     "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
     **({"gigatoken": tokenizes_by_gigatoken_as_the_library_does} if version() is not None else {}),
-    "materialize": materializes_as_one_process_does,
     "error": raises_an_error_of_a_task_in_one_line,
     "workers": replaces_killed_workers,
 }
@@ -243,8 +234,8 @@ def test_ray_does_not_replace_the_handler_of_signals(monkeypatch):
 )
 def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path, address, reason):
     begun = time.monotonic()
-    with pytest.raises(PackerError, match=f"ray_address {address}: no cluster is reached .*") as told:
-        packer.pack(as_arrow(tmp_path), tmp_path / "out", max_len=64, engine="ray", ray_address=address)
+    with pytest.raises(PackerError, match=f"engine ray:{address}: no cluster is reached .*") as told:
+        packer.pack(as_arrow(tmp_path), tmp_path / "out", max_len=64, engine=f"ray:{address}")
     assert reason in str(told.value)
     assert "\n" not in str(told.value)
     assert time.monotonic() - begun < 60  # Ray by itself tries for more than ten minutes
@@ -263,8 +254,8 @@ def test_a_cluster_that_does_not_start_is_one_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"engine": "ray", "ranks": 2, "rank": 0}, "engine ray and ranks exclude each other"),
-        ({"ray_address": "auto"}, "ray_address auto is for engine ray"),
+        ({"engine": "ray", "ranks": "0/2"}, "engine ray and ranks exclude each other"),
+        ({"engine": "ray:"}, "'ray:' is not an engine: write threads, ray or ray:ADDRESS"),
         ({"engine": "ray", "sync": False}, "engine ray needs synced files"),
     ],
 )

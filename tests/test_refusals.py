@@ -382,7 +382,7 @@ PATHS = [
             command,
             f"its files form 2 splits (train, test); {CHOOSE}",
         )
-        for command in ("pack d --max-len 8", "stats d", "compare d --max-len 8", "tokenize d --tokenizer TOKENIZER")
+        for command in ("pack d --max-len 8", "stats d", "stats d --algorithm all", "tokenize d --tokenizer TOKENIZER")
     ),
     Case(
         {"d/train/a.jsonl": GOOD},

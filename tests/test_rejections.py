@@ -490,8 +490,8 @@ def test_records_that_a_template_refuses_are_named_if_nothing_is_trained(tmp_pat
         in message
     )
     assert "(chats.jsonl line 2): the chat template renders what comes before" in message
-    assert message.endswith("; or choose allow_nothing_trained")
-    manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, allow_nothing_trained=True)
+    assert message.endswith("; or choose untrained keep-all")
+    manifest = pack(source, tmp_path / "out", tokenizer=tokenizer, untrained="keep-all")
     assert manifest.totals.documents_rejected == {"unlocated_spans": 2}
 
 
@@ -571,8 +571,8 @@ def test_the_command_says_how_many_are_rejected_why_and_where(source, tmp_path):
 
 
 def test_statistics_and_comparisons_take_the_option(source):
-    for command in ("stats", "compare"):
-        done = CliRunner().invoke(cli, [command, str(source), "--max-len", "16", "--on-error", "skip", "--json"])
+    for more in ([], ["--algorithm", "all"]):
+        done = CliRunner().invoke(cli, ["stats", str(source), *more, "--max-len", "16", "--on-error", "skip", "--json"])
         assert done.exit_code == 0, done.output
         (warning,) = done.stderr.splitlines()
         assert warning == (

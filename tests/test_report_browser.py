@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer.options.choices import ReportPlot
+from packer.figures.page_sections import SECTIONS
 from tests.helpers.commands import succeeded
 
 webdriver = pytest.importorskip("selenium.webdriver")
 
-PLOTS = list(ReportPlot.__args__)
+PLOTS = list(SECTIONS)
 HEADERS: dict[str, str] = {}
 """Headers that the server of the page sends beside its type."""
 

@@ -137,10 +137,10 @@ def test_every_command_takes_several_paths(folder):
     succeeded("pack", *given, *OPTIONS, "-o", "out")
     packs = packer.load("out").manifest.rows
     assert json.loads(succeeded("stats", *given, "--max-len", "64", "--json"))["rows"] == packs
-    compared = json.loads(succeeded("compare", *given, "--max-len", "64", "--algorithm", "auto", "--json"))
+    compared = json.loads(succeeded("stats", *given, "--max-len", "64", "--algorithm", "all", "--json"))
     assert f'"rows": {packs}' in json.dumps(compared)
     assert "nothing to do" in succeeded("pack", *given, *OPTIONS, "-o", "out")
-    succeeded("pack", *given, "--max-len", "64", "-o", "of-ranks", "--rank", "0", "--ranks", "1")
+    succeeded("pack", *given, "--max-len", "64", "-o", "of-ranks", "--ranks", "0/1")
     assert hashes(Path("of-ranks")) == hashes(Path("out"))
     assert "from other source files" in refused("pack", *given[::-1], *OPTIONS, "-o", "out")
     Path("pack.toml").write_text(

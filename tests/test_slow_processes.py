@@ -78,7 +78,7 @@ MADE_AGAIN = "was finished, removed or started again by another packer: repeat t
 
 PACK = {"max_len": 64, "shard_size": "6KB", "workers": 1}
 COMMAND = ("--max-len", 64, "--shard-size", "6KB", "--workers", 1)
-RANK = ("--rank", 0, "--ranks", 1)
+RANK = ("--ranks", "0/1")
 
 PACKS = {
     "after the request": ("request.json$", (), {}),
@@ -88,7 +88,7 @@ PACKS = {
     "after a shard": ("data-00011-of", (), {}),
     "after the small files": ("state.json$", (), {}),
     "one of several ranks, after a note": (r"notes/(?!committed)[^/]*/0$", RANK, {}),
-    "one of several ranks, after a shard": ("data-00011-of", RANK, {"rank": 0, "ranks": 1}),
+    "one of several ranks, after a shard": ("data-00011-of", RANK, {"ranks": "0/1"}),
 }
 
 
@@ -154,14 +154,15 @@ def test_a_slow_pack_whose_source_has_changed_removes_nothing_of_the_next_one(so
 def test_a_rank_that_stops_while_it_prepares_the_output_is_replaced(
     source, undisturbed, tmp_path, monkeypatch, begun_before
 ):
-    out, options = tmp_path / "out", ("--seed", 5, *COMMAND, "--ranks", 2, "--rank")
+    out, options = tmp_path / "out", ("--seed", 5, *COMMAND, "--ranks")
     if begun_before:  # with another lock, and another request
         with monkeypatch.context() as killing:
             kill(killing, "data-00003-of")
             with pytest.raises(Killed):
                 packer.pack(source, out, seed=5, **PACK)
-    slow = Slow("request.json$", "pack", source, "-o", out, *options, 0)
-    packer.pack(source, out, seed=5, rank=1, ranks=2, rank_timeout=0.5, **PACK)
+    slow = Slow("request.json$", "pack", source, "-o", out, *options, "0/2")
+    shrink(monkeypatch, rank_patience=0.5)
+    packer.pack(source, out, seed=5, ranks="1/2", **PACK)
     assert hashes(out) == undisturbed
     assert slow.ended() == (0, "")
     assert hashes(out) == undisturbed

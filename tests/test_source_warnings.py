@@ -125,9 +125,9 @@ def test_a_source_of_which_nothing_is_trained_is_an_error_unless_allowed(tmp_pat
     assert result.exit_code == 1
     tokens = sum(map(len, documents))
     assert f"none of the {tokens:,} packed tokens is trained" in result.stderr
-    assert "choose --allow-nothing-trained" in result.stderr
+    assert "choose --untrained keep-all" in result.stderr
     assert not Path("rows-packed-64").exists()
-    assert run("pack", "rows.arrow", "--max-len", 64, "--allow-nothing-trained").exit_code == 0
+    assert run("pack", "rows.arrow", "--max-len", 64, "--untrained", "keep-all").exit_code == 0
     assert packer.load("rows-packed-64").manifest.totals.tokens_trained == 0
     save_arrow(tmp_path / "one.arrow", documents, labels=[[-100] * len(d) for d in documents[:-1]] + [documents[-1]])
     packer.pack("one.arrow", max_len=64)

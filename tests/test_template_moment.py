@@ -113,10 +113,10 @@ def test_ranks_on_machines_with_different_clocks_write_one_moment(chats, tokeniz
         "import sys; from packer.cli import cli; from packer.sources import decoded_pieces; "
         "decoded_pieces._PIECE = 1 << 15; cli(sys.argv[1:])"
     )
-    options = f"--max-len 128 --tokenizer {tokenizer} --train-on all --ranks 2 --rank".split()
+    options = f"--max-len 128 --tokenizer {tokenizer} --train-on all --ranks".split()
     command = [sys.executable, "-c", script, "pack", str(chats), "-o", str(out), *options]
     running = [
-        subprocess.Popen([*command, str(rank)], env={**os.environ, "TZ": zone})
+        subprocess.Popen([*command, f"{rank}/2"], env={**os.environ, "TZ": zone})
         for rank, zone in enumerate((EAST, WEST))
     ]
     assert [process.wait(timeout=100) for process in running] == [0, 0]

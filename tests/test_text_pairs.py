@@ -279,7 +279,7 @@ def test_the_trees_of_pairs_hold_both_answers_and_their_prompt_once(tmp_path, to
 def test_workers_and_ranks_do_not_change_a_byte(tmp_path, tokenizer, small):
     source = write_lines(tmp_path / "pairs.jsonl", records("implicit chat"))
     made = [pack(source, tmp_path / f"out-{workers}", tokenizer, workers=workers) for workers in (1, 2, 7)]
-    made.append(pack(source, tmp_path / "of-ranks", tokenizer, rank=0, ranks=1, sync=True))
+    made.append(pack(source, tmp_path / "of-ranks", tokenizer, ranks="0/1", sync=True))
     assert len({manifest.to_bytes() for manifest in made}) == 1
 
 
@@ -307,9 +307,10 @@ def test_stats_predict_the_rows(tmp_path, tokenizer):
     source = write_lines(tmp_path / "pairs.jsonl", records("explicit text"))
     packs = pack(source, tmp_path / "out", tokenizer).rows
     arguments = ["--pairs", "--tokenizer", tokenizer, "--long", "drop", "--max-len", "512", "--json"]
-    done = CliRunner().invoke(cli, ["stats", str(source), *arguments, "--algorithm", "bfd"])
-    assert done.exit_code == 0, done.output
-    assert f'"rows": {packs}' in json.dumps(json.loads(done.stdout))
+    for algorithm in ("bfd", "all"):
+        done = CliRunner().invoke(cli, ["stats", str(source), *arguments, "--algorithm", algorithm])
+        assert done.exit_code == 0, done.output
+        assert f'"rows": {packs}' in json.dumps(json.loads(done.stdout)), algorithm
 
 
 def test_verify_finds_what_differs_on_either_side(tmp_path, tokenizer):

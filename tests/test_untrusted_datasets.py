@@ -231,7 +231,7 @@ def refused_link(command: list[str], link: Path, home: Path) -> None:
 
 
 @pytest.mark.parametrize("inner", ["", "spill", "notes", "committed", "lock", "request.json"])
-@pytest.mark.parametrize("command", ["pack", "overwrite", "tokenize", "materialize", "export"])
+@pytest.mark.parametrize("command", ["pack", "overwrite", "tokenize", "export"])
 def test_no_command_follows_a_link_in_the_work_folder_of_its_output(folder, home, tmp_path, command, inner):
     out, source = tmp_path / "out", str(tmp_path / "source.arrow")
     if command == "overwrite":
@@ -243,14 +243,11 @@ def test_no_command_follows_a_link_in_the_work_folder_of_its_output(folder, home
     if command == "tokenize":
         (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n')
         save_tokenizer(tmp_path / "tokenizer")
-    if command == "materialize":
-        packer.pack(source, tmp_path / "index", max_len=MAX_LEN, index_only=True)
     pack = ["pack", source, "--max-len", "24", "-o", str(out)]
     commands = {
         "pack": pack,
         "overwrite": [*pack, "--overwrite"],
         "tokenize": ["tokenize", str(tmp_path / "texts.jsonl"), "--tokenizer", str(tmp_path / "tokenizer")],
-        "materialize": ["materialize", str(tmp_path / "index"), "--source", source],
         "export": ["export", str(folder), "--to", "parquet"],
     }
     refused_link([*commands[command], *(["-o", str(out)] if "-o" not in commands[command] else [])], link, home)

@@ -1,6 +1,5 @@
 """The lowest versions that pyproject.toml allows, and the newest, installed in new environments without torch."""
 
-import json
 import os
 import subprocess
 import sys
@@ -29,6 +28,6 @@ def test_the_fast_lane_passes_with_all_versions_that_are_allowed(tmp_path, resol
     run(uv, "venv", "--python", sys.executable, environment)
     run(uv, "pip", "install", "--python", python, "--resolution", resolution, ROOT)
     run(environment / "bin" / "packer-llm", "demo", "--output", tmp_path / "demo")
-    assert json.loads(run(python, "-m", "packer", "doctor", "--json"))["optional"]["torch"] is None
+    assert "torch is not installed" in run(python, "-m", "packer", "--version")
     run(uv, "pip", "install", "--python", python, "pytest", "hypothesis", "sybil", "zstandard", "pillow")
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "@tests/fast.txt")

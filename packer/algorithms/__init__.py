@@ -76,7 +76,7 @@ class Algorithm:
     """Whether it may prove a higher lower bound than those of `packer.algorithms.bounds`."""
 
     quick_up_to: int | None = None
-    """Longest row, in tokens, that it packs within seconds and `packer compare` runs by default; None for any."""
+    """Longest row, in tokens, that it packs within seconds and `packer stats --algorithm all` runs; None for any."""
 
     def is_slow(self, max_len: int) -> bool:
         """Return whether packing rows of `max_len` tokens may take minutes."""

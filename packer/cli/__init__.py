@@ -1,13 +1,13 @@
 """The command line. Commands are functions, and import heavy packages only when they run.
 
-writing_commands.py  pack, tokenize, materialize and export
-figures_commands.py  stats and compare
+writing_commands.py  pack, tokenize and export
+figures_commands.py  stats
 checking_commands.py verify and check
 show_command.py      show, and the segments of a row as a table, as text and as JSON
-machine_commands.py  doctor and demo
+demo_command.py      demo
 
 command.py           commands and their options, from declarations
-shared_options.py    options of several commands: --source, --config and --like, --report
+shared_options.py    options of several commands: --source, --config, --report
 printing.py          everything that is printed, without control characters of names, texts and messages
 progress_bars.py     progress bars and log lines
 run_summary.py       what commands that write print when they are done
@@ -16,28 +16,30 @@ one_line_errors.py   errors as one line and an exit code, also those of files th
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import metadata
 
 import click
 
 from packer import __version__
 from packer.cli.checking_commands import check, verify
 from packer.cli.command import ARGUMENTS
-from packer.cli.figures_commands import compare, stats
-from packer.cli.machine_commands import demo, doctor
+from packer.cli.demo_command import demo
+from packer.cli.figures_commands import stats
 from packer.cli.one_line_errors import echo_error_as_json
-from packer.cli.printing import visible
+from packer.cli.printing import echo, visible
 from packer.cli.show_command import show
-from packer.cli.writing_commands import export, materialize, pack, tokenize
+from packer.cli.writing_commands import export, pack, tokenize
 
 GROUPS = {
-    "Look ahead": (stats, compare),
-    "Pack": (pack, tokenize, materialize),
+    "Look ahead": (stats,),
+    "Pack": (pack, tokenize),
     "Check": (verify, show),
     "Train": (export, check),
-    "This machine": (doctor, demo),
+    "Try it": (demo,),
 }
 """The commands under their headings."""
 
@@ -59,6 +61,23 @@ def _usage_errors_as_json(ctx: click.Context) -> Iterator[None]:
         if "--json" in ctx.meta[ARGUMENTS]:
             echo_error_as_json(message, error.exit_code)
         raise click.UsageError(visible(message), error.ctx) from None
+
+
+LIBRARIES = ("numpy", "pyarrow", "numba", "highspy", "datasets", "tokenizers", "transformers", "gigatoken", "torch")
+"""Distributions whose version may matter to rows and tokens, or to what a problem is."""
+
+
+def _versions(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    """Print the versions of packer, Python and `LIBRARIES`, of which the last two are optional, and exit."""
+    if not is_asked:
+        return
+    echo(f"packer {__version__}, Python {platform.python_version()}")
+    for name in LIBRARIES:
+        try:
+            echo(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            echo(f"{name} is not installed")
+    ctx.exit()
 
 
 class _Commands(click.Group):
@@ -93,17 +112,13 @@ class _Commands(click.Group):
                 return super().invoke(ctx)
             except click.NoSuchOption as error:
                 meant = error.option_name.replace("_", "-")
-                name = error.ctx.info_name if error.ctx is not None else None
-                if name == "materialize" and any(meant in each.opts for each in pack.params):
-                    text = f"No such option '{meant}': packer {name} takes the options of the dataset."
-                    raise click.UsageError(text, error.ctx) from None
                 if meant in (error.possibilities or ()):
                     raise click.NoSuchOption(error.option_name, error.message, [meant], error.ctx) from None
                 raise
 
 
 @click.group(cls=_Commands, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="packer")
+@click.option("--version", help="Show versions.", is_flag=True, is_eager=True, expose_value=False, callback=_versions)
 def cli() -> None:
     """Pack a dataset once, offline, into fixed-length rows with explicit document boundaries.
 
@@ -112,7 +127,6 @@ def cli() -> None:
     packer pack chats.jsonl --tokenizer Qwen/Qwen3-0.6B --max-len 4096
     packer pack --lengths data.parquet:num_tokens --max-len 4096
     packer pack dataset --max-len 4096 --index-only --output index
-    packer materialize index --source dataset --output rows
     packer verify dataset-packed-4096 --source dataset
     packer export dataset-packed-4096 --to torchtitan
     """  # noqa: D301  (an escaped b tells click to keep the lines)

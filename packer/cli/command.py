@@ -57,7 +57,7 @@ class PackerCommand(click.Command):
     resumes = False
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **settings: Any) -> click.Context:
-        """See `click.Command`; `--config`, `--like` and `--chat-template` read files."""
+        """See `click.Command`; `--config` and `--chat-template` read files."""
         with one_line_errors(debug="--debug" in args, as_json="--json" in args):
             return super().make_context(info_name, args, *rest, **settings)
 
@@ -170,12 +170,6 @@ class UserPath(_ParamType):
         return path
 
 
-class FileContent(str):
-    """The content of a file, which was named on the command line."""
-
-    __slots__ = ()
-
-
 class Content(UserPath):
     """A file whose content is the value, or the name of content that comes with packer."""
 
@@ -184,7 +178,7 @@ class Content(UserPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read the file."""
-        if isinstance(value, FileContent) or value in self.names:
+        if value in self.names:
             return str(value)
         path = super().convert(value, param, ctx)
         if isinstance(path, RemotePath):

@@ -1,16 +1,16 @@
-"""The commands that print figures, and write nothing but reports of them: stats and compare."""
+"""The command stats, which prints figures, and writes nothing but reports of them."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.algorithms import ALGORITHMS, ALIASES
 from packer.cli.command import command
 from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
@@ -18,21 +18,22 @@ from packer.cli.shared_options import (
     AsJson,
     BatchSize,
     Report,
-    ReportFiles,
-    WithText,
-    like_option,
+    ReportFile,
     source_of,
 )
 from packer.errors import OptionError, PackerError
-from packer.options import Option, PackOptions, values_of
-from packer.options.choices import ReportPlot
-from packer.options.option import OUTPUT, as_length
-from packer.paths import expanded
+from packer.options import PackOptions, values_of
+from packer.options.option import as_length
+from packer.paths import PathList, expanded, is_histogram
 from packer.stores import any_path
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
     from packer.figures.dataset_figures import Figures, RowLengths
+
+
+ALL = "all"
+"""Value of --algorithm that compares all algorithms."""
 
 
 def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
@@ -48,10 +49,6 @@ def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
         ) from None
 
 
-Plot = Annotated[Path | None, Option("SVG file to write: one plot of the report.", OUTPUT, metavar="FILE.svg")]
-PlotOf = Annotated[ReportPlot, Option("The plot that --plot writes.", OUTPUT, metavar="NAME")]
-
-
 @command(
     PackOptions,
     changes={
@@ -62,40 +59,46 @@ PlotOf = Annotated[ReportPlot, Option("The plot that --plot writes.", OUTPUT, me
             "default_words": "4096",
             "metavar": "N[,N...]",
             "convert": _ascending,
-        }
+        },
+        "algorithm": {
+            "help": "Algorithm that decides which documents share a row; all compares those that are quick.",
+            "choices": (*ALGORITHMS, *ALIASES, ALL),
+        },
     },
     short_help="Show the padding of a dataset now, and when packed.",
 )
 @click.argument("dataset", nargs=-1)
-@like_option
 def stats(
     dataset: tuple[str, ...],
     max_len: tuple[int, ...],
     tokenizer: str | None,
     batch_size: BatchSize = 64,
     report: Report = None,
-    with_text: WithText = False,
-    plot: Plot = None,
-    plot_of: PlotOf = "rows",
     as_json: AsJson = False,
     **values: object,
 ) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
 
     It predicts the number of rows that `pack` makes with the same options, also for groups, pairs and limits.
-    Several row lengths are compared in a table. Of several packed datasets, as in web-packed:0.7 code-packed:0.3, it
-    shows the shares in which packer.load combines them.
+    Several row lengths are compared in a table, and with `--algorithm all` the algorithms. DATASET may also be a
+    histogram: a file NAME.csv with the header length,count. Of several packed datasets, as in web-packed:0.7
+    code-packed:0.3, it shows the shares in which packer.load combines them.
     """
     from packer.figures.dataset_figures import Figures
     from packer.figures.figure_tables import render_figures, render_row_lengths
     from packer.figures.plain_text import in_encoding
     from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
 
-    if _print_shares(dataset, as_json=as_json, wants_files=report is not None or plot is not None):
+    if _print_shares(dataset, as_json=as_json, wants_report=report is not None):
         return
     source = source_of(dataset)
-    files = ReportFiles(report=report, plot=plot, plot_of=plot_of, with_text=with_text, tokenizer=tokenizer)
-    wants_files, several = report is not None or plot is not None, len(max_len) > 1
+    page = ReportFile(path=report, tokenizer=tokenizer)
+    if values["algorithm"] == ALL or is_histogram(source, tokenizer):
+        if report is not None:
+            raise OptionError(f"--report {report} is about the rows of a dataset by one algorithm: leave it out")
+        _compare(source, max_len, tokenizer, batch_size, values, as_json=as_json)
+        return
+    several = len(max_len) > 1
     found: Figures | RowLengths | None
     with progress_bars() as progress:
         collecting: dict[str, Any] = {"documents_per_step": batch_size, "progress": progress}
@@ -105,21 +108,19 @@ def stats(
                     f"--max-len {','.join(map(str, max_len))}: {source} is packed, into rows of one length; "
                     "compare lengths on the dataset that it was packed from"
                 )
-            found = packed_figures(source, for_report=wants_files, decode=files.decoder(), **collecting)
+            found = packed_figures(source, for_report=report is not None, decode=page.decoder(), **collecting)
         else:
-            if with_text:
-                raise PackerError("--with-text is for a packed dataset: pack first, as in packer pack DATA --report F")
             collecting["options"] = PackOptions(
                 max_len=max_len[-1], tokenizer=tokenizer, **values_of(PackOptions, values)
             )
             collecting["max_lens"] = max_len if several else ()
-            if several and not wants_files:  # only what tells the lengths apart
+            if several and report is None:  # only what tells the lengths apart
                 found = row_lengths(source, **collecting)
             else:
-                found = dataset_figures(source, for_report=wants_files, **collecting)
+                found = dataset_figures(source, for_report=report is not None, **collecting)
         lines = []
-        if wants_files and isinstance(found, Figures):
-            lines = files.write(found)
+        if report is not None and isinstance(found, Figures):
+            lines = page.write(found)
             found = found.row_lengths if several else found  # what is printed; everything else is in the report
     assert found is not None
     if as_json:
@@ -151,15 +152,15 @@ def _shares_of(dataset: tuple[str, ...]) -> list[str] | dict[str, float] | None:
     return weights or paths
 
 
-def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_files: bool) -> bool:
+def _print_shares(names: tuple[str, ...], *, as_json: bool, wants_report: bool) -> bool:
     """Print what an epoch takes of several packed datasets; return False if the names are no such."""
     from packer.loader.combined import CombinedDataset
     from packer.loader.load import load
 
     if (paths := _shares_of(names)) is None:
         return False
-    if wants_files:
-        raise PackerError("a report shows one dataset: leave out --report and --plot, or name one")
+    if wants_report:
+        raise PackerError("a report shows one dataset: leave out --report, or name one")
     dataset = load(paths)
     assert isinstance(dataset, CombinedDataset)
     if not as_json:
@@ -180,33 +181,30 @@ def _is_packed(source: str) -> bool:
         return is_packed(path)
 
 
-@command(
-    PackOptions,
-    changes={"algorithm": {"is_list": True, "default": (), "help": "Run only this algorithm."}},
-    short_help="Compare the rows that each algorithm needs.",
-)
-@click.argument("dataset", nargs=-1)
-def compare(
-    dataset: tuple[str, ...],
-    algorithm: tuple[str, ...],
-    batch_size: BatchSize = 64,
-    as_json: AsJson = False,
-    **values: object,
+def _compare(
+    source: str | PathList,
+    max_len: tuple[int, ...],
+    tokenizer: str | None,
+    batch_size: int,
+    values: Mapping[str, Any],
+    *,
+    as_json: bool,
 ) -> None:
-    """Run all algorithms on DATASET and show the rows that each needs; nothing is written.
-
-    For rows above 512 tokens, algorithms that may take minutes are left out unless --algorithm names them.
-
-    DATASET is a source as for `pack`, or a histogram: a file NAME.csv with the header length,count.
-    """
+    """Print the rows that each algorithm makes, or one of them of a histogram."""
     from packer.figures.figure_tables import render_comparison
-    from packer.pipeline import comparing
+    from packer.pipeline.comparing import compare
 
-    source = source_of(dataset)
-    pack_options = PackOptions(**values_of(PackOptions, values))
+    if len(max_len) > 1:
+        raise OptionError(f"--max-len {','.join(map(str, max_len))}: algorithms are compared at one length; choose it")
+    options = PackOptions(
+        max_len=max_len[0], tokenizer=tokenizer, **values_of(PackOptions, {**values, "algorithm": "auto"})
+    )
+    if options.limits or options.align > 1:
+        raise OptionError("--limit and --align are not for all algorithms: name one by --algorithm")
+    algorithms = () if values["algorithm"] == ALL else (values["algorithm"],)
     with progress_bars() as progress:
-        found = comparing.compare(
-            source, options=pack_options, algorithms=algorithm, documents_per_step=batch_size, progress=progress
+        found = compare(
+            source, options=options, algorithms=algorithms, documents_per_step=batch_size, progress=progress
         )
     if as_json:
         echo_json(found.to_json())

@@ -33,7 +33,7 @@ _EXPLAINED = (
 
 
 def pack_summary(written: Written[Manifest], took: str, *, verbose: bool) -> Iterator[str]:
-    """Yield the summary of `packer pack` and `packer materialize`; with `verbose`, also how mixed the rows are."""
+    """Yield the summary of `packer pack`; with `verbose`, also how mixed the rows are."""
     rows = None
     if verbose and isinstance(written.output, Path):  # in object storage, `packer stats` reads the boundaries
         from packer.pipeline.collect_figures import sampled_rows

@@ -1,4 +1,4 @@
-"""Options that several commands have: their source, defaults from a file or a packed dataset, and reports."""
+"""Options that several commands have: their source, defaults from a file, and reports."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from packer import __version__
-from packer.cli.command import ARGUMENTS, FileContent, UserPath
-from packer.cli.printing import echo
+from packer.cli.command import ARGUMENTS, UserPath
 from packer.errors import OptionError, PackerError
-from packer.options import Option, PackOptions, options_of
+from packer.options import Option
 from packer.options.option import GENERAL, OUTPUT, READING
 from packer.paths import PathList
 from packer.stores import RemotePath
@@ -42,10 +41,6 @@ PackedSources = Annotated[
 Report = Annotated[
     Path | None, Option("HTML file to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html")
 ]
-WithText = Annotated[
-    bool,
-    Option("Show the beginnings of documents in the report, which otherwise holds no text; needs --tokenizer.", OUTPUT),
-]
 
 
 def source_of(dataset: tuple[str, ...]) -> str | PathList:
@@ -55,7 +50,7 @@ def source_of(dataset: tuple[str, ...]) -> str | PathList:
     return dataset[0] if len(dataset) == 1 else PathList(dataset)
 
 
-# ---- --config and --like: the command line overrides the file, and the file overrides the dataset ----
+# ---- --config ----
 
 
 def _use_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -84,50 +79,24 @@ def _use_file(context: click.Context, parameter: click.Parameter, path: Path | N
     context.default_map = {**(context.default_map or {}), **defaults}
 
 
-def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Path | None) -> None:
-    """Make the options of a packed dataset the defaults of a command, and name those that it cannot predict."""
-    if folder is None:
-        return
-    from packer.shards.reader import read_manifest
-
-    try:
-        options = read_manifest(folder, intact=True).options
-    except PackerError as error:
-        raise PackerError(f"--like: {error}") from error
-    defaults: dict[str, Any] = {}
-    for name, value in options.to_dict().items():
-        declared = options_of(PackOptions)[name]
-        if name in _settable(context):
-            defaults[name] = FileContent(value) if declared.is_file else value
-        elif declared.needs_tokens:
-            echo(
-                f"packer: {folder} was packed with {declared.shown} {value}, which {context.info_name} cannot predict: "
-                f"its rows are those of {declared.shown} {declared.default}",
-                err=True,
-            )
-    context.default_map = {**defaults, **(context.default_map or {})}
-
-
 def _settable(context: click.Context) -> dict[str, click.Parameter]:
     """The parameters that a file may set, by name."""
-    others = ("help", "as_json", "debug", "config", "like")
+    others = ("help", "as_json", "debug", "config")
     return {str(parameter.name): parameter for parameter in context.command.params if parameter.name not in others}
 
 
-def _eager_option(flag: str, metavar: str, callback: Callable[..., None], words: str) -> Callable[[Any], Any]:
-    """Make an option that is read before those whose defaults it sets, and does not reach the function."""
-    return click.option(
-        flag, type=UserPath(), metavar=metavar, is_eager=True, expose_value=False, callback=callback, help=words
-    )
-
-
-like_option = _eager_option(
-    "--like", "PACKED", _use_dataset, "Packed dataset whose options are the defaults; its sources are not."
+config_option = click.option(
+    "--config",
+    type=UserPath(),
+    metavar="FILE",
+    is_eager=True,  # read before the options whose defaults it sets
+    expose_value=False,
+    callback=_use_file,
+    help="TOML file of defaults: max_len = 4096, keep = ['topic'].",
 )
-config_option = _eager_option("--config", "FILE", _use_file, "TOML file of defaults: max_len = 4096, keep = ['topic'].")
 
 
-# ---- reports and plots ----
+# ---- reports ----
 
 
 _GENERATOR = b'<meta name="generator" content="packer">'  # near the beginning of every report
@@ -135,63 +104,52 @@ _READ_OF_PAGE = 1024  # bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReportFiles:
-    """The report and the plot that a command is to write, which are checked before the work begins.
+class ReportFile:
+    """The report that a command is to write, which is checked before the work begins.
 
     Only a report of packer is ever replaced: no source whose name follows `--report` by mistake, and no page of a user.
     """
 
-    report: Path | None
-    plot: Path | None = None
-    plot_of: str = "rows"
-    with_text: bool
+    path: Path | None
     tokenizer: str | None
+    """Tokenizer that makes text of the tokens of a packed dataset; None to show no text."""
 
     def __post_init__(self) -> None:
-        for option, path, ending in (("--report", self.report, ".html"), ("--plot", self.plot, ".svg")):
-            if path is None:
-                continue
-            if isinstance(path, RemotePath):
-                raise OptionError(f"{option} {path} is in object storage: name a local file")
-            if path.is_dir():
-                raise PackerError(f"{option} {path} is a folder: name a file in it")
-            if path.suffix.lower() != ending:
-                raise OptionError(f"{option} {path}: name a file that ends with {ending}, so that no data is replaced")
-            if not os.access(path.parent, os.W_OK):
-                reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
-                raise PackerError(f"{option} {path}: the folder {path.parent} {reason}; choose another")
-        if self.report is not None:
-            _refuse_foreign(self.report)
-        if self.with_text and self.report is None:
-            raise OptionError("--with-text is for a report: add --report FILE.html")
-        if self.with_text and self.tokenizer is None:
-            raise OptionError("--with-text needs --tokenizer, which makes text of tokens")
+        path = self.path
+        if path is None:
+            return
+        if isinstance(path, RemotePath):
+            raise OptionError(f"--report {path} is in object storage: name a local file")
+        if path.is_dir():
+            raise PackerError(f"--report {path} is a folder: name a file in it")
+        if path.suffix.lower() != ".html":
+            raise OptionError(f"--report {path}: name a file that ends with .html, so that no data is replaced")
+        if not os.access(path.parent, os.W_OK):
+            reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
+            raise PackerError(f"--report {path}: the folder {path.parent} {reason}; choose another")
+        _refuse_foreign(path)
 
     def decoder(self) -> Callable[[Any], str] | None:
         """Return the function from token ids to text; None to show no text."""
-        if not self.with_text or self.tokenizer is None:
+        if self.path is None or self.tokenizer is None:
             return None
         from packer.text.load_tokenizer import open_decoder
 
         return open_decoder(self.tokenizer)
 
     def write(self, figures: Figures) -> list[str]:
-        """Write the files, and return a line about each."""
-        from packer.figures.page import render_page, render_plot
+        """Write the report if one is asked for, and return a line about it."""
+        from packer.figures.page import render_page
 
-        lines = []
-        if self.plot is not None:
-            _write(self.plot, render_plot(figures, self.plot_of))
-            lines.append(f"Plot written to {self.plot}")
-        if self.report is not None:
-            words: list[str] = click.get_current_context().meta[ARGUMENTS]
-            # Of absolute paths only the name is shown, which says nothing of the machine.
-            command = shlex.join(["packer", *(re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in words)])
-            made_by = f"{command}\npacker {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
-            _refuse_foreign(self.report)  # again, because packing may have taken days
-            _write(self.report, render_page(figures, made_by=made_by))
-            lines.append(f"Report written to {self.report}")
-        return lines
+        if self.path is None:
+            return []
+        words: list[str] = click.get_current_context().meta[ARGUMENTS]
+        # Of absolute paths only the name is shown, which says nothing of the machine.
+        command = shlex.join(["packer", *(re.sub(r"(^|=)/(?:[^/]*/)*", r"\1", word) for word in words)])
+        made_by = f"{command}\npacker {__version__}, {datetime.now(timezone.utc):%Y-%m-%d}"
+        _refuse_foreign(self.path)  # again, because packing may have taken days
+        _write(self.path, render_page(figures, made_by=made_by))
+        return [f"Report written to {self.path}"]
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands that write an output: pack, tokenize, materialize and export."""
+"""The commands that write an output: pack, tokenize and export."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import (
     AsJson,
-    PackedSources,
     Report,
-    ReportFiles,
+    ReportFile,
     Verbose,
-    WithText,
     config_option,
-    like_option,
     source_of,
 )
 from packer.errors import OptionError
@@ -64,7 +61,7 @@ def write_output(
 
     # Run it.
     begun, compiled = time.perf_counter(), compile_seconds()
-    rank = rank_of(values.get("rank"), values.get("ranks"))
+    rank = rank_of(values.get("ranks"))
     with (
         progress_bars(silently=rank is not None and rank.rank > 0) as progress,
         contextlib.redirect_stdout(sys.stderr),  # Ray prints what happens to nodes; stdout is for the result
@@ -120,13 +117,11 @@ Lengths = Annotated[
 )
 @click.argument("dataset", nargs=-1)
 @config_option
-@like_option
 def pack(
     dataset: tuple[str, ...],
     tokenizer: str | None,
     lengths: Lengths = None,
     report: Report = None,
-    with_text: WithText = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
     **values: object,
@@ -152,19 +147,19 @@ def pack(
         dataset, values["lengths_column"] = ((path,), column) if has_columns else ((lengths,), ARRAY_COLUMN)
     source = source_of(dataset)
     pack_options = PackOptions(tokenizer=tokenizer, **values_of(PackOptions, values))
-    files = ReportFiles(report=report, with_text=with_text, tokenizer=tokenizer)
+    page = ReportFile(path=report, tokenizer=tokenizer)
     if report is not None and is_remote(values["output"]):
         raise OptionError(
             f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
         )
-    decode = files.decoder()
+    decode = page.decoder()
 
     def write_report(packed: AnyPath) -> list[str]:
         from packer.pipeline.collect_figures import packed_figures
 
         with progress_bars() as progress:
             figures = packed_figures(packed, for_report=True, decode=decode, progress=progress)
-            return files.write(figures)
+            return page.write(figures)
 
     write_output(
         packing.pack,
@@ -202,34 +197,6 @@ def tokenize(dataset: tuple[str, ...], as_json: AsJson = False, **values: object
         values=values,
         summary=tokenize_summary,
         complete="is complete, tokenized in the same way from the same source",
-        as_json=as_json,
-    )
-
-
-@command(
-    RunOptions,
-    changes={"output": {"default": ..., "default_words": None, "help": "Folder to write, here or in object storage."}},
-    resumes=True,
-)
-@click.argument("index", type=UserPath())
-def materialize(
-    index: AnyPath, *, sources: PackedSources, verbose: Verbose = False, as_json: AsJson = False, **values: object
-) -> None:
-    """Write the rows of an INDEX with their tokens.
-
-    INDEX is the output of `packer pack --index-only`. The result is the same as packing without --index-only. An
-    interrupted command continues where it stopped when it is run again.
-    """
-    from packer.cli.run_summary import pack_summary
-    from packer.pipeline import materializing
-
-    write_output(
-        materializing.materialize,
-        index,
-        list(sources),
-        values=values,
-        summary=partial(pack_summary, verbose=verbose),
-        complete="is complete, with the rows of this index",
         as_json=as_json,
     )
 

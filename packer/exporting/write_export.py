@@ -158,9 +158,7 @@ def _load_with_tokens(packed: str | Path) -> PackedDataset:
             "Parquet: pack without --share-prefixes to export it"
         )
     if dataset.manifest.options.index_only:
-        raise PackerError(
-            f"{packed} is an index without tokens: write its rows by `packer materialize`, and export these"
-        )
+        raise PackerError(f"{packed} is an index without tokens: pack its source without --index-only, and export that")
     return dataset
 
 

@@ -12,5 +12,5 @@ What shows them:
 - `plain_text`: columns, bars and formatted numbers
 - `figure_tables`: `render_figures`, `render_row_lengths` and `render_comparison`, for the terminal
 - `page`, `page_sections`: the report as a page of HTML, made of `page.html.jinja`, `style.css` and `script.js`
-- `charts`: plots as SVG, in a page, in a file or in a notebook
+- `charts`: plots as SVG, in a page or in a file
 """

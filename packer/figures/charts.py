@@ -1,4 +1,4 @@
-"""Charts as SVG, in a page, in a file or in a notebook: bars, lines over labelled positions, histograms, and rows."""
+"""Charts as SVG, in a page or in a file: bars, lines over labelled positions, histograms, and rows."""
 
 from __future__ import annotations
 
@@ -110,13 +110,6 @@ class Plot:
         ]
         size = {"xmlns": "http://www.w3.org/2000/svg", "width": 720, "height": self.height + 56}
         return element("svg", *parts, **size, font_family=FONT, font_size=12) + "\n"
-
-
-def notebook_facts(title: str, facts: Sequence[tuple[str, str]], plot: Plot | None = None) -> str:
-    """Return HTML with a title, a table of facts (name, value) and a plot; everything but the plot is escaped."""
-    lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in facts)
-    table = f"<table>{lines}</table>"
-    return f"<div><strong>{escape(title)}</strong>{table}{'' if plot is None else plot.inline()}</div>"
 
 
 # ---- charts ----

@@ -14,7 +14,6 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from packer.errors import PackerError
 from packer.figures.charts import style_sheet
 from packer.figures.dataset_figures import Figures
 from packer.figures.page_sections import BATCHES, SECTIONS
@@ -50,16 +49,6 @@ def render_page(figures: Figures, *, made_by: str = "") -> str:
         data=_row_data(figures),
     )
     return page + "\n"
-
-
-def render_plot(figures: Figures, name: str) -> str:
-    """Return the plot of a section as an SVG file; a plot that the dataset does not have is a PackerError."""
-    section = SECTIONS[name](figures)
-    if section is None or section.plot is None:
-        raise PackerError(
-            f"--plot-of {name}: {figures.name} has no such plot, because its rows do not show it; choose another"
-        )
-    return section.plot.file()
 
 
 def _opening(figures: Figures) -> Iterator[str]:

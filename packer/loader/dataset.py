@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
-from packer.figures.charts import ShownRow, notebook_facts, row_plot
 from packer.loader.cache_space import CacheSpace
 from packer.loader.open_shards import ColumnViews, OpenShard, OpenShards, Row
 from packer.loader.row_order import whole_shards
@@ -108,10 +107,10 @@ class PackedDataset:
         self._tokens, self._row_shards = opening.tokens, self._shards
         if opening.tokens is not None and opening.tokens.is_remote:
             from packer.loader.shard_cache import ShardCache
-            from packer.loader.shard_providers import MaterializedShards
+            from packer.loader.shard_providers import ShardsWithTokens
 
             copied = replace(manifest, options=replace(manifest.options, index_only=False))
-            made = MaterializedShards(folder=path, manifest=manifest, tokens=opening.tokens)
+            made = ShardsWithTokens(folder=path, manifest=manifest, tokens=opening.tokens)
             self._cache = ShardCache(copied, made.key, made, opening.cache)
             self._row_shards, self._tokens = OpenShards(self._cache.open, MOST_HELD), None
         if self._cache is not None:
@@ -219,9 +218,7 @@ class PackedDataset:
 
     def _repr_html_(self) -> str | None:
         """Return what notebooks show."""
-        rows = [_drawn(number, self[number]) for number in range(min(_SHOWN_ROWS, len(self)))]
-        plot = row_plot(f"The first {len(rows)} rows", rows, max_len=self.max_len)
-        return notebook_facts(f"PackedDataset {self.path.name}", self.manifest.facts(), plot)
+        return self.manifest.as_html(f"PackedDataset {self.path.name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         opening = self._opening
@@ -306,12 +303,3 @@ class PackedDataset:
         if self._tokens is not None:
             return self._tokens.dtypes
         return {name: np.dtype((values.dtype, values.shape[2:])) for name, values in views.tokens.items()}
-
-
-_SHOWN_ROWS, _SHOWN_SEGMENTS = 5, 400  # rows in the picture of a notebook, and segments of a row drawn one by one
-
-
-def _drawn(number: int, row: Row) -> ShownRow:
-    extents = row["seq_lengths"][: np.count_nonzero(row["doc_ids"] >= 0)]
-    shown = tuple(extents[:_SHOWN_SEGMENTS].tolist())
-    return ShownRow(row=number, extents=shown, rest=int(extents[_SHOWN_SEGMENTS:].sum()))

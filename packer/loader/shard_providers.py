@@ -76,7 +76,7 @@ class DownloadedShards:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MaterializedShards:
+class ShardsWithTokens:
     """Provider of the shards of an index: makes them from its source."""
 
     folder: AnyPath  # of the index
@@ -165,7 +165,7 @@ class MaterializedShards:
         return pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
 
 
-ShardProvider: TypeAlias = DownloadedShards | MaterializedShards
+ShardProvider: TypeAlias = DownloadedShards | ShardsWithTokens
 """Writes the shards of a dataset to a cache, and finds complete ones there. Can be pickled.
 
 A source that cannot be read, or is not what the manifest says, is a PackerError; a file of the cache that cannot be

@@ -23,11 +23,8 @@ class RunArguments(TypedDict, total=False):
     workers: int | None
     sync: bool
     overwrite: bool
-    engine: choices.EngineName
-    ray_address: str | None
-    rank: int | None
-    ranks: int | str | None
-    rank_timeout: float
+    engine: str
+    ranks: str | None
     progress: Progress
 
 
@@ -52,7 +49,6 @@ class PackArguments(RunArguments, total=False):
     limit: Sequence[str]
     align: int
     untrained: choices.Untrained
-    allow_nothing_trained: bool
     seed: int
     pad_id: int | None
     long: choices.LongPolicy

@@ -6,12 +6,10 @@ from typing import Literal
 
 LongPolicy = Literal["split", "truncate", "drop", "error"]
 SplitAt = Literal["tokens", "turns"]
-Untrained = Literal["keep", "drop", "error"]
-EngineName = Literal["threads", "ray"]
+Untrained = Literal["keep", "keep-all", "drop", "error"]
 OnError = Literal["error", "skip"]
 TrainOn = Literal["all", "completion", "assistant", "each-answer"]
 TokenColumn = Literal["position_ids"]
-ReportPlot = Literal["rows", "padding", "lengths", "max-len", "mixing", "attention", "tokens"]
 Compression = Literal["zstd", "snappy", "none"]
 
 BUILT_IN_TEMPLATES = ("chatml", "gemma3", "glm4moe", "llama3", "qwen3")  # in packer/text/built_in_templates

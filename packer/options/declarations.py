@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.algorithms import ALGORITHMS, ALIASES
-from packer.errors import OptionError
 from packer.facts.json_record import JsonRecord
 from packer.options import choices
 from packer.options.option import (
@@ -19,6 +18,7 @@ from packer.options.option import (
     ROWS,
     TEXT_AND_CHATS,
     as_bytes,
+    as_engine,
     as_length,
     as_path,
     as_ranks,
@@ -34,10 +34,9 @@ LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry 
 INT32 = 2**31 - 1
 
 PACK = ("pack",)  # options that need the tokens, or do not change the number of rows
-PREDICTED = ("pack", "stats")  # options that not all algorithms have
-OF_TEXT = ("pack", "stats", "compare", "tokenize")
-WRITING = ("pack", "tokenize", "materialize", "export")
-PACKING = ("pack", "materialize")
+OF_TEXT = ("pack", "stats", "tokenize")
+WRITING = ("pack", "tokenize", "export")
+PACKING = ("pack",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +49,7 @@ class RunOptions:
         OUTPUT,
         flags=("-o", "--output"),
         default_words="the name of the input with an ending",
-        commands=("pack", "tokenize", "materialize", "export", "demo"),
+        commands=("pack", "tokenize", "export", "demo"),
     )
     workers: int | None = option(
         None,
@@ -70,42 +69,22 @@ class RunOptions:
     overwrite: bool = option(
         False, "Replace an existing output as soon as the new one is complete.", OUTPUT, commands=WRITING
     )
-    engine: choices.EngineName = option(
+    engine: str = option(
         "threads",
-        "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.",
+        "Where tasks run: in threads on this machine, or on a Ray cluster with the same storage: ray starts one on "
+        "this machine, ray:ADDRESS connects to another, and ray:auto to the one that this machine belongs to.",
         RANKS,
+        metavar="ENGINE",
+        convert=as_engine,
         commands=(*PACKING, "verify"),
-    )
-    ray_address: str | None = option(
-        None,
-        "Address of the Ray cluster; auto is the cluster that this machine belongs to.",
-        RANKS,
-        metavar="ADDRESS",
-        default_words="a cluster of this machine alone",
-        commands=(*PACKING, "verify"),
-    )
-    rank: int | None = option(
-        None,
-        "Number of this process, from 0, if several pack into one folder.",
-        RANKS,
-        least=0,
-        metavar="R",
-        commands=PACKING,
     )
     ranks: str | None = option(
         None,
-        "Number of these processes; env reads both numbers from the variables of torchrun, Slurm or SkyPilot.",
+        "Number of this process, from 0, and how many pack into one folder, as in 0/4; env reads both numbers from the "
+        "variables of torchrun, Slurm or SkyPilot.",
         RANKS,
-        metavar="N",
+        metavar="R/N",
         convert=as_ranks,
-        commands=PACKING,
-    )
-    rank_timeout: float = option(
-        30.0,
-        "Seconds without a heartbeat after which other ranks take over.",
-        RANKS,
-        least=0.1,
-        metavar="SECONDS",
         commands=PACKING,
     )
     progress: Progress = silent
@@ -113,8 +92,16 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.ray_address is not None and self.engine != "ray":
-            raise OptionError(f"--ray-address {self.ray_address} is for --engine ray")
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether tasks run on a Ray cluster."""
+        return self.engine != "threads"
+
+    @property
+    def ray_address(self) -> str | None:
+        """Address of the Ray cluster; None to start one on this machine."""
+        return self.engine.partition(":")[2] or None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +115,7 @@ class PackFields(JsonRecord):
         least=1,
         most=LONGEST_ROW,
         convert=as_length,
-        commands=("pack", "stats", "compare", "demo"),
+        commands=("pack", "stats", "demo"),
     )
 
     split: str | None = option(
@@ -202,7 +189,7 @@ class PackFields(JsonRecord):
 
     algorithm: str = option(
         "auto",
-        "Algorithm that decides which documents share a row; `packer compare` runs them all.",
+        "Algorithm that decides which documents share a row; `packer stats --algorithm all` compares them.",
         ROWS,
         choices=(*ALGORITHMS, *ALIASES),
         metavar="NAME",
@@ -213,7 +200,6 @@ class PackFields(JsonRecord):
         "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
         ROWS,
         metavar="COLUMN:MAX",
-        commands=PREDICTED,
     )
     align: int = option(
         1,
@@ -221,12 +207,13 @@ class PackFields(JsonRecord):
         ROWS,
         least=1,
         most=INT32,
-        commands=PREDICTED,
     )
     untrained: choices.Untrained = option(
-        "keep", "What to do with segments that have no trained token.", ROWS, commands=PACK, needs_tokens=True
+        "keep",
+        "What to do with segments without trained tokens; keep-all also packs a dataset in which no token is trained.",
+        ROWS,
+        commands=PACK,
     )
-    allow_nothing_trained: bool = option(False, "Pack the dataset even if no token is trained.", ROWS)
     seed: int = option(0, "Seed of all permutations and samples.", ROWS)
     pad_id: int | None = option(
         None,
@@ -244,7 +231,6 @@ class PackFields(JsonRecord):
         "With --long split, where to split: at any token, or only between the turns of a chat.",
         LONG,
         commands=PACK,
-        needs_tokens=True,
     )
 
     group_by: str | None = option(
@@ -259,7 +245,6 @@ class PackFields(JsonRecord):
         "chosen_input_ids, rejected_input_ids, chosen_labels and rejected_labels; with --tokenizer, texts or chats "
         "from chosen and rejected, and prompt if it exists. Train such rows only with format=tree.",
         GROUPS,
-        commands=PREDICTED,
     )
 
     share_prefixes: bool = option(
@@ -268,7 +253,6 @@ class PackFields(JsonRecord):
         "--train-on each-answer, or of lists of token lists. Train such rows only with "
         "format=tree: their tokens are in tree_input_ids, so that trainers that do not know trees fail.",
         GROUPS,
-        commands=PREDICTED,
     )
 
     add_column: tuple[choices.TokenColumn, ...] = option(

@@ -76,11 +76,8 @@ class Option:
     shown: str = ""
     """Name in error messages; by default that on the command line."""
 
-    commands: tuple[str, ...] = ("pack", "stats", "compare")
+    commands: tuple[str, ...] = ("pack", "stats")
     """Commands that have the option; none if its value follows from another option."""
-
-    needs_tokens: bool = False
-    """Whether the number of rows depends on the tokens under this option, so that lengths do not predict it."""
 
     is_file: bool = False
     """Whether the command line takes a file whose content is the value, or one of the choices."""
@@ -264,9 +261,22 @@ def as_path(path: str | Path | None) -> str | None:
     return str(path) if isinstance(path, Path) else path
 
 
-def as_ranks(ranks: int | str | None) -> str | None:
-    """A number of ranks, or the word env, as a string."""
-    return str(ranks) if isinstance(ranks, int) else ranks
+def as_engine(engine: str) -> str:
+    """threads, ray or ray:ADDRESS."""
+    name, colon, address = engine.partition(":")
+    if (name, colon) not in (("threads", ""), ("ray", ""), ("ray", ":")) or (colon and not address):
+        raise OptionError(f"{engine!r} is not an engine: write threads, ray or ray:ADDRESS")
+    return engine
+
+
+def as_ranks(ranks: str | None) -> str | None:
+    """The number of a process and how many there are, as in 0/4, or the word env."""
+    if ranks in (None, "env"):
+        return ranks
+    rank, _, count = str(ranks).partition("/")
+    if not rank.isdecimal() or not count.isdecimal() or int(rank) >= int(count):
+        raise OptionError(f"{ranks!r} is no rank: write R/N with R from 0 to N - 1, as in 0/4, or env")
+    return ranks
 
 
 def as_token_columns(columns: str | Sequence[str]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class PackOptions(PackFields):
     @property
     def reads_to_cut(self) -> bool:
         """Whether segments depend on turns, labels or contents of documents, and not on lengths alone."""
-        return self.split_at != "tokens" or self.untrained != "keep" or self.holdout is not None
+        return self.split_at != "tokens" or self.untrained in ("drop", "error") or self.holdout is not None
 
     @property
     def value_columns(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from packer import ranks
 from packer.errors import PackerError, SourceError
 from packer.options import RunOptions
 from packer.output import replace_folder
@@ -45,7 +46,7 @@ def claim(
     no request, or if the source is at fault (`SourceError`). With `run.overwrite`, a complete output is replaced, and
     an unfinished one that is damaged or has another request is discarded. With `shared`, never together with
     `overwrite`, other processes may claim it for the same request. What lies in object storage is always shared, and
-    never replaced; a process without a heartbeat for `run.rank_timeout` seconds is considered dead.
+    never replaced; a process without a heartbeat for `ranks.PATIENCE` seconds is considered dead.
 
     Raises a PackerError if the output is in use, damaged, unfinished with another request, or not made by packer; or
     has symbolic links in its work folder; or is complete and `run.overwrite` is false.
@@ -71,7 +72,7 @@ def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOption
             raise PackerError(busy)
         replace_folder.prepare_beside(building, out, kind)
     overwrite = run.overwrite or not in_place
-    lock, output = _locked(output, request, busy, overwrite=overwrite, patience=run.rank_timeout)
+    lock, output = _locked(output, request, busy, overwrite=overwrite)
     with lock:
         if not in_place and in_use(out):  # another process has just moved its output there
             output.leave()
@@ -128,12 +129,10 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _locked(
-    output: Output, request: Request | None, busy: str, *, overwrite: bool, patience: float
-) -> tuple[FileLock, Output]:
+def _locked(output: Output, request: Request | None, busy: str, *, overwrite: bool) -> tuple[FileLock, Output]:
     """Lock the folder that is being built, and prepare it for a request; closing the lock releases it.
 
-    Returns the lock, and the output that is claimed by it. For `patience`, see `_lock_work`.
+    Returns the lock, and the output that is claimed by it.
     """
     if request is not None:
         output = replace(output, request=json.dumps(request.to_dict()).encode())
@@ -141,7 +140,7 @@ def _locked(
         delete(output.work / LOCK)
 
     prepare = partial(_prepare, output=output, request=request, overwrite=overwrite)
-    lock = _lock_work(output.work, prepare, shared=output.is_shared, patience=patience)
+    lock = _lock_work(output.work, prepare, shared=output.is_shared, patience=ranks.PATIENCE)
     _refuse_finished(output)
     if lock is None:
         raise PackerError(busy)
@@ -271,7 +270,7 @@ def _claim_stored(out: RemotePath, kind: Kind, request: Request, run: RunOptions
     try:
         yield output
     except SourceError:
-        if not _is_alive(output, run.rank_timeout) and not output.is_complete():
+        if not _is_alive(output, ranks.PATIENCE) and not output.is_complete():
             output.clear()
         raise
     _finish_removal(out)

@@ -140,15 +140,14 @@ def difference(begun: Request, request: Request) -> str:
     if one != other:
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
-    is_planned = "index" not in {**begun.options, **request.options}
-    if is_planned and begun.options.get("plan_version") != request.options.get("plan_version"):
+    if begun.options.get("plan_version") != request.options.get("plan_version"):
         return "of another version of packer, which places documents by other rules"
     declared = options_of(PackOptions).items()
     defaults = {name: [*each.default] if isinstance(each.default, tuple) else each.default for name, each in declared}
     texts = ({} if each.text is None else each.text.to_dict() for each in (begun, request))
     for made, asked in ((begun.options, request.options), tuple(texts)):
         for name in dict.fromkeys([*asked, *made]):
-            if made.get(name) != asked.get(name) and name != "plan_version":  # which an index does not have
+            if made.get(name) != asked.get(name):
                 found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
                 return f"with {name} {_short(found)}, not {_short(wanted)}"
     return "from a source that has changed since"

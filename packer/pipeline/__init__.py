@@ -2,9 +2,8 @@
 
 - `packing`: packs a source; `tokenizing`: tokenizes text and stops there
 - `output_place`: names outputs after their sources, and checks that they fit
-- `job`: claims a dataset and chooses the engine that builds it, for `packing` and `materializing`
+- `job`: claims a dataset and chooses the engine that builds it
 - `write_shards`: makes and writes the shards of a plan
-- `materializing`: writes the rows of an index with their tokens
 - `source_warnings`: warns of what would silently ruin a training run; `rejected_list`: records that were left out
 - `complete_output`: checks whether an existing output is intact and is what was requested
 - `collect_figures`: measures a source without its tokens, plans its rows, and collects the figures that `stats` and

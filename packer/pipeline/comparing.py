@@ -21,14 +21,13 @@ from packer.figures.dataset_figures import Comparison, Figures
 from packer.figures.length_figures import tokens_of
 from packer.figures.row_figures import RowSums
 from packer.options import PackOptions
-from packer.paths import expanded
+from packer.paths import expanded, is_histogram
 from packer.pipeline.collect_figures import Measured, measure
 from packer.plan.make_plan import needs_documents
 from packer.plan.packable_segments import cut_by_policy, least_rows
 from packer.progress import Progress, silent
 from packer.sources.number_columns import read_length_counts
 from packer.sources.open_sources import SourceLike
-from packer.stores import is_remote
 
 QUICK = 2.0
 """Seconds; an algorithm that takes less is timed again, and the second time counts."""
@@ -93,11 +92,10 @@ class _Corpus(NamedTuple):
 
 def _read_corpus(source: SourceLike, options: PackOptions, progress: Progress) -> _Corpus:
     """Read a dataset or a histogram."""
-    is_local = isinstance(source, str | Path) and not is_remote(source)
-    if is_local and (path := Path(str(source))).suffix.lower() == ".csv" and not path.is_dir():
+    if is_histogram(source, options.tokenizer):
         if options.group_by is not None:
             raise PackerError(f"{source} is a histogram, which has no groups: give the dataset")
-        return _corpus_of_counts(path, options)
+        return _corpus_of_counts(Path(str(source)), options)
     measured = measure(source, options, progress)
     lengths = measured.lengths
     segments = cut_by_policy(lengths, options)

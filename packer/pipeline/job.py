@@ -61,10 +61,10 @@ class Job(RunOptions):
 
         `remedy` says what to do instead of `overwrite`.
         """
-        rank = rank_of(self.rank, self.ranks)
-        if rank is not None and self.engine == "ray":
+        rank = rank_of(self.ranks)
+        if rank is not None and self.uses_ray:
             raise OptionError("--engine ray and --ranks exclude each other: Ray divides the work itself")
-        if rank is not None or self.engine == "ray":
+        if rank is not None or self.uses_ray:
             name = "--ranks" if rank is not None else "--engine ray"
             if self.overwrite and rank is not None:
                 raise OptionError(f"--overwrite cannot be used with {name}: {remedy}")
@@ -81,7 +81,7 @@ class Job(RunOptions):
     def alone(self) -> AbstractContextManager[Engine]:
         """Return a context with an engine of which this process is the only one: threads, or a Ray cluster."""
         workers = self.workers or available_workers()
-        if self.engine == "ray":
+        if self.uses_ray:
             from packer.ray_engine import ray_engine
 
             return ray_engine(self.ray_address, workers)
@@ -127,7 +127,7 @@ def claimed(
     try:
         with ExitStack() as stack:
             output = stack.enter_context(claim(out, PACKED, whole, job, shared=rank is not None))
-            heartbeats = Heartbeats(store=output.store, patience=job.rank_timeout, is_alone=job.ranks is None)
+            heartbeats = Heartbeats(store=output.store, is_alone=job.ranks is None)
             if output.is_shared:
                 stack.enter_context(heartbeats.shown(rank.rank if rank else 0, is_complete))
             if rank is None:

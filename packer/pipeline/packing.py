@@ -179,7 +179,7 @@ def _checked_documents(mapped: Source, options: PackOptions, progress: Progress)
 def _totals(mapped: Source, planned: PlanTotals, entries: Sequence[ShardEntry], options: PackOptions) -> Totals:
     """Return the totals of the rows; raise a SourceError if nothing in them is trained, unless that is allowed."""
     trained = sum(entry.trained for entry in entries)
-    if mapped.has_labels and options.labels and not (trained or options.allow_nothing_trained):
+    if mapped.has_labels and options.labels and not (trained or options.untrained == "keep-all"):
         refuse_untrained(mapped, planned.tokens_packed)
     untrained = sum(entry.untrained_segments for entry in entries)
     totals = with_counts(Totals(**planned.values(), tokens_trained=trained, segments_untrained=untrained), mapped)

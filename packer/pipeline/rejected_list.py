@@ -64,12 +64,9 @@ def refuse_untrained(source: Source, tokens: int) -> None:
     """Raise the SourceError for rows without trained tokens, which names rejected records if there are any."""
     what = f"none of the {tokens:,} packed tokens is trained"
     if counts := source.count_rejected():
-        raise SourceError(
-            f"{what}, and of the records, {_described(source, counts)}; or choose --allow-nothing-trained"
-        )
+        raise SourceError(f"{what}, and of the records, {_described(source, counts)}; or choose --untrained keep-all")
     raise SourceError(
-        f"{what}, so a model would learn nothing from them: check the labels or masks, or choose "
-        "--allow-nothing-trained"
+        f"{what}, so a model would learn nothing from them: check the labels or masks, or choose --untrained keep-all"
     )
 
 

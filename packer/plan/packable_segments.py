@@ -181,7 +181,7 @@ def _without_untrained(
     If the algorithm cuts documents wherever a row ends, segments are not known yet, so only whole documents without
     trained tokens are left out.
     """
-    if options.untrained == "keep":
+    if options.untrained in ("keep", "keep-all"):
         return segments
     if not options.keeps_whole:
         documents = np.flatnonzero(segments.tails)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from html import escape
 from typing import Any
 
 from packer.facts import SourceIdentity, Totals
@@ -79,12 +80,10 @@ class Manifest:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from packer.figures.charts import notebook_facts
+        return self.as_html("Manifest of a packed dataset")
 
-        return notebook_facts("Manifest of a packed dataset", self.facts())
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return the main facts as (name, value in words)."""
+    def as_html(self, title: str) -> str:
+        """Return a title and a table of the main facts, as notebooks show them."""
         totals = self.totals
         facts = [
             ("rows", f"{totals.rows:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
@@ -95,7 +94,8 @@ class Manifest:
         ]
         if self.options.labels:
             facts.insert(3, ("trained tokens", f"{totals.tokens_trained:,}"))
-        return facts
+        lines = "".join(f"<tr><td>{name}</td><td>{escape(value)}</td></tr>" for name, value in facts)
+        return f"<div><strong>{escape(title)}</strong><table>{lines}</table></div>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file without its checksum."""

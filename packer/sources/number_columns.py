@@ -177,7 +177,10 @@ def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
             header = next(reader, [])
             if [cell.strip().lower() for cell in header] != HEADER:
                 found = f"has {','.join(header)!r}" if header else "is empty"
-                raise SourceError(f"{path} line 1 {found}; a histogram begins with the header {','.join(HEADER)!r}")
+                raise SourceError(
+                    f"{path} line 1 {found}; a histogram begins with the header {','.join(HEADER)!r}, and text needs "
+                    "--tokenizer"
+                )
             for cells in reader:
                 if not any(cell.strip() for cell in cells):
                     continue

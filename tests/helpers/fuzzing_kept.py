@@ -88,33 +88,15 @@ def make_set(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / "packed", source
 
 
-def written_from(packed: Path, source: Path) -> tuple[str, Callable[[Path], object]]:
-    """Return what writes what it reads from the shards of a dataset, and its name."""
-    import packer
-
-    if "index_only" in (packed / "manifest.json").read_text():
-        return "materialize", lambda out: packer.materialize(packed, source, out, sync=False)
-    return "export", lambda out: packer.export(packed, out, to="torchtitan", sync=False)
-
-
 def writing_fault(folder: Path, source: Path) -> str | None:
     """Use a packed dataset in every way, and write from it; return what is wrong, as `reading_fault` does."""
     import packer
 
-    def written(name: str, write: Callable[[Path], object], out: Path) -> str | None:
-        write(out)
-        faults = list(packer.verify(out)) if name == "materialize" else []
-        if faults:
-            return f"verify finds {faults}"
-        return _wrong_row(packer.load(out)) if name == "materialize" else None
-
     if "index_only" in (folder / "manifest.json").read_text():
-        fault = _outcome("load", lambda: _wrong_row(packer.load(folder, source=source)))
-    else:
-        fault = reading_fault(folder, source, with_report=False)
-    name, write = written_from(folder, source)
-    out = folder.parent / f"{folder.name}-{name}"
-    fault = _outcome(name, functools.partial(written, name, write, out)) or fault
+        return _outcome("load", lambda: _wrong_row(packer.load(folder, source=source)))
+    fault = reading_fault(folder, source, with_report=False)
+    out = folder.parent / f"{folder.name}-export"
+    fault = _outcome("export", lambda: packer.export(folder, out, to="torchtitan", sync=False)) or fault
     shutil.rmtree(out, ignore_errors=True)
     return fault
 

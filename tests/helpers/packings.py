@@ -37,7 +37,7 @@ class Packing:
     def pack(self, path: Path, out: Path) -> packer.Manifest | None:
         """Pack the source; return None if nothing is left to pack, or a document is too long for the options."""
         try:
-            return packer.pack(path, out, sync=False, workers=1, allow_nothing_trained=True, **self.options)
+            return packer.pack(path, out, sync=False, workers=1, **self.options)
         except SourceError as error:
             reasons = "nothing to pack", "is null in every", "has a turn", "longer)", "empty dataset"
             if not any(reason in str(error) for reason in reasons):
@@ -88,7 +88,7 @@ def packings(draw) -> Packing:
         "seed": draw(st.integers(0, 3)),
         "max_segments": draw(st.sampled_from([None, 2, 3])),
         "shard_size": TOKEN_BYTES * max_len * draw(st.integers(1, 4)),
-        "untrained": draw(st.sampled_from(["keep", "drop"])),
+        "untrained": draw(st.sampled_from(["keep-all", "drop"])),
     }
     if algorithm != "wrapped":
         options["align"] = align

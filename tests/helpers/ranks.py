@@ -3,9 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import pytest
 from test_from_text import tokenizer  # noqa: F401 (a fixture)
 
 import packer
+from tests.helpers.small import shrink
 
 
 def in_threads(*calls):
@@ -23,6 +25,8 @@ def in_threads(*calls):
 
 def run_ranks(source, out, count, *, options, only=None, timeout=60.0):
     """Pack by ranks in threads of this process; return what each returned or raised."""
-    options = {"ranks": count, "rank_timeout": timeout, "workers": 2, **options}
+    options = {"workers": 2, **options}
     ranks = range(count) if only is None else only
-    return in_threads(*(partial(packer.pack, source, out, rank=rank, **options) for rank in ranks))
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, rank_patience=timeout)
+        return in_threads(*(partial(packer.pack, source, out, ranks=f"{rank}/{count}", **options) for rank in ranks))

@@ -32,6 +32,7 @@ PLACES = {
     "compared_segments": "packer.pipeline.against_source._SEGMENTS_TOGETHER",
     # ranks and stores
     "heartbeat": "packer.ranks.INTERVAL",
+    "rank_patience": "packer.ranks.PATIENCE",
     "first_pause": "packer.stores.buckets._FIRST_PAUSE",
     "retries": "packer.stores.buckets._RETRIES",
     "timeout": "packer.stores.buckets.TIMEOUT",
