@@ -94,9 +94,7 @@ def stats(
     source = source_of(dataset)
     page = ReportFile(path=report, tokenizer=tokenizer)
     if values["algorithm"] == ALL or is_histogram(source, tokenizer):
-        if report is not None:
-            raise OptionError(f"--report {report} is about the rows of a dataset by one algorithm: leave it out")
-        _compare(source, max_len, tokenizer, batch_size, values, as_json=as_json)
+        _compare(source, max_len, page, batch_size, values, as_json=as_json)
         return
     several = len(max_len) > 1
     found: Figures | RowLengths | None
@@ -184,7 +182,7 @@ def _is_packed(source: str) -> bool:
 def _compare(
     source: str | PathList,
     max_len: tuple[int, ...],
-    tokenizer: str | None,
+    page: ReportFile,
     batch_size: int,
     values: Mapping[str, Any],
     *,
@@ -194,10 +192,12 @@ def _compare(
     from packer.figures.figure_tables import render_comparison
     from packer.pipeline.comparing import compare
 
+    if page.path is not None:
+        raise OptionError(f"--report {page.path} is about the rows of a dataset by one algorithm: leave it out")
     if len(max_len) > 1:
         raise OptionError(f"--max-len {','.join(map(str, max_len))}: algorithms are compared at one length; choose it")
     options = PackOptions(
-        max_len=max_len[0], tokenizer=tokenizer, **values_of(PackOptions, {**values, "algorithm": "auto"})
+        max_len=max_len[0], tokenizer=page.tokenizer, **values_of(PackOptions, {**values, "algorithm": "auto"})
     )
     if options.limits or options.align > 1:
         raise OptionError("--limit and --align are not for all algorithms: name one by --algorithm")
