@@ -4,7 +4,7 @@
 
 For every set of document lengths and every row length: the rows that `auto`'s solver needs by patterns, as it packed
 before rows were drawn, and those that `auto` makes, with the proved bound; the share of the variance of log length that
-lies within rows (formula in `packer.figures.row_figures`), beside that of the shuffled corpus; attention work per
+lies within rows (formula in `packer.report.row_figures`), beside that of the shuffled corpus; attention work per
 row, as the standard deviation over the mean, and the largest over the mean; and the share of the rows that are made
 above the partitions, in shards of 512 MB and in ten shards. Nothing is timed.
 """
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
-from packer.figures.row_figures import RowFigures, RowSums, shuffled
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.partitioning import PartitionPlan
 from packer.plan.segments import cut_documents
+from packer.report.row_figures import RowFigures, RowSums, shuffled
 
 ROW_BYTES = 8  # a token and its label
 

@@ -45,9 +45,9 @@ python_use_unqualified_type_names = True
 
 # Types of other packages: the build is offline, so there is no inventory to look them up in.
 INTERNAL = (  # `format.md` describes the fields of the first four; PackArguments has those of PackOptions
-    "packer.facts.SourceIdentity",
-    "packer.facts.Totals",
-    "packer.facts.ShardEntry",
+    "packer.manifest_fields.SourceIdentity",
+    "packer.manifest_fields.Totals",
+    "packer.manifest_fields.ShardEntry",
     "packer.shards.manifest.PartOfSet",  # nothing that a file has
     "packer.shards.shard_table.ShardTable",  # a sequence of entries
     "PackArguments",

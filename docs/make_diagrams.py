@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from packer.figures.charts import Plot, element, label
+from packer.report.charts import Plot, element, label
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH = 688

@@ -16,9 +16,9 @@ from PIL import Image
 from selenium import webdriver
 
 import packer
-from packer.figures.page import render_page
-from packer.figures.page_sections import SECTIONS
 from packer.pipeline.collect_figures import packed_figures
+from packer.report.page import render_page
+from packer.report.page_sections import SECTIONS
 
 CORPORA = {"t0": "t0_train_50k.parquet", "gsm8k": "gsm8k", "peps": "python_peps.arrow"}
 WIDTH = 760

@@ -14,7 +14,7 @@ import datasets
 import pyarrow.parquet as pq
 
 import packer
-from packer.figures.charts import FONT, PALETTE, element
+from packer.report.charts import FONT, PALETTE, element
 
 DOCUMENTS, SEED = 32, 0
 WIDTH, PANEL, TOP, STEP, BAR = 760, 360, 30, 9, 7  # pixels

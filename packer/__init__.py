@@ -24,8 +24,8 @@ from packer.errors import PackerError, SourceError
 
 if TYPE_CHECKING:
     from packer import attention
+    from packer.api import export, pack, verify
     from packer.exporting.write_export import Export
-    from packer.functions import export, pack, verify
     from packer.loader.batch_sampler import BatchSampler, Imbalance
     from packer.loader.collating import batches, collate, flatten, static_shape
     from packer.loader.dataset import PackedDataset
@@ -78,7 +78,7 @@ __all__ = [
 _HOMES = {
     "attention": (),
     "exporting.write_export": ("Export",),
-    "functions": ("export", "pack", "verify"),
+    "api": ("export", "pack", "verify"),
     "loader.collating": ("batches", "collate", "flatten", "static_shape"),
     "loader.token_masking": ("MaskedLM", "masked_lm"),
     "loader.dataset": ("PackedDataset",),

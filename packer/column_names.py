@@ -29,7 +29,7 @@ CONTENT_HASH = "packer_content_hash"
 """Column of decoded documents with the hash of their record, see `packer.sources.content_hashes`; not in rows."""
 
 TREE = "tree"
-"""Column with three numbers for each node of a segment that is a tree, see `packer.gather.prefix_trees`."""
+"""Column with three numbers for each node of a segment that is a tree, see `packer.token_memory.prefix_trees`."""
 
 SOURCE = "source"
 """Column of a row of several datasets with the number of its own; a single value."""

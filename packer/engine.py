@@ -1,7 +1,7 @@
 """Engines, which run the tasks of a stage.
 
-A stage is a number of tasks, each of which leaves a file when it is done: a note, a decoded stream or a shard. Any
-process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
+A stage is a number of tasks, each of which leaves a file when it is done: a checkpoint, a decoded stream or a shard.
+Any process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
 through a stage, and any later process can do what an interrupted one has left.
 
 A signal that is to end the command is looked for before each task, and by every task that runs in a thread of this

@@ -28,14 +28,14 @@ def handle_from_the_start() -> None:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Note SIGINT and SIGTERM for `raise_if_interrupted`, unless they are ignored or handled elsewhere.
+    """Remember SIGINT and SIGTERM for `raise_if_interrupted`, unless they are ignored or handled elsewhere.
 
     Nothing is raised where the signal strikes. A second signal ends the process at once, by that signal.
     """
     ours = _unhandled()
     usual = {number: signal.getsignal(number) for number in ours}
 
-    def note(number: int, _: FrameType | None) -> None:
+    def remember(number: int, _: FrameType | None) -> None:
         for each in ours:
             signal.signal(each, signal.SIG_DFL)
         INTERRUPTION.number = number
@@ -43,7 +43,7 @@ def noted() -> Iterator[None]:
             os.write(2, f"packer: {WORDS[signal.Signals(number)]}: ending; again ends at once\n".encode())
 
     for number in ours:
-        signal.signal(number, note)
+        signal.signal(number, remember)
     try:
         yield
     finally:

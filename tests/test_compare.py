@@ -12,10 +12,10 @@ from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import compile_seconds, jit
 from packer.errors import PackerError
-from packer.figures.dataset_figures import Comparison
-from packer.figures.figure_tables import render_comparison
 from packer.options import PackOptions
 from packer.pipeline import comparing
+from packer.report.dataset_figures import Comparison
+from packer.report.figure_tables import render_comparison
 from packer.sources.number_columns import read_length_counts
 from tests.helpers import commands, naive
 from tests.helpers.algorithms import jit_only

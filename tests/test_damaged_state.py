@@ -19,17 +19,17 @@ from tests.helpers.small import shrink
 FILES = [
     "lock",
     "request.json",
-    "*/notes/source",
-    "*/notes/solved",
-    "*/notes/drawn-*/1",
-    "*/notes/drawn-*-level1/0",
-    "*/notes/drawn-*-rest/0",
+    "*/checkpoints/source",
+    "*/checkpoints/solved",
+    "*/checkpoints/drawn-*/1",
+    "*/checkpoints/drawn-*-level1/0",
+    "*/checkpoints/drawn-*-rest/0",
     "*/spill/00000-00000.arrow",
     "*/spill/00000-00000.json",
-    "*/notes/committed/2",
-    "*/notes",
+    "*/checkpoints/committed/2",
+    "*/checkpoints",
     "*/spill",
-    "*/notes/committed",
+    "*/checkpoints/committed",
 ]
 
 
@@ -85,7 +85,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def small_partitions():
-    """Each shard is a partition, so that plans have several notes."""
+    """Each shard is a partition, so that plans have several checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, partition_tokens=1)
         yield
@@ -127,7 +127,7 @@ def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(
     source, expected, unfinished, tmp_path, name, damage
 ):
     of_folders = ("a folder", "a pipe", "missing", "emptied")
-    if name in ("*/notes", "*/spill", "*/notes/committed") and damage not in of_folders:
+    if name in ("*/checkpoints", "*/spill", "*/checkpoints/committed") and damage not in of_folders:
         pytest.skip("a folder has no bytes")
     for overwrite in (False, True):
         out = shutil.copytree(unfinished, tmp_path / f"out-{overwrite}")

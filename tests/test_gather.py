@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.column_names import NO_LOSS
-from packer.gather import (
+from packer.token_memory import (
     Spans,
     TokenColumn,
     count_trained,
@@ -16,7 +16,7 @@ from packer.gather import (
     list_lengths,
     restart_positions,
 )
-from packer.gather.token_column import VALUE_TYPES
+from packer.token_memory.token_column import VALUE_TYPES
 from tests.helpers import naive
 
 

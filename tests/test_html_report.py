@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
-from packer.figures.page import render_page
-from packer.figures.page_sections import SECTIONS
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.shown_rows import SAMPLED_SEGMENTS
+from packer.report.page import render_page
+from packer.report.page_sections import SECTIONS
 from tests.helpers.commands import run, succeeded
 
 PLOTS = list(SECTIONS)

@@ -104,7 +104,7 @@ HEAVY = {"numba", "torch", "datasets", "transformers", "pandas", "polars", "scip
 def test_loading_and_the_format_draw_nothing():
     for part in ("loader", "shards"):
         for path in (PACKAGE / part).rglob("*.py"):
-            assert "packer.figures" not in path.read_text(), path
+            assert "packer.report" not in path.read_text(), path
 
 
 def test_the_loader_imports_numpy_and_pyarrow_only():

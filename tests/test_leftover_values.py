@@ -128,7 +128,7 @@ def remote(bucket, tmp_path):
 @pytest.mark.parametrize(
     ("stage", "after"),
     [("-values/2", True), ("set/data-00002", False), ("level1-values/", True), ("set/data-00002", True)],
-    ids=["a note is there", "its shard is missing", "a region is done", "all is there"],
+    ids=["a checkpoint is there", "its shard is missing", "a region is done", "all is there"],
 )
 def test_a_killed_pack_goes_on_to_the_same_bytes(stage, after, remote, bucket, monkeypatch):
     source, expected = remote

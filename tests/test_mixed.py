@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.mixed import NEAR, draw_rows
-from packer.figures.row_figures import RowSums, shuffled
+from packer.report.row_figures import RowSums, shuffled
 from tests.helpers import naive
 
 orders = st.integers(1, 40).flatmap(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_algorithms import assert_valid, jit_only, packs_of
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.active_set import Columns, Target, improve, no_columns
+from packer.algorithms.active_set import PatternColumns, Target, improve, no_columns
 from packer.algorithms.nnls import Strategies, ennlshp, fill, nnlshp, nnlshp_published
 from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.strategies import NEVER, best_strategies, count_strategies, every_strategy
@@ -85,7 +85,7 @@ def test_amounts_are_the_least_squares(data, capacity, limit, damped):
     weight = data.draw(st.sampled_from([1.0, 0.09**2, 9.0]))
     offsets, lengths = every_strategy(capacity, limit)
     padding = np.arange(1, capacity + 1) if damped else np.empty(0, np.int64)
-    columns = Columns(
+    columns = PatternColumns(
         np.concatenate([np.arange(len(padding)), len(padding) + offsets]),
         np.concatenate([padding.astype(np.int32), lengths]),
         np.concatenate([(padding / 4.0) ** 2, np.zeros(len(offsets) - 1)]),
@@ -104,7 +104,7 @@ def test_amounts_are_the_least_squares(data, capacity, limit, damped):
 def test_amounts_are_the_least_squares_at_the_size_of_the_paper():
     rng = np.random.default_rng([5])
     offsets, lengths = every_strategy(128, 3)
-    columns = Columns(offsets, lengths, np.zeros(len(offsets) - 1))
+    columns = PatternColumns(offsets, lengths, np.zeros(len(offsets) - 1))
     counts = np.append(0, rng.integers(0, 10**5, 128)).astype(np.float64)
     target = Target(counts, np.ones(129))
     assert_least_squares(columns, target, improve(columns, target, no_columns(129), 1e-6, 10**12))

@@ -40,7 +40,7 @@ class Made:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_partitions():
-    """Each shard is a partition, so that plans have several notes."""
+    """Each shard is a partition, so that plans have several checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, partition_tokens=1)
         yield
@@ -77,11 +77,11 @@ def shards_in(out: AnyPath) -> set[str]:
 
 INSTANTS = {
     "after the request": ("request.json$", True, 0),
-    "between a decoded stream and its note": (r"spill/.*-00000\.json$", False, 0),
+    "between a decoded stream and its checkpoint": (r"spill/.*-00000\.json$", False, 0),
     "before the mark of all streams": (r"\.unified$", False, 0),
-    "before a note of the plan": ("notes/.*/3$", False, 0),
-    "after a note of the plan": ("notes/.*/3$", True, 0),
-    "before an entry": ("notes/committed/11$", False, 11),
+    "before a checkpoint of the plan": ("checkpoints/.*/3$", False, 0),
+    "after a checkpoint of the plan": ("checkpoints/.*/3$", True, 0),
+    "before an entry": ("checkpoints/committed/11$", False, 11),
     "between an entry and its shard": (r"data-00011-.*\.arrow$", False, 11),
     "after a shard": (r"data-00011-.*\.arrow$", True, 12),
     "before the manifest": ("manifest.json$", False, SHARDS),
@@ -111,7 +111,7 @@ def test_an_interrupted_pack_resumes_to_the_same_bytes(source, undisturbed, out,
         watching.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir=tmp_path))
         named(watching, lambda target, rename: (named_again.append(target), rename())[1])
         pack(source, out)
-    planned = [target for target in named_again if "/notes/" in target and "/committed/" not in target]
+    planned = [target for target in named_again if "/checkpoints/" in target and "/committed/" not in target]
     assert bool(planned) == (shards == 0)  # nothing is planned again
     assert there.isdisjoint(target.rpartition("/")[2] for target in named_again)
     assert hashes(out) == undisturbed
@@ -131,10 +131,15 @@ def test_a_partly_discarded_pack_is_not_mistaken_for_the_new_one(source, undistu
     assert hashes(out) == undisturbed
 
 
-@pytest.mark.parametrize("work", ["empty", "with a file", "with an empty lock", "with notes"])
+@pytest.mark.parametrize("work", ["empty", "with a file", "with an empty lock", "with checkpoints"])
 @pytest.mark.parametrize("name", ["rejected.jsonl", "data-00000-of-00001.arrow", "notes.md"])
 def test_a_folder_of_a_user_is_no_unfinished_pack_though_it_has_a_work_folder(source, out, name, work):
-    inside = {"empty": [], "with a file": ["x"], "with an empty lock": ["lock"], "with notes": ["notes/0", "ranks/0"]}
+    inside = {
+        "empty": [],
+        "with a file": ["x"],
+        "with an empty lock": ["lock"],
+        "with checkpoints": ["checkpoints/0", "ranks/0"],
+    }
     for each in (name, *(f".packer/{path}" for path in inside[work])):
         if isinstance(out, Path):
             (out / each).parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +251,7 @@ def watched(monkeypatch) -> list[tuple[str, set[int]]]:
         done.append(("sync", {os.fstat(descriptor).st_ino}))
 
     def renaming(self, target):
-        if not target.parent.is_dir() or {"notes", "spill"} & {*target.parts}:
+        if not target.parent.is_dir() or {"checkpoints", "spill"} & {*target.parts}:
             return rename(self, target)  # fails, and is repeated; most of these are not synced, but made again
         inside = self.iterdir() if self.is_dir() else ()
         done.append(("rename", {path.stat().st_ino for path in (self, *inside)}))

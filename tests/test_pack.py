@@ -173,7 +173,7 @@ def test_without_a_cache_folder_kernels_are_compiled_again(tmp_path):
         (folder / "__pycache__").write_text("a file where a folder should go")
     code = """
 import numpy as np
-from packer.gather import count_trained
+from packer.token_memory import count_trained
 labels = np.arange(200_000, dtype=np.int32)
 assert count_trained.compiled(np.array([5]), np.array([3]), labels).tolist() == [3]
 assert count_trained.compiled.signatures

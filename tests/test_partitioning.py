@@ -1,4 +1,4 @@
-"""Plans of histogram algorithms: every segment placed once, partitions, the pool, mixing, and resuming from notes."""
+"""Plans of histogram algorithms: each segment placed once, partitions, pool, mixing, resuming from checkpoints."""
 
 import itertools
 import pickle
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import packer
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
-from packer.figures.row_figures import RowSums, shuffled
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
 from packer.plan.partitions import BlockMarker
 from packer.plan.segments import cut_documents
+from packer.report.row_figures import RowSums, shuffled
 from tests.helpers import naive
 from tests.helpers.pack import made_documents
 from tests.helpers.small import shrink

@@ -393,7 +393,7 @@ def test_two_processes_of_one_rank_do_no_harm(tmp_path, out):
 
 @pytest.mark.parametrize("algorithm", ["mixed", "bfd", "sequential"])
 def test_what_another_process_of_a_rank_completes_at_any_moment_is_returned(tmp_path, algorithm):
-    """It removes the notes that this process goes on to read."""
+    """It removes the checkpoints that this process goes on to read."""
     source, options = as_files(tmp_path), options_of({"ranks": "0/1", "workers": 2, "algorithm": algorithm})
     told = []
     expected = packer.pack(source, tmp_path / "expected", progress=lambda *step: told.append(step), **options)

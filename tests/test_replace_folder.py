@@ -12,7 +12,7 @@ import packer
 from packer.exporting.write_export import EXPORT
 from packer.options import PackOptions
 from packer.output import replace_folder
-from packer.output.unfinished_output import PACKED, Kind
+from packer.output.unfinished_output import PACKED, OutputKind
 from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
 from packer.shards.file_names import all_shard_names
@@ -26,7 +26,7 @@ from tests.helpers.replace_folder import killed_at
 class Command:
     """A command that makes either of two versions of an output."""
 
-    kind: Kind
+    kind: OutputKind
     run: Callable[..., object]
     """Called as run(out, version, overwrite), with version 0 or 1."""
 

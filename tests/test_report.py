@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from packer.cli.run_summary import manifest_summary
-from packer.figures.dataset_figures import Figures
-from packer.figures.figure_tables import render_figures
-from packer.figures.plain_text import duration_and_compiling, in_encoding
-from packer.figures.row_figures import RowFigures
+from packer.report.dataset_figures import Figures
+from packer.report.figure_tables import render_figures
+from packer.report.plain_text import duration_and_compiling, in_encoding
+from packer.report.row_figures import RowFigures
 from packer.shards.manifest import Manifest
 from tests.helpers.made_figures import figures_of, rows_of
 

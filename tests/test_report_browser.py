@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer.figures.page_sections import SECTIONS
+from packer.report.page_sections import SECTIONS
 from tests.helpers.commands import succeeded
 
 webdriver = pytest.importorskip("selenium.webdriver")

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.figures.dataset_figures import Figures, RowLengths
-from packer.figures.figure_tables import render_row_lengths
-from packer.figures.row_figures import KEYS_OF_MATRICES
 from packer.options import PackOptions
 from packer.pipeline.collect_figures import row_lengths
+from packer.report.dataset_figures import Figures, RowLengths
+from packer.report.figure_tables import render_row_lengths
+from packer.report.row_figures import KEYS_OF_MATRICES
 from tests.helpers import commands, naive
 from tests.helpers.made_figures import figures_of, rows_of
 

@@ -83,11 +83,11 @@ RANK = ("--ranks", "0/1")
 PACKS = {
     "after the request": ("request.json$", (), {}),
     "after a decoded stream": (r"spill/.*\.arrow$", (), {}),
-    "after a note of the plan": (r"notes/(?!committed)[^/]*/0$", (), {}),
-    "after an entry": ("notes/committed/11$", (), {}),
+    "after a checkpoint of the plan": (r"checkpoints/(?!committed)[^/]*/0$", (), {}),
+    "after an entry": ("checkpoints/committed/11$", (), {}),
     "after a shard": ("data-00011-of", (), {}),
     "after the small files": ("state.json$", (), {}),
-    "one of several ranks, after a note": (r"notes/(?!committed)[^/]*/0$", RANK, {}),
+    "one of several ranks, after a checkpoint": (r"checkpoints/(?!committed)[^/]*/0$", RANK, {}),
     "one of several ranks, after a shard": ("data-00011-of", RANK, {"ranks": "0/1"}),
 }
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import packer
-from packer.figures.length_figures import (
+from packer.report.length_figures import (
     BATCH_SIZES,
     MAX_BINS,
     distribution,
@@ -23,7 +23,7 @@ from packer.figures.length_figures import (
     padding_ratios,
     tally,
 )
-from packer.figures.row_figures import RowSums
+from packer.report.row_figures import RowSums
 from tests.helpers import naive
 from tests.helpers.commands import succeeded
 from tests.helpers.made_figures import figures_of, rows_of

@@ -74,7 +74,7 @@ def test_every_second_request_may_fail(bucket, tmp_path, store_server):
 @pytest.mark.nightly
 @pytest.mark.parametrize("faults", [{"cut": True, "every": 3}, {"seconds": 0.02}], ids=["cut", "slow"])
 def test_a_store_that_cuts_answers_or_is_slow_changes_nothing(source, bucket, expected, store_server, faults):
-    """Decoded streams, notes and entries are read back from the store."""
+    """Decoded streams, checkpoints and entries are read back from the store."""
     store_server.faults(**faults)
     packer.pack(source, str(bucket / "set"), **OPTIONS)
     store_server.faults()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.gather.prefix_trees import build_trees
+from packer.token_memory.prefix_trees import build_trees
 from tests.helpers.chat_templates import save_tokenizer
 from tests.helpers.commands import succeeded
 from tests.helpers.each_answer import RECORDS, THOUGHTS, documents_in, packed

@@ -230,7 +230,7 @@ def refused_link(command: list[str], link: Path, home: Path) -> None:
     assert contents(home) == before
 
 
-@pytest.mark.parametrize("inner", ["", "spill", "notes", "committed", "lock", "request.json"])
+@pytest.mark.parametrize("inner", ["", "spill", "checkpoints", "committed", "lock", "request.json"])
 @pytest.mark.parametrize("command", ["pack", "overwrite", "tokenize", "export"])
 def test_no_command_follows_a_link_in_the_work_folder_of_its_output(folder, home, tmp_path, command, inner):
     out, source = tmp_path / "out", str(tmp_path / "source.arrow")

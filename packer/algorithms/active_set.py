@@ -18,7 +18,7 @@ DEPENDENT = 1e-13
 """A column whose squared distance from the passive ones is below this part of its squared norm adds nothing."""
 
 
-class Columns(NamedTuple):
+class PatternColumns(NamedTuple):
     """Strategies as columns of the matrix, and columns that stand for padding.
 
     [2, 1, 1] is lengths[offsets[k]:offsets[k + 1]] and has 1 in row 2 and 2 in row 1. Where `damping` is above 0, the
@@ -53,7 +53,7 @@ def no_columns(capacity: int) -> Passive:
 
 
 @jit
-def weighted_residual(columns: Columns, target: Target, passive: Passive) -> NDArray[np.float64]:
+def weighted_residual(columns: PatternColumns, target: Target, passive: Passive) -> NDArray[np.float64]:
     """The weights times (counts - what the passive columns sum to), shape (max_len + 1,)."""
     residual: NDArray[np.float64] = target.counts.copy()
     for place in range(passive.used):
@@ -69,7 +69,7 @@ def weighted_residual(columns: Columns, target: Target, passive: Passive) -> NDA
 
 
 @jit_if_large
-def slope(columns: Columns, column: int, vector: NDArray[np.float64]) -> float:
+def slope(columns: PatternColumns, column: int, vector: NDArray[np.float64]) -> float:
     """The product of a column and a vector over rows; with the weighted residual, how the objective falls per unit."""
     total = 0.0
     for entry in range(columns.offsets[column], columns.offsets[column + 1]):
@@ -78,7 +78,7 @@ def slope(columns: Columns, column: int, vector: NDArray[np.float64]) -> float:
 
 
 @jit
-def improve(columns: Columns, target: Target, out: Passive, tolerance: float, work: int) -> Passive:
+def improve(columns: PatternColumns, target: Target, out: Passive, tolerance: float, work: int) -> Passive:
     """Descend until no slope is above `tolerance` or `out.work` reaches `work`; returns the passive set."""
     inside = np.zeros(len(columns.damping), np.bool_)
     refused = np.zeros(len(columns.damping), np.bool_)
@@ -113,7 +113,7 @@ def improve(columns: Columns, target: Target, out: Passive, tolerance: float, wo
 
 
 @jit_if_large
-def _settle(columns: Columns, target: Target, out: Passive, inside: NDArray[np.bool_]) -> Passive:
+def _settle(columns: PatternColumns, target: Target, out: Passive, inside: NDArray[np.bool_]) -> Passive:
     """Move to the least-squares amounts of the passive columns, dropping those that reach 0 on the way.
 
     Each move is computed from the present residual, so rounding in the factor does not add up.
@@ -148,7 +148,7 @@ def _settle(columns: Columns, target: Target, out: Passive, inside: NDArray[np.b
 
 
 @jit_if_large
-def insert(columns: Columns, target: Target, out: Passive, column: int, amount: float) -> Passive:
+def insert(columns: PatternColumns, target: Target, out: Passive, column: int, amount: float) -> Passive:
     """Append a column to the passive set; the set stays as it is where the column depends on those in it."""
     used = out.used
     vector = np.zeros(len(target.weights))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.active_set import Columns, Passive, Target, improve, no_columns, weighted_residual
+from packer.algorithms.active_set import Passive, PatternColumns, Target, improve, no_columns, weighted_residual
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.exact_fill import Filled, add_packs, packs_left
 from packer.algorithms.jit import jit
@@ -78,7 +78,7 @@ def nnlshp_published(histogram: NDArray[np.int64], max_segments: int | None = No
             f"{strategies:,} or more, above its limit of {MOST_STRATEGIES:,}; use nnlshp, or fewer segments"
         )
     offsets, lengths = every_strategy(capacity, limit)
-    columns = Columns(offsets, lengths, np.zeros(strategies))
+    columns = PatternColumns(offsets, lengths, np.zeros(strategies))
     target = Target(histogram.astype(np.float64), _paper_weights(capacity))
     tolerance = 1e-12 * max(1, int(histogram.sum()))  # the slope below which a strategy does not count
     passive = improve(columns, target, no_columns(capacity + 1), tolerance, np.iinfo(np.int64).max)
@@ -179,7 +179,7 @@ def _solutions(
     search_work = capacity * capacity * (2 * deepest.bit_length() + 1)
 
     padded = np.flatnonzero(usable & (padding > 0)).astype(np.int32)
-    columns = Columns(np.arange(len(padded) + 1), padded, padding[padded])
+    columns = PatternColumns(np.arange(len(padded) + 1), padded, padding[padded])
     passive = no_columns(int(usable.sum()) + len(padded) + 1)
     for _ in range(MOST_ROUNDS):
         if passive.work + search_work > MOST_WORK:
@@ -197,14 +197,14 @@ def _solutions(
 
 
 def _with_new(
-    columns: Columns, passive: Passive, offsets: NDArray[np.int64], lengths: NDArray[np.int32]
-) -> tuple[Columns, Passive]:
+    columns: PatternColumns, passive: Passive, offsets: NDArray[np.int64], lengths: NDArray[np.int32]
+) -> tuple[PatternColumns, Passive]:
     """The padding, the strategies in use and new ones; those not in use are found again when they are needed."""
     size = int((columns.damping > 0).sum())
     kept = _taken(columns, passive)
     numbers = passive.columns.copy()
     numbers[: passive.used][numbers[: passive.used] >= size] = size + np.arange(len(kept.amounts))
-    new = Columns(
+    new = PatternColumns(
         np.concatenate([np.arange(size), size + kept.offsets, size + kept.offsets[-1] + offsets[1:]]),
         np.concatenate([columns.lengths[:size], kept.lengths, lengths]),
         np.concatenate([columns.damping[:size], np.zeros(len(kept.amounts) + len(offsets) - 1)]),
@@ -212,7 +212,7 @@ def _with_new(
     return new, passive._replace(columns=numbers)
 
 
-def _taken(columns: Columns, passive: Passive) -> Strategies:
+def _taken(columns: PatternColumns, passive: Passive) -> Strategies:
     """The strategies in use, without the padding, in the order in which they came into use."""
     numbers = passive.columns[: passive.used]
     amounts = passive.amounts[: passive.used]

@@ -14,9 +14,9 @@ from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import AsJson, PackedSources
-from packer.figures.plain_text import render_table
 from packer.options import Option, PackOptions, RunOptions, values_of
 from packer.options.option import GENERAL
+from packer.report.plain_text import render_table
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:

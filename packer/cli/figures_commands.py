@@ -29,7 +29,7 @@ from packer.stores import any_path
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
-    from packer.figures.dataset_figures import Figures, RowLengths
+    from packer.report.dataset_figures import Figures, RowLengths
 
 
 ALL = "all"
@@ -84,10 +84,10 @@ def stats(
     histogram: a file NAME.csv with the header length,count. Of several packed datasets, as in web-packed:0.7
     code-packed:0.3, it shows the shares in which packer.load combines them.
     """
-    from packer.figures.dataset_figures import Figures
-    from packer.figures.figure_tables import render_figures, render_row_lengths
-    from packer.figures.plain_text import in_encoding
     from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
+    from packer.report.dataset_figures import Figures
+    from packer.report.figure_tables import render_figures, render_row_lengths
+    from packer.report.plain_text import in_encoding
 
     if _print_shares(dataset, as_json=as_json, wants_report=report is not None):
         return
@@ -189,8 +189,8 @@ def _compare(
     as_json: bool,
 ) -> None:
     """Print the rows that each algorithm makes, or one of them of a histogram."""
-    from packer.figures.figure_tables import render_comparison
     from packer.pipeline.comparing import compare
+    from packer.report.figure_tables import render_comparison
 
     if page.path is not None:
         raise OptionError(f"--report {page.path} is about the rows of a dataset by one algorithm: leave it out")

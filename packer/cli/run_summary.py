@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packer.facts import REJECTED, TextIdentity, Totals
-from packer.figures.figure_tables import mixing_facts
-from packer.figures.plain_text import count_of, folded, number, percent, render_table
-from packer.figures.row_figures import RowFigures
+from packer.manifest_fields import REJECTED, TextIdentity, Totals
 from packer.options import byte_size
+from packer.report.figure_tables import mixing_facts
+from packer.report.plain_text import count_of, folded, number, percent, render_table
+from packer.report.row_figures import RowFigures
 from packer.shards.file_names import holdout_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.stores import any_path

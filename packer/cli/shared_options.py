@@ -24,7 +24,7 @@ from packer.paths import PathList
 from packer.stores import RemotePath
 
 if TYPE_CHECKING:
-    from packer.figures.dataset_figures import Figures
+    from packer.report.dataset_figures import Figures
 
 AsJson = Annotated[bool, Option("Print JSON instead of text.", GENERAL, flags=("--json",))]
 Verbose = Annotated[bool, Option("Print every figure of the summary, also zeros.", GENERAL, flags=("-v", "--verbose"))]
@@ -139,7 +139,7 @@ class ReportFile:
 
     def write(self, figures: Figures) -> list[str]:
         """Write the report if one is asked for, and return a line about it."""
-        from packer.figures.page import render_page
+        from packer.report.page import render_page
 
         if self.path is None:
             return []

@@ -18,9 +18,9 @@ from packer.cli.printing import echo, echo_json, echo_styled, styled, visible
 from packer.cli.shared_options import AsJson, PackedSources
 from packer.column_names import TREE, input_ids_in
 from packer.errors import PackerError
-from packer.figures.plain_text import count_of, render_table
 from packer.options import Option, PackOptions
 from packer.options.option import GENERAL
+from packer.report.plain_text import count_of, render_table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,12 +26,12 @@ from packer.cli.shared_options import (
 )
 from packer.errors import OptionError
 from packer.exporting.targets import TARGETS
-from packer.facts import REJECTED
-from packer.figures.plain_text import duration_and_compiling
+from packer.manifest_fields import REJECTED
 from packer.options import Option, PackOptions, RunOptions, values_of
 from packer.options.choices import Compression
 from packer.options.declarations import INT32
 from packer.options.option import OUTPUT, READING
+from packer.report.plain_text import duration_and_compiling
 from packer.stores import AnyPath, is_remote
 
 if TYPE_CHECKING:

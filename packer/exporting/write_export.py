@@ -22,16 +22,16 @@ from packer.engine import available_workers, run_tasks
 from packer.errors import UNREADABLE, PackerError, first_line
 from packer.exporting.eos_files import WRITERS, Eos, find_eos, with_eos
 from packer.exporting.targets import TARGETS, Target
-from packer.facts import ShardEntry
-from packer.facts.json_record import JsonRecord
+from packer.json_record import JsonRecord
 from packer.loader.dataset import PackedDataset
 from packer.loader.load import load
 from packer.loader.open_shards import rows_of
+from packer.manifest_fields import ShardEntry
 from packer.options.choices import Compression
 from packer.options.declarations import INT32
 from packer.output.claim import claim
 from packer.output.replace_folder import restore
-from packer.output.unfinished_output import Kind
+from packer.output.unfinished_output import OutputKind
 from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
@@ -48,7 +48,7 @@ COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 RECORD = "_export.json"
 """Name of the record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
-EXPORT = Kind(
+EXPORT = OutputKind(
     name="an export",
     record=RECORD,
     building="export",

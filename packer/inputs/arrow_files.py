@@ -13,8 +13,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.gather import TokenColumn
-from packer.gather.token_column import ColumnBuilder
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
 from packer.inputs.documents import Columns, Places, RowPlaces, SourceFile, reading
@@ -23,6 +21,8 @@ from packer.inputs.mapped_files import FileState, MappedFile, headers_of, is_ipc
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import fetch, map_whole
+from packer.token_memory import TokenColumn
+from packer.token_memory.token_column import ColumnBuilder
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 

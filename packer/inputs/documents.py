@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.column_names import NO_LOSS
 from packer.engine import DecodePool
 from packer.errors import PackerError, SourceError, first_line
-from packer.facts import REMEDY, Reason
+from packer.manifest_fields import REMEDY, Reason
 from packer.stores import AnyPath, is_remote
 from packer.stores.buckets import ChangedError, StoreError
 from packer.system_errors import shortage

@@ -20,8 +20,6 @@ from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS
 from packer.engine import DecodePool
-from packer.facts import Reason
-from packer.gather import list_lengths
 from packer.inputs.column_types import is_list, plain_type, shown
 from packer.inputs.documents import (
     ATTENTION,
@@ -36,6 +34,8 @@ from packer.inputs.documents import (
     value_message,
     wrong_values,
 )
+from packer.manifest_fields import Reason
+from packer.token_memory import list_lengths
 
 Faults = dict[int, DocumentError]
 """The error for each document that cannot be used, by its index."""

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from packer.arrow_messages import DICTIONARY_BATCH, RECORD_BATCH, MessageHeader, field_place
 from packer.errors import SourceError
-from packer.gather import TokenColumn
-from packer.gather.token_column import Addresses
 from packer.inputs.documents import reading
 from packer.stores import AnyPath, RemotePath
 from packer.stores.mirror import fetch, fetch_later, fetched_parts, map_whole, mirror
+from packer.token_memory import TokenColumn
+from packer.token_memory.token_column import Addresses
 
 MAGIC = b"ARROW1"
 """First bytes of an IPC file; an IPC stream begins with the length of its schema message."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
 from packer.engine import DecodePool
-from packer.gather import TokenColumn
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import (
     Batch,
@@ -30,6 +29,7 @@ from packer.inputs.documents import (
 from packer.inputs.list_checks import as_wide, wide_type, width_of
 from packer.inputs.mapped_files import FileState, MappedFile
 from packer.stores import AnyPath
+from packer.token_memory import TokenColumn
 
 if TYPE_CHECKING:
     from datasets.table import Table as DatasetsTable

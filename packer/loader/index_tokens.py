@@ -19,8 +19,6 @@ from packer.algorithms.memory import array_at
 from packer.arrow import numpy_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import PackerError, SourceError
-from packer.gather import TokenColumn
-from packer.gather.token_column import VALUE_TYPES
 from packer.inputs.documents import LONGEST, value_message, wrong_values
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
@@ -30,6 +28,8 @@ from packer.sources.open_sources import SourceLike, open_index_source, read_inde
 from packer.sources.read_documents import Documents
 from packer.sources.watch_source import Watch
 from packer.stores import AnyPath, RemotePath
+from packer.token_memory import TokenColumn
+from packer.token_memory.token_column import VALUE_TYPES
 
 _OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts")  # columns that say what to read
 

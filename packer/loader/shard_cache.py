@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import PackerError
-from packer.facts import ShardEntry
 from packer.loader.cache_space import CacheSpace, sidecar_path, try_lock, try_sidecar
 from packer.loader.open_shards import OpenShard
 from packer.loader.shard_providers import ShardProvider
+from packer.manifest_fields import ShardEntry
 from packer.options import byte_size
 from packer.processes import ProcessEndedError, TaskProcess
 from packer.shards.manifest import Manifest

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
-from packer.facts import ShardEntry
 from packer.inputs.documents import reading
 from packer.loader.open_shards import OpenShard
+from packer.manifest_fields import ShardEntry
 from packer.shards.manifest import Manifest, key_of
 from packer.shards.shard_table import ShardTable
 from packer.stores import AnyPath, RemotePath

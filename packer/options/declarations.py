@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.algorithms import ALGORITHMS, ALIASES
-from packer.facts.json_record import JsonRecord
+from packer.json_record import JsonRecord
 from packer.options import choices
 from packer.options.option import (
     GROUPS,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from packer.errors import OptionError
-from packer.facts.json_record import FLAG, TEXT, Kind, number, or_null, whole_number
+from packer.json_record import FLAG, TEXT, ValueKind, number, or_null, whole_number
 from packer.stores import RemotePath
 
 REQUIRED = "Required"
@@ -38,7 +38,7 @@ HEADINGS = (REQUIRED, READING, TEXT_AND_CHATS, ROWS, LONG, GROUPS, OUTPUT, RANKS
 """Headings under which `--help` and docs/reference/commands/ list options, in order."""
 
 _LARGEST = 2**63 - 1
-_PATH = Kind("a path", lambda value: isinstance(value, (str, Path, RemotePath)))
+_PATH = ValueKind("a path", lambda value: isinstance(value, (str, Path, RemotePath)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,12 @@ class Option:
         return self.least, largest if self.most is None else self.most
 
     @property
-    def kind(self) -> Kind:
-        """Kind of a value, or of each value in a list: its type, limits or choices, also in words."""
+    def kind(self) -> ValueKind:
+        """ValueKind of a value, or of each value in a list: its type, limits or choices, also in words."""
         if self.is_choice:
-            return Kind(f"one of {', '.join(self.choices)}", lambda value: type(value) is str and value in self.choices)
+            return ValueKind(
+                f"one of {', '.join(self.choices)}", lambda value: type(value) is str and value in self.choices
+            )
         if self.type is int:
             return whole_number(*map(int, self.limits))
         if self.type is float:

@@ -12,7 +12,7 @@ from itertools import chain
 from packer.algorithms import Algorithm, OrderAlgorithm, get_algorithm
 from packer.column_names import ANSWER, RECORD_IDS, SEGMENT_COLUMNS, TOKEN_COLUMNS, TREE
 from packer.errors import OptionError, PackerError
-from packer.facts.json_record import read_fields
+from packer.json_record import read_fields
 from packer.options.declarations import INT32, PackFields
 from packer.options.option import TEXT_AND_CHATS, check_options, options_of, values_of
 from packer.paths import tokenizer_name

@@ -23,7 +23,7 @@ from packer.errors import PackerError, SourceError
 from packer.options import RunOptions
 from packer.output import replace_folder
 from packer.output.replace_folder import in_use
-from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Kind, Output, Request, resumes
+from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Output, OutputKind, Request, resumes
 from packer.progress import raise_if_interrupted
 from packer.ranks import Heartbeats
 from packer.shards.file_names import WORK, refuse_foreign_work
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def claim(
-    out: AnyPath, kind: Kind, request: Request | None, run: RunOptions, *, shared: bool = False
+    out: AnyPath, kind: OutputKind, request: Request | None, run: RunOptions, *, shared: bool = False
 ) -> contextlib.AbstractContextManager[Output]:
     """Return a context that claims an output, to begin or resume it; once finished, it is moved into place.
 
@@ -58,7 +58,9 @@ def claim(
 
 
 @contextlib.contextmanager
-def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOptions, *, shared: bool) -> Iterator[Output]:
+def _claim_folder(
+    out: Path, kind: OutputKind, request: Request | None, run: RunOptions, *, shared: bool
+) -> Iterator[Output]:
     _refuse_foreign(out, kind, overwrite=run.overwrite)
     in_place = kind.in_place and not kind.is_complete(out)
     building = out if in_place else replace_folder.sibling(out, kind.building)
@@ -101,7 +103,7 @@ def _claim_folder(out: Path, kind: Kind, request: Request | None, run: RunOption
             sync_path(out.parent)
 
 
-def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
+def _refuse_foreign(out: Path, kind: OutputKind, *, overwrite: bool) -> None:
     """Raise a `PackerError` if `out` was not made by packer, or is complete and `overwrite` is false."""
     if out.exists() and not out.is_dir():
         raise PackerError(f"{out} exists and is not a folder: choose another --output")
@@ -174,7 +176,7 @@ def _prepare(lock: FileLock, *, output: Output, request: Request | None, overwri
         if left.name not in (LOCK, REQUEST) and not left.is_dir():
             left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
     assert isinstance(output.spill, Path)
-    for folder in (output.spill.parent, output.spill, output.spill.with_name("notes")):
+    for folder in (output.spill.parent, output.spill, output.spill.with_name("checkpoints")):
         if not folder.is_dir():
             delete(folder)  # damaged
             folder.mkdir()
@@ -256,7 +258,7 @@ def _try_lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared:
 
 
 @contextlib.contextmanager
-def _claim_stored(out: RemotePath, kind: Kind, request: Request, run: RunOptions) -> Iterator[Output]:
+def _claim_stored(out: RemotePath, kind: OutputKind, request: Request, run: RunOptions) -> Iterator[Output]:
     """Claim an output in object storage together with all processes that have the same request.
 
     If the source is at fault (`SourceError`), the last process removes the unfinished output.

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.output.unfinished_output import LOCK, Kind
+from packer.output.unfinished_output import LOCK, OutputKind
 from packer.shards.file_names import WORK
 from packer.stores.local_files import sync_path, try_lock
 
@@ -32,7 +32,7 @@ _CACHE = re.compile(r"cache-.*\.arrow")  # cache files of `datasets`, made from 
 log = logging.getLogger(__name__)
 
 
-def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
+def swap(out: Path, replacement: Path, kind: OutputKind, *, sync: bool) -> None:
     """Replace an output, which may be missing or empty, by a complete one, its sibling, and delete the old one.
 
     This is a single step if the system supports it.
@@ -57,7 +57,7 @@ def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
         _retire(old, out, kind, sync=sync)
 
 
-def restore(out: Path, kind: Kind) -> None:
+def restore(out: Path, kind: OutputKind) -> None:
     """Complete a replacement of `out` that was interrupted.
 
     If it was interrupted between two renames, the old output is moved back. If the new output is in place, the old one
@@ -80,7 +80,7 @@ def restore(out: Path, kind: Kind) -> None:
             shutil.rmtree(out / WORK, ignore_errors=True)
 
 
-def prepare_beside(building: Path, out: Path, kind: Kind) -> None:
+def prepare_beside(building: Path, out: Path, kind: OutputKind) -> None:
     """Prepare the hidden folder in which a replacement of `out` is built, to begin or resume."""
     if building.is_symlink():
         building.unlink()
@@ -131,7 +131,7 @@ def exchange(one: Path, other: Path) -> bool:
     return False
 
 
-def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:
+def _retire(old: Path, out: Path, kind: OutputKind, *, sync: bool = False) -> None:
     """Move files of users from a replaced output to `out`, then delete the rest, the record first."""
     own = kind.own_files(old)
     others = [path for path in old.iterdir() if path.name not in own]

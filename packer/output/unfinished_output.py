@@ -6,12 +6,12 @@ OUT                       a packed dataset is built here, unless a complete outp
     .packer/lock            lock held by the working process; moves along with the swap; not in object storage
     .packer/request.json    options and source files of the output; only an equal request resumes it
     .packer/ID/spill/       decoded copies of sources that cannot be mapped, or shards of a tokenized dataset
-    .packer/ID/notes/       results of finished tasks, for later tasks; in committed/, the entries of shards in place
-    .packer/ranks/          heartbeats
+    .packer/ID/checkpoints/       results of finished tasks, for later tasks; in committed/, the entries of shards in
+    place .packer/ranks/          heartbeats
     .packer/*               temporary files
 
 The record is written last: without it, an output is unfinished. Everything that is needed to resume is in the store. A
-note, decoded source or shard that does not match its hash is made again.
+checkpoint, decoded source or shard that does not match its hash is made again.
 
 Claims by several processes are held by locks, in object storage by the request (`claim.py`). A process that was slow,
 and whose output was removed and begun again meanwhile, puts nothing in place: the lock has another content then
@@ -33,10 +33,10 @@ from typing import Any
 
 import xxhash
 
+from packer.checkpoints import Checkpoint, Checkpoints
 from packer.errors import UNREADABLE, PackerError
-from packer.facts import REJECTED, FileIdentity, ShardEntry, TextIdentity
-from packer.facts.json_record import Count, JsonRecord
-from packer.notes import Note, Notes
+from packer.json_record import Count, JsonRecord
+from packer.manifest_fields import REJECTED, FileIdentity, ShardEntry, TextIdentity
 from packer.options import PackOptions, options_of
 from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number
 from packer.shards.files import hash_file
@@ -58,7 +58,7 @@ _WRITTEN_HERE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class OutputKind:
     """A kind of output: a packed dataset, a tokenized dataset or an export."""
 
     name: str
@@ -154,9 +154,9 @@ def difference(begun: Request, request: Request) -> str:
 
 
 MOMENT = "moment"
-"""Name of the note with the time that chat templates write, with which documents may be decoded already."""
+"""Name of the checkpoint with the time that chat templates write, with which documents may be decoded already."""
 
-PACKED = Kind(name="a packed dataset", record=MANIFEST, building="new", listed=names_listed, in_place=True)
+PACKED = OutputKind(name="a packed dataset", record=MANIFEST, building="new", listed=names_listed, in_place=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,8 +169,8 @@ class Output:
     store: Store
     """Where it is built: in `out` itself, or in a hidden folder next to it."""
 
-    kind: Kind
-    """Kind of the output."""
+    kind: OutputKind
+    """OutputKind of the output."""
 
     is_shared: bool = False
     """Whether other processes write to it, too, so files that look left over must not be removed."""
@@ -200,9 +200,9 @@ class Output:
         return self.store.root / self.own / "spill"
 
     @property
-    def notes(self) -> Notes:
-        """Notes of finished tasks."""
-        return Notes(store=self.store, folder=f"{self.own}/notes", is_shared=self.is_shared)
+    def checkpoints(self) -> Checkpoints:
+        """Checkpoints of finished tasks."""
+        return Checkpoints(store=self.store, folder=f"{self.own}/checkpoints", is_shared=self.is_shared)
 
     @property
     def disk(self) -> Path:
@@ -242,14 +242,14 @@ class Output:
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
         """Put a written shard in place: first its entry, then the shard itself; see `check_request`."""
         self.check_request()
-        self.notes.save(f"committed-{shard_number(entry.file)}", Note(facts=entry.to_dict()))
+        self.checkpoints.save(f"committed-{shard_number(entry.file)}", Checkpoint(facts=entry.to_dict()))
         self.store.put_file(entry.file, temporary)
 
     def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
         """Return entries, by name, of the given shards that are in place with the right size."""
         sizes = self.store.sizes(among=names)
-        noted = self.notes.facts_of("committed", [shard_number(name) for name in sizes])
-        entries = map(ShardEntry.from_dict, noted.values())
+        saved = self.checkpoints.facts_of("committed", [shard_number(name) for name in sizes])
+        entries = map(ShardEntry.from_dict, saved.values())
         return {entry.file: entry for entry in entries if sizes.get(entry.file) == entry.bytes}
 
     def is_intact(self, entry: ShardEntry) -> bool:
@@ -282,10 +282,10 @@ class Output:
             self.store.delete(name)
 
     def forget_plan(self) -> None:
-        """Remove the shards and the notes; the identity of the source last, with which nothing else is resumed."""
+        """Remove shards and checkpoints; the identity of the source last, with which nothing else is resumed."""
         self.remove_shards()
-        self.store.delete_all(self.notes.folder, keep=["source", MOMENT])
-        self.store.delete(f"{self.notes.folder}/source")
+        self.store.delete_all(self.checkpoints.folder, keep=["source", MOMENT])
+        self.store.delete(f"{self.checkpoints.folder}/source")
 
     def clear(self) -> None:
         """Remove everything but the lock.

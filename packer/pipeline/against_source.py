@@ -15,11 +15,10 @@ from packer.algorithms.index_arrays import extents_of
 from packer.arrow import as_arrow, as_numpy, format_value, has_dtype
 from packer.column_names import NO_LOSS
 from packer.errors import SourceError
-from packer.facts import Account
-from packer.gather import Spans, TokenColumn, gather, held_spans
 from packer.inputs.column_types import cast, cast_to_common_type, join
 from packer.inputs.documents import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
+from packer.manifest_fields import Account
 from packer.options import PackOptions
 from packer.pipeline.packed_rows import PackedRows
 from packer.plan.groups import together_bound
@@ -31,6 +30,7 @@ from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.shards.writer import KeptValues, tokens_at
 from packer.sources.segment_index import SortedSegments
 from packer.sources.source import Source
+from packer.token_memory import Spans, TokenColumn, gather, held_spans
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 _SEGMENTS_TOGETHER = 1 << 16  # whose kept values may be long

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import prepare_for
 from packer.arrow import as_numpy
 from packer.errors import PackerError
-from packer.figures.dataset_figures import Figures, RowLengths
-from packer.figures.length_figures import tally
-from packer.figures.row_figures import RowFigures, RowSums
 from packer.loader.load import load
 from packer.options import PackOptions
 from packer.options.declarations import LONGEST_ROW
@@ -27,6 +24,9 @@ from packer.plan.make_plan import DocumentValues, document_values, plan_lengths
 from packer.plan.rows import Plan
 from packer.plan.segments import cut_lengths_of
 from packer.progress import Progress, silent
+from packer.report.dataset_figures import Figures, RowLengths
+from packer.report.length_figures import tally
+from packer.report.row_figures import RowFigures, RowSums
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.structure import RowSegments, documents_fault

@@ -16,16 +16,16 @@ from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorith
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import compile_from_now_on, compile_seconds
 from packer.errors import PackerError, SourceError
-from packer.facts import Account, PlanTotals
-from packer.figures.dataset_figures import Comparison, Figures
-from packer.figures.length_figures import tokens_of
-from packer.figures.row_figures import RowSums
+from packer.manifest_fields import Account, PlanTotals
 from packer.options import PackOptions
 from packer.paths import expanded, is_histogram
 from packer.pipeline.collect_figures import Measured, measure
 from packer.plan.make_plan import needs_documents
 from packer.plan.packable_segments import cut_by_policy, least_rows
 from packer.progress import Progress, silent
+from packer.report.dataset_figures import Comparison, Figures
+from packer.report.length_figures import tokens_of
+from packer.report.row_figures import RowSums
 from packer.sources.number_columns import read_length_counts
 from packer.sources.open_sources import SourceLike
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from packer.errors import PackerError
-from packer.facts import ShardEntry
-from packer.facts.json_record import Count, JsonRecord
+from packer.json_record import Count, JsonRecord
+from packer.manifest_fields import ShardEntry
 from packer.output.claim import way_to_replace
 from packer.output.unfinished_output import Request, RequestedFile, difference, names_and_sizes
 from packer.progress import Progress

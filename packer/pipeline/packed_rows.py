@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
-from packer.gather import TokenColumn
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import as_plain, plain_type
 from packer.inputs.documents import Columns
@@ -21,6 +20,7 @@ from packer.inputs.token_tables import MappedLists, ValueColumn, chunks_with
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.stores import AnyPath
+from packer.token_memory import TokenColumn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from functools import partial
 
 from xxhash import xxh3_128_hexdigest
 
+from packer.checkpoints import Checkpoint
 from packer.errors import PackerError, SourceError
-from packer.facts import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
-from packer.notes import Note
+from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing
 from packer.output.unfinished_output import Output, Request
@@ -118,8 +118,10 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
                 _refuse_changed(work.output, documents.identity, overwrite=job.overwrite)
 
                 # Plan the rows.
-                notes, engine = work.output.notes, work.engine
-                plan = plan_documents(documents, options, row_format, notes=notes, engine=engine, progress=progress)
+                checkpoints, engine = work.output.checkpoints, work.engine
+                plan = plan_documents(
+                    documents, options, row_format, checkpoints=checkpoints, engine=engine, progress=progress
+                )
                 watch.check()
                 if options.split_at == "tokens":
                     warn_of_split_chats(opened, plan.totals)
@@ -151,7 +153,7 @@ def found_complete(out: AnyPath, opened: Source, request: Request, job: Job) -> 
 
 def _decoded(opened: Source, work: Work, options: PackOptions, progress: Progress) -> Source:
     check_decoding(work.output, opened, options, work.engine.workers)
-    set_moment(opened, work.output.notes, work.engine)
+    set_moment(opened, work.output.checkpoints, work.engine)
     return spill_source(opened, work.output.spill, progress, engine=work.engine)
 
 
@@ -213,12 +215,12 @@ def publish(
 
 
 def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: bool) -> None:
-    """Note the identity of the source; if an interrupted run noted another, raise a PackerError or discard its plan."""
-    noted = claimed.notes.load("source")
-    if noted is not None and noted.facts != identity.to_dict():
+    """Save the identity of the source; if an interrupted run saved another, raise a PackerError or discard its plan."""
+    saved = claimed.checkpoints.load("source")
+    if saved is not None and saved.facts != identity.to_dict():
         if not overwrite:
             raise PackerError(
                 f"{claimed.out} was started from a source that has changed since: start again with --overwrite"
             )
         claimed.forget_plan()
-    claimed.notes.save("source", Note(facts=identity.to_dict()), lasting=True)
+    claimed.checkpoints.save("source", Checkpoint(facts=identity.to_dict()), lasting=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from packer.errors import SourceError
-from packer.facts import REASONS, REJECTED, Totals
 from packer.inputs.list_checks import STRIPPED
+from packer.manifest_fields import REASONS, REJECTED, Totals
 from packer.output.unfinished_output import Output
 from packer.shards.files import HashingFile
 from packer.shards.reader import read_rejected

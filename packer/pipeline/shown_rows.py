@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of
 from packer.column_names import TREE, input_ids_in
-from packer.figures.charts import ShownRow
-from packer.figures.row_figures import RowProfile
 from packer.loader.dataset import PackedDataset
 from packer.loader.open_shards import Row
 from packer.loader.tree_nodes import nodes_of
 from packer.permute import hashes_of, key_of
 from packer.plan.rows import LocatedRows, Plan
 from packer.random_purposes import SHOWN_ROWS
+from packer.report.charts import ShownRow
+from packer.report.row_figures import RowProfile
 
 SAMPLED_ROWS = 32
 """Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""

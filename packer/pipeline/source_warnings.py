@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packer.facts import PlanTotals
-from packer.gather import held_lists
-from packer.gather.token_column import NO_BYTES
 from packer.inputs.documents import reading
 from packer.inputs.token_tables import MappedLists
+from packer.manifest_fields import PlanTotals
 from packer.sources.source import Source
+from packer.token_memory import held_lists
+from packer.token_memory.token_column import NO_BYTES
 
 _READ_TOGETHER = 250  # documents
 _LOOKED_AT = 1000  # documents

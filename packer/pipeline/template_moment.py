@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from packer.checkpoints import Checkpoint, Checkpoints, make_checkpoint
 from packer.engine import Engine
-from packer.facts import TextIdentity
-from packer.notes import Note, Notes, make_note
+from packer.manifest_fields import TextIdentity
 from packer.output.unfinished_output import MOMENT
 from packer.sources.source import Source
 
 
-def set_moment(opened: Source, notes: Notes, engine: Engine) -> None:
+def set_moment(opened: Source, checkpoints: Checkpoints, engine: Engine) -> None:
     """Set the moment at which an output is begun, in all processes and when it is resumed."""
     encoder = opened.encoder
     if encoder is not None and encoder.writes_date:
-        encoder.set_moment(make_note(notes, MOMENT, _now, engine, lasting=True).facts["now"])
+        encoder.set_moment(make_checkpoint(checkpoints, MOMENT, _now, engine, lasting=True).facts["now"])
 
 
 def repeat_moment(opened: Source, text: TextIdentity | None) -> None:
@@ -25,5 +25,5 @@ def repeat_moment(opened: Source, text: TextIdentity | None) -> None:
         encoder.set_moment(moment)
 
 
-def _now() -> Note:
-    return Note(facts={"now": datetime.now().isoformat(timespec="seconds")})
+def _now() -> Checkpoint:
+    return Checkpoint(facts={"now": datetime.now().isoformat(timespec="seconds")})

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from packer.engine import Engine
 from packer.errors import UNREADABLE, PackerError
-from packer.facts import REJECTED, SourceIdentity, TextIdentity
-from packer.facts.json_record import Count, JsonRecord
 from packer.inputs.hugging_face import REPORT, STATE
+from packer.json_record import Count, JsonRecord
+from packer.manifest_fields import REJECTED, SourceIdentity, TextIdentity
 from packer.options import PackOptions
 from packer.output.claim import claim
 from packer.output.replace_folder import restore
-from packer.output.unfinished_output import Kind, Output, Request, RequestedFile, difference
+from packer.output.unfinished_output import Output, OutputKind, Request, RequestedFile, difference
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.complete_output import WrittenFile, changed_since, check_files, request_of
 from packer.pipeline.job import Job, Written
@@ -38,7 +38,7 @@ from packer.system_errors import system_errors
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-TOKENIZED = Kind(
+TOKENIZED = OutputKind(
     name="a tokenized dataset",
     record=REPORT,
     building="tokenizing",
@@ -158,7 +158,7 @@ def _write(
 ) -> TokenizeReport:
     """Tokenize into a claimed folder, with files named as `datasets` does; return the report."""
     warn_of_linked_files(opened)
-    set_moment(opened, folder.notes, engine)
+    set_moment(opened, folder.checkpoints, engine)
     pieces = cut_source(opened, folder.spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder, pieces, names)
@@ -186,7 +186,7 @@ def _write(
         documents_rejected=counts,
         rejected_xxh3_128=digest,
         shards=tuple(
-            WrittenFile(file=name, bytes=piece.path.stat().st_size, xxh3_128=piece.note()["xxh3_128"])
+            WrittenFile(file=name, bytes=piece.path.stat().st_size, xxh3_128=piece.checkpoint()["xxh3_128"])
             for piece, name in zip(pieces, names, strict=True)
         ),
     )
@@ -201,9 +201,9 @@ def _take_back(folder: Output, pieces: list[Piece], names: list[str]) -> None:
     """Undo the last step of a killed run: move streams back, and delete files of another source."""
     folder.check_claim()
     for piece, name in zip(pieces, names, strict=True):
-        if piece.note_path.exists() and (folder.building / name).is_file():
+        if piece.checkpoint_path.exists() and (folder.building / name).is_file():
             (folder.building / name).replace(str(piece.path))
-    ours = {path for piece in pieces for path in (piece.path, piece.note_path, piece.rejected_path)}
+    ours = {path for piece in pieces for path in (piece.path, piece.checkpoint_path, piece.rejected_path)}
     assert isinstance(folder.spill, Path)
     files = {path for path in folder.building.iterdir() if path.is_file()}
     for left in files | (set(folder.spill.iterdir()) - ours):

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
-from packer.facts import REMEDY, SourceIdentity
 from packer.inputs.token_tables import TokenTable
+from packer.manifest_fields import REMEDY, SourceIdentity
 from packer.paths import PathList, expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
 from packer.pipeline.job import Job

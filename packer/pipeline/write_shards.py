@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import extents_of
 from packer.engine import Engine, run_tasks, without
 from packer.errors import SourceError
-from packer.facts import REMEDY, ShardEntry
-from packer.gather import Spans, held_spans
 from packer.inputs.documents import reading, value_message, wrong_values
+from packer.manifest_fields import REMEDY, ShardEntry
 from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing
 from packer.plan.leftover_values import LeftoverValues
@@ -40,6 +39,7 @@ from packer.shards.writer import (
 from packer.sources.read_documents import Documents
 from packer.sources.watch_source import Watch
 from packer.stores.mirror import in_use
+from packer.token_memory import Spans, held_spans
 
 Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
 """Record batches of a shard, and their counts."""
@@ -54,7 +54,7 @@ class ShardMaker:
     row_format: RowFormat
 
     leftovers: LeftoverValues | None = None
-    """Notes with the values of leftovers; None if every shard reads its segments from the source."""
+    """Checkpoints with the values of leftovers; None if every shard reads its segments from the source."""
 
     def batches(self, shard: int) -> Batches:
         """Yield the record batches of a shard in order, each with its counts.

@@ -11,7 +11,7 @@ Plans of histogram algorithms, in which partitions pack their own documents, and
     partitioning.py       a survey of all documents, and all steps of the plan
     partition_plan.py     tasks: rows of a partition, and of the leftovers in a region; which rows each shard has
     pattern_shares.py     patterns of the solver, shared out to partitions and regions
-    leftover_values.py    tokens of leftovers, passed in notes to the tasks that write them
+    leftover_values.py    tokens of leftovers, passed in checkpoints to the tasks that write them
 
 Others:
 

@@ -1,4 +1,4 @@
-"""Values of the pieces that partitions and regions leave over, passed in notes to the tasks that pack them.
+"""Values of the pieces that partitions and regions leave over, passed in checkpoints to the tasks that pack them.
 
     shard of a partition ──values──▶ shards of the pool
               │
@@ -7,10 +7,11 @@
                              └──values──▶ region of regions ...
 
 From object storage, a shard of the pool would need a small request for each of its segments. The task that writes the
-shard of a partition has read the blocks with the pieces that it leaves over, so it copies their values into notes: one
-for each shard of the pool that takes some of the pieces, and one for the region, which has the others. A region that
-leaves pieces over does the same. Values that are in no note, or in a damaged one, are read from the source:
-the rows do not depend on the notes.
+shard of a partition has read the blocks with the pieces that it leaves over, so it copies their values into
+checkpoints: one for each shard of the pool that takes some of the pieces, and one for the region, which has the
+others. A region that leaves pieces over does the same. Values that are in no checkpoint, or in a damaged one, are
+read from the source:
+the rows do not depend on the checkpoints.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.checkpoints import Checkpoint, run_stage
 from packer.engine import Engine
-from packer.gather import Spans, is_remote
-from packer.notes import Note, run_stage
 from packer.plan.partition_plan import PartitionPlan, Stage
 from packer.plan.rows import Plan
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import Values, as_columns, copy_values, empty_values
 from packer.sources.read_documents import Documents
 from packer.stores.local_files import temporary_memory
+from packer.token_memory import Spans, is_remote
 
 Copy: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64], Values], None]
 """Function that copies the values of segments from the source to these places. Can be pickled."""
@@ -42,7 +43,7 @@ _REGION = -1  # in place of a shard of the pool: the region that leaves a piece 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftoverValues:
-    """Notes with the values of leftovers. Can be pickled."""
+    """Checkpoints with the values of leftovers. Can be pickled."""
 
     plan: PartitionPlan
     row_format: RowFormat
@@ -53,26 +54,26 @@ class LeftoverValues:
     def left_by(self, shard: int) -> NDArray[Any] | None:
         """Return the pieces that a partition leaves over if this is its first shard, which saves their values."""
         part = self.plan.own_part(shard)
-        return None if part.begin else self.plan.stages[0].note(part.number).arrays["left"]
+        return None if part.begin else self.plan.stages[0].checkpoint(part.number).arrays["left"]
 
     def save(self, shard: int, left: NDArray[Any], copy: Copy) -> None:
-        """Note the values of the pieces that the partition of a shard leaves over, which `left_by` returned."""
+        """Save the values of the pieces that the partition of a shard leaves over, which `left_by` returned."""
         partition = self.plan.own_part(shard).number
         for_region = self._deal(0, partition, left, copy)
         if len(for_region.arrays["pieces"]):
-            self.plan.notes.save(f"{_stage(self.plan.stages[0], _REGION)}-{partition}", for_region)
+            self.plan.checkpoints.save(f"{_stage(self.plan.stages[0], _REGION)}-{partition}", for_region)
 
     def pass_on(self, engine: Engine, copy: Copy) -> None:
-        """Note the values of all other pieces: those of partitions without a shard, then of regions, level by level."""
+        """Save the values of all other pieces: those of partitions without a shard, then of regions, level by level."""
         for level, stage in enumerate(self.plan.stages[:-1]):
             numbers = np.arange(len(stage.rows)) if level else np.flatnonzero(stage.rows == 0)
             if len(numbers):
                 task = partial(self.passed_on, level, copy)
-                run_stage(self.plan.notes, _stage(stage, _REGION), numbers.tolist(), task, engine=engine)
+                run_stage(self.plan.checkpoints, _stage(stage, _REGION), numbers.tolist(), task, engine=engine)
 
-    def passed_on(self, level: int, copy: Copy, number: int) -> Note:
-        """Note the values of the pieces that a task of stage `level` leaves over; return the note for the region."""
-        return self._deal(level, number, self.plan.stages[level].note(number).arrays["left"], copy)
+    def passed_on(self, level: int, copy: Copy, number: int) -> Checkpoint:
+        """Save the values of the pieces that a task of stage `level` leaves over; return the one for the region."""
+        return self._deal(level, number, self.plan.stages[level].checkpoint(number).arrays["left"], copy)
 
     def collected(self, shard: int, segments: NDArray[Any], copy: Copy) -> Values:
         """Return the values of all segments of a shard of the pool, in memory mapped from temporary files.
@@ -84,13 +85,13 @@ class LeftoverValues:
         self._collect(regions, shard, copy, segments, values)
         return values
 
-    def _deal(self, level: int, number: int, left: NDArray[Any], copy: Copy) -> Note:
-        """Save a note for each shard of the pool that takes some of the pieces left over; return that for the region.
+    def _deal(self, level: int, number: int, left: NDArray[Any], copy: Copy) -> Checkpoint:
+        """Save a checkpoint for each shard of the pool that takes pieces left over; return that for the region.
 
         Task `number` of stage `level` left them over.
         """
         stage, region = self.plan.stages[level], number // self.plan.stages[level].size
-        packed = self.plan.stages[level + 1].note(region).arrays
+        packed = self.plan.stages[level + 1].checkpoint(region).arrays
         _, here, found = np.intersect1d(_keys(packed["pieces"]), _keys(left), assume_unique=True, return_indices=True)
         rows = np.searchsorted(packed["row_starts"], here, side="right") - 1
         takers = np.full(len(left), _REGION)
@@ -103,14 +104,14 @@ class LeftoverValues:
         else:
             copy(left, _places(left), values)
         ends = np.append(_places(left), left["length"].sum(dtype=np.int64))
-        notes = {}
+        checkpoints = {}
         for taker in [_REGION, *np.unique(takers).tolist()]:
             first, last = np.searchsorted(takers, [taker, taker + 1])
             arrays = {f"{_VALUES}{name}": each[ends[first] : ends[last]] for name, each in values.items()}
             arrays["pieces"] = left[first:last]
-            notes[f"{_stage(stage, taker)}-{number}"] = Note(facts={}, arrays=arrays)
-        for_region = notes.pop(f"{_stage(stage, _REGION)}-{number}")
-        self.plan.notes.save_all(notes)
+            checkpoints[f"{_stage(stage, taker)}-{number}"] = Checkpoint(facts={}, arrays=arrays)
+        for_region = checkpoints.pop(f"{_stage(stage, _REGION)}-{number}")
+        self.plan.checkpoints.save_all(checkpoints)
         return for_region
 
     def _collect(
@@ -124,14 +125,14 @@ class LeftoverValues:
         missing = np.ones(len(places), bool)
         below = [(self.plan.stages[level - 1], region) for level, region in regions]
         names = [f"{_stage(stage, taker)}-{number}" for stage, region in below for number in stage.numbers(region)]
-        for note in self.plan.notes.load_all(names):
-            if note is None:
+        for checkpoint in self.plan.checkpoints.load_all(names):
+            if checkpoint is None:
                 continue
-            pieces = note.arrays["pieces"]
+            pieces = checkpoint.arrays["pieces"]
             found = order[np.searchsorted(keys, _keys(pieces), sorter=order) % len(order)]
             here = np.flatnonzero(keys[found] == _keys(pieces))
             starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
-            values = {name.removeprefix(_VALUES): each for name, each in note.arrays.items() if name != "pieces"}
+            values = {name.removeprefix(_VALUES): each for name, each in checkpoint.arrays.items() if name != "pieces"}
             spans = Spans(here, starts[here], lengths[here], places[found[here]])
             copy_values(as_columns(values, starts, lengths), spans, out)
             missing[found[here]] = False
@@ -144,7 +145,7 @@ class LeftoverValues:
 
 
 def leftover_values(documents: Documents, plan: Plan, row_format: RowFormat) -> LeftoverValues | None:
-    """Return the notes with the values of leftovers, if they save requests; only partitions leave pieces over."""
+    """Return the checkpoints with the values of leftovers, if they save requests; only partitions leave pieces over."""
     table = documents.table
     if row_format.index_only or not isinstance(plan, PartitionPlan):
         return None
@@ -166,5 +167,5 @@ def _places(pieces: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _stage(left_by: Stage, taker: int) -> str:
-    """Return the name of the stage of the notes with values that `taker`, a shard of the pool or _REGION, takes."""
+    """Return the name of the stage whose checkpoints have the values that `taker`, a shard or _REGION, takes."""
     return f"{left_by.name}-values" if taker == _REGION else f"{left_by.name}-values-{taker}"

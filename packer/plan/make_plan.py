@@ -22,10 +22,10 @@ from packer.algorithms.index_arrays import extents_of
 from packer.algorithms.jit import prepare_for
 from packer.algorithms.patterns import Rows
 from packer.arrow import as_numpy
+from packer.checkpoints import Checkpoint, Checkpoints, make_checkpoint
 from packer.engine import Engine
 from packer.errors import SourceError
-from packer.facts import REMEDY, GroupTotals, PlanTotals
-from packer.notes import Note, Notes, make_note
+from packer.manifest_fields import REMEDY, GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.plan.groups import pack_by_group
 from packer.plan.order_plan import plan_in_order
@@ -95,11 +95,11 @@ def plan_documents(
     options: PackOptions,
     row_format: RowFormat,
     *,
-    notes: Notes,
+    checkpoints: Checkpoints,
     engine: Engine = Engine(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> Plan:
-    """Plan the rows of all documents of a mapped source; continue from the notes of an interrupted run.
+    """Plan the rows of all documents of a mapped source; continue from the checkpoints of an interrupted run.
 
     Progress is reported as "plan", in tasks. If the options do not allow a document to be packed, or there is
     nothing to pack, this is a SourceError.
@@ -108,7 +108,9 @@ def plan_documents(
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
     reader = SegmentReader(options=options, documents=identity.documents, source=documents)
     rows_per_shard = row_format.rows_in(options.shard_size)
-    planning = Planning(reader=reader, rows_per_shard=rows_per_shard, notes=notes, engine=engine, progress=progress)
+    planning = Planning(
+        reader=reader, rows_per_shard=rows_per_shard, checkpoints=checkpoints, engine=engine, progress=progress
+    )
     return _plan_whole(documents, planning) if options.is_planned_whole else _plan_by_tasks(planning)
 
 
@@ -141,25 +143,25 @@ def _plan_by_tasks(planning: Planning) -> Plan:
 
 
 def _plan_whole(documents: Documents, planning: Planning) -> WholePlan:
-    """Plan rows with groups or limits; the whole plan is saved as one note, and then mapped."""
+    """Plan rows with groups or limits; the whole plan is saved as one checkpoint, and then mapped."""
     assert documents.lengths is not None
     options, rows_per_shard = planning.reader.options, planning.rows_per_shard
     table = replace(documents.table, lengths=documents.lengths)
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe)
 
-    def make() -> Note:
+    def make() -> Checkpoint:
         lists = None if table.lists is None else table.lists_of(np.arange(len(table.lengths)))
         values = document_values(table.extra, lists, options, documents.describe)
         plan = plan_whole(segments, values, options, rows_per_shard=rows_per_shard)
         arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.values}
-        return Note(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
+        return Checkpoint(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
 
-    note = make_note(planning.notes, "plan", make, planning.engine, lasting=True)
+    checkpoint = make_checkpoint(planning.checkpoints, "plan", make, planning.engine, lasting=True)
     return WholePlan(
-        placed=Rows(values=note.arrays["slots"], row_starts=note.arrays["row_starts"]),
+        placed=Rows(values=checkpoint.arrays["slots"], row_starts=checkpoint.arrays["row_starts"]),
         segments=segments,
         rows_per_shard=rows_per_shard,
-        totals=PlanTotals.from_dict(note.facts["totals"]),
+        totals=PlanTotals.from_dict(checkpoint.facts["totals"]),
     )
 
 

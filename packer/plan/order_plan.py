@@ -1,6 +1,6 @@
 """Plan the rows of an order algorithm as marks of where rows begin in the source.
 
-One pass arranges all documents, chunk by chunk, and notes where each shard begins. A shard is made by arranging its
+One pass arranges all documents, chunk by chunk, and saves where each shard begins. A shard is made by arranging its
 documents again from there, so nothing is held per document, and any shard can be made alone.
 """
 
@@ -16,8 +16,8 @@ from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.patterns import Rows
 from packer.algorithms.sequential import OpenRow, OrderedRows
-from packer.facts import PlanTotals
-from packer.notes import Note, make_note
+from packer.checkpoints import Checkpoint, make_checkpoint
+from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
 from packer.plan.packable_segments import Planning, SegmentReader, each_chunk, require_segments
 from packer.plan.rows import LocatedRows
@@ -26,7 +26,7 @@ from packer.plan.segments import Segments
 STRETCH = 1 << 20
 """Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
 
-_MARKS = ("rows", "documents", "skipped")  # arrays of the note
+_MARKS = ("rows", "documents", "skipped")  # arrays of the checkpoint
 
 
 def _arrange(options: PackOptions, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
@@ -116,17 +116,17 @@ class OrderPlan:
 
 def plan_in_order(planning: Planning) -> OrderPlan:
     """Plan the rows of all documents by an order algorithm; shards but the last have `rows_per_shard` rows."""
-    note = make_note(planning.notes, "order", partial(_note_marks, planning), planning.engine)
+    checkpoint = make_checkpoint(planning.checkpoints, "order", partial(_save_marks, planning), planning.engine)
     return OrderPlan(
         reader=planning.reader,
         rows_per_shard=planning.rows_per_shard,
-        totals=PlanTotals.from_dict(note.facts["totals"]),
-        marks=np.stack([note.arrays[name] for name in _MARKS]),
+        totals=PlanTotals.from_dict(checkpoint.facts["totals"]),
+        marks=np.stack([checkpoint.arrays[name] for name in _MARKS]),
     )
 
 
-def _note_marks(planning: Planning) -> Note:
-    """Arrange all documents; note the totals, and where the first row of every shard and stretch begins."""
+def _save_marks(planning: Planning) -> Checkpoint:
+    """Arrange all documents; save the totals, and where the first row of every shard and stretch begins."""
     options = planning.reader.options
     keeps_whole = options.keeps_whole
     account, histogram = None, np.zeros(options.max_len + 1, np.int64)
@@ -159,4 +159,4 @@ def _note_marks(planning: Planning) -> Note:
     bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_segments)
     totals = PlanTotals.of(account, max_len=options.max_len, segments=pieces, rows=rows, pool_rows=0, lower_bound=bound)
     arrays = dict(zip(_MARKS, np.concatenate(found, axis=1), strict=True))
-    return Note(facts={"totals": totals.to_dict()}, arrays=arrays)
+    return Checkpoint(facts={"totals": totals.to_dict()}, arrays=arrays)

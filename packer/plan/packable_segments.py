@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit_if_large
 from packer.arrow import as_numpy
+from packer.checkpoints import Checkpoints
 from packer.column_names import NO_LOSS
 from packer.engine import DecodePool, Engine
 from packer.errors import SourceError
-from packer.facts import Account
-from packer.gather import Spans, count_trained, gather, held_spans, lengths_of, list_lengths
 from packer.inputs.documents import TURN_STARTS, reading
 from packer.inputs.token_tables import TokenTable
-from packer.notes import Notes
+from packer.manifest_fields import Account
 from packer.options import PackOptions
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments, cut_lengths_of, documents_of
@@ -32,6 +31,7 @@ from packer.progress import Progress, silent
 from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
 from packer.sources.read_documents import Documents
+from packer.token_memory import Spans, count_trained, gather, held_spans, lengths_of, list_lengths
 
 _CHECKED_TOGETHER = 4 << 20  # labels
 
@@ -310,8 +310,8 @@ class Planning:
     rows_per_shard: int
     """Largest number of rows of a shard."""
 
-    notes: Notes = field(default_factory=Notes)
-    """Store of the results of tasks; a task that has left a note does not run again."""
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    """Store of the results of tasks; a task that has left a checkpoint does not run again."""
 
     engine: Engine = field(default_factory=Engine)
     progress: Progress = silent

@@ -2,7 +2,7 @@
 
 A plan is a tree of tasks. Those of the first stage pack the documents of partitions, and those of each later one the
 leftovers of a region of the stage below. A task is a pure function of its number, so any process can run it, and
-running it twice does no harm; its note has the pieces that it leaves over.
+running it twice does no harm; its checkpoint has the pieces that it leaves over.
 
 Rows of the pool differ from others: shorter segments, and padding. The numbers of its shards are spread evenly over all
 numbers, so that a trainer that reads shards in order does not meet these rows all at the end.
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import joined_ranges
 from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns, Rows
-from packer.facts import PlanTotals
-from packer.notes import Note, Notes
+from packer.checkpoints import Checkpoint, Checkpoints
+from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
 from packer.permute import key_of, permute_all
 from packer.plan.packable_segments import SegmentReader
@@ -58,7 +58,7 @@ Method: TypeAlias = "Literal['draw', 'solve'] | Shares"
 class Stage:
     """A stage that has run. Region r of the next stage has the leftovers of tasks r * size to (r + 1) * size - 1."""
 
-    notes: Notes
+    checkpoints: Checkpoints
     name: str
 
     rows: NDArray[np.int64]
@@ -76,14 +76,14 @@ class Stage:
         """Return the tasks of a region."""
         return range(region * self.size, min((region + 1) * self.size, len(self.rows)))
 
-    def note(self, number: int) -> Note:
-        """Load the note of a task."""
-        return self.notes.read(f"{self.name}-{number}")
+    def checkpoint(self, number: int) -> Checkpoint:
+        """Load the checkpoint of a task."""
+        return self.checkpoints.read(f"{self.name}-{number}")
 
     def left_in(self, region: int) -> NDArray[Any]:
         """Return the pieces that the tasks of a region left over, task by task: an array of PIECE."""
-        notes = self.notes.read_all([f"{self.name}-{number}" for number in self.numbers(region)])
-        return np.concatenate([note.arrays["left"] for note in notes])
+        checkpoints = self.checkpoints.read_all([f"{self.name}-{number}" for number in self.numbers(region)])
+        return np.concatenate([checkpoint.arrays["left"] for checkpoint in checkpoints])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,17 +178,17 @@ class PartitionJob:
         return self.patterns.rows(*shares.of(number))
 
 
-def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
-    """Count the rows that a partition makes, and note the pieces that it leaves over."""
+def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Checkpoint:
+    """Count the rows that a partition makes, and save the pieces that it leaves over."""
     segments, extents = job.documents(partition)
     rows, left = job.own_rows(extents, partition, shares)
     numbers = segments_left(extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
     left_over = located_pieces(segments, numbers)
-    return Note(facts={"rows": len(rows)}, arrays={"left": left_over})
+    return Checkpoint(facts={"rows": len(rows)}, arrays={"left": left_over})
 
 
-def note_share(job: PartitionJob, partition: int) -> Note:
-    """Take an even share of the patterns, and note it with the histogram of the segments left over."""
+def note_share(job: PartitionJob, partition: int) -> Checkpoint:
+    """Take an even share of the patterns, and save it with the histogram of the segments left over."""
     assert job.patterns is not None
     share = even_share(
         job.histogram(job.documents(partition)[1]),
@@ -198,11 +198,11 @@ def note_share(job: PartitionJob, partition: int) -> Note:
         most_rows=job.most_rows,
         seed=job.options.seed,
     )
-    return Note(facts={"rows": share.rows}, arrays=share.arrays())
+    return Checkpoint(facts={"rows": share.rows}, arrays=share.arrays())
 
 
-def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int, region: int) -> Note:
-    """Make rows of the leftovers in a region; note the rows and the pieces that are still left.
+def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int, region: int) -> Checkpoint:
+    """Make rows of the leftovers in a region; save the rows and the pieces that are still left.
 
     `first_stream` is the random stream of region 0, after those of the stages below.
     """
@@ -211,7 +211,7 @@ def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int
     rows = job.rows_of_rest(extents, method, region, stream)
     placed, left = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
     arrays = {"pieces": pieces[placed.values], "row_starts": placed.row_starts, "left": pieces[left]}
-    return Note(facts={"rows": len(rows)}, arrays=arrays)
+    return Checkpoint(facts={"rows": len(rows)}, arrays=arrays)
 
 
 class Part(NamedTuple):
@@ -244,7 +244,7 @@ class _LatestRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionPlan:
-    """Shards of partitions, with those of the pool among them. Can be pickled: notes are read when a shard is made."""
+    """Shards of partitions, with those of the pool among them. Can be pickled: a shard reads checkpoints when made."""
 
     job: PartitionJob
 
@@ -262,9 +262,9 @@ class PartitionPlan:
     _latest: _LatestRows = field(default_factory=_LatestRows, compare=False, repr=False)
 
     @property
-    def notes(self) -> Notes:
-        """Store of the notes."""
-        return self.stages[0].notes
+    def checkpoints(self) -> Checkpoints:
+        """Store of the checkpoints."""
+        return self.stages[0].checkpoints
 
     @property
     def own_rows(self) -> NDArray[np.int64]:
@@ -299,7 +299,7 @@ class PartitionPlan:
 
     @property
     def _pool_cuts(self) -> list[int]:
-        """First row of each shard of the pool, counted through its notes, and the end of the last."""
+        """First row of each shard of the pool, counted through its checkpoints, and the end of the last."""
         return even_cuts(self.totals.pool_rows, self.rows_per_shard)
 
     def is_of_pool(self, number: int) -> bool:
@@ -351,13 +351,13 @@ class PartitionPlan:
         return parts
 
     def _rows_of_pool(self, number: int) -> LocatedRows:
-        """Make the rows of a shard of the pool: rows of consecutive notes, in random order."""
+        """Make the rows of a shard of the pool: rows of consecutive checkpoints, in random order."""
 
-        def noted(part: Part) -> LocatedRows:
-            arrays = self.stages[part.level].note(part.number).arrays
+        def saved(part: Part) -> LocatedRows:
+            arrays = self.stages[part.level].checkpoint(part.number).arrays
             return LocatedRows(values=arrays["pieces"], row_starts=arrays["row_starts"]).part(part.begin, part.end)
 
-        rows = LocatedRows.joined(map(noted, self.pool_parts(number)))
+        rows = LocatedRows.joined(map(saved, self.pool_parts(number)))
         order = np.arange(len(rows), dtype=np.uint32)  # the type of segment numbers, so that it is compiled only once
         permute_all(order, key_of(self.job.options.seed, POOL_ROWS, int(np.searchsorted(self.pool_numbers, number))))
         return rows.chosen(order)

@@ -3,7 +3,7 @@
     partitions ──own rows──▶ leftovers ──regions──▶ leftovers ──regions of regions──▶ ... ──▶ solved as a whole
 
 Rows are drawn at random if that takes no more rows than the solver needs. Otherwise partitions take shares of the
-solver's patterns. Every step is a list of tasks that leave notes, from which an interrupted plan continues.
+solver's patterns. Every step is a list of tasks that leave checkpoints, from which an interrupted plan continues.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.mixed import NEAR
 from packer.algorithms.patterns import Patterns
-from packer.facts import Account, PlanTotals
-from packer.notes import Note, make_note, run_stage
+from packer.checkpoints import Checkpoint, make_checkpoint, run_stage
+from packer.manifest_fields import Account, PlanTotals
 from packer.options import PackOptions
 from packer.plan.packable_segments import Planning, each_chunk, require_segments
 from packer.plan.partition_plan import (
@@ -34,13 +34,13 @@ from packer.plan.partition_plan import (
     note_share,
 )
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
-from packer.plan.pattern_shares import Shares, noted_shares
+from packer.plan.pattern_shares import Shares, saved_shares
 from packer.plan.rows import extents_of_pieces, solve_histogram
 from packer.plan.segments import Segments
 from packer.progress import silent
 
 REGION = 256
-"""Partitions per region, and regions per region of the level above: a task reads at most this many notes."""
+"""Partitions per region, and regions per region of the level above: a task reads at most this many checkpoints."""
 
 PARTITION_TOKENS = 64_000_000
 """Approximate size of a partition, which decides how well rows are mixed: smaller shards are parts of a partition, and
@@ -91,13 +91,13 @@ def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
 def _solved(planning: Planning, histogram: NDArray[np.int64]) -> Patterns:
     """Solve the histogram of all documents once; another version of HiGHS may give another solution."""
 
-    def solve() -> Note:
+    def solve() -> Checkpoint:
         patterns = solve_histogram(planning.reader.options, histogram)
         arrays: dict[str, NDArray[Any]] = {name: getattr(patterns, name) for name in ("offsets", "extents", "counts")}
-        return Note(facts={"lower_bound": patterns.lower_bound}, arrays=arrays)
+        return Checkpoint(facts={"lower_bound": patterns.lower_bound}, arrays=arrays)
 
-    note = make_note(planning.notes, "solved", solve, planning.engine, lasting=True)
-    return Patterns(**{name: array.copy() for name, array in note.arrays.items()}, **note.facts)
+    checkpoint = make_checkpoint(planning.checkpoints, "solved", solve, planning.engine, lasting=True)
+    return Patterns(**{name: array.copy() for name, array in checkpoint.arrays.items()}, **checkpoint.facts)
 
 
 def rows_per_partition(planning: Planning) -> int:
@@ -132,12 +132,14 @@ class _Planner:
             far=far,
         )
 
-    def run(self, name: str, count: int, task: Callable[[int], Note], *, silently: bool = False) -> Stage:
-        """Run the tasks of a stage whose notes do not exist yet; return the stage."""
+    def run(self, name: str, count: int, task: Callable[[int], Checkpoint], *, silently: bool = False) -> Stage:
+        """Run the tasks of a stage whose checkpoints do not exist yet; return the stage."""
         progress = silent if silently else self.planning.progress
-        found = run_stage(self.planning.notes, name, range(count), task, engine=self.planning.engine, progress=progress)
+        found = run_stage(
+            self.planning.checkpoints, name, range(count), task, engine=self.planning.engine, progress=progress
+        )
         rows = np.array([found[number]["rows"] for number in range(count)], np.int64)
-        return Stage(notes=self.planning.notes, name=name, rows=rows, size=REGION)
+        return Stage(checkpoints=self.planning.checkpoints, name=name, rows=rows, size=REGION)
 
     def drawn(self, packs: int, allowed: int | None, *, far: bool) -> PartitionPlan | None:
         """Draw the rows, about `packs`; return None if that takes more rows than allowed.
@@ -151,7 +153,7 @@ class _Planner:
         if count == 1:
             plan = self.plan(job, None, [own])
         else:
-            if allowed is not None and self._adds_too_many(job, own.note(0)):
+            if allowed is not None and self._adds_too_many(job, own.checkpoint(0)):
                 return None
             stages = [self.run(name, count, task)]
             while stages[-1].regions > 1 or len(stages) == 1:
@@ -164,11 +166,11 @@ class _Planner:
         below, stream = stages[-1], sum(len(stage.rows) for stage in stages)
         return self.run(name, below.regions, partial(note_rest, job, method, below, stream), silently=True)
 
-    def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
+    def _adds_too_many(self, job: PartitionJob, checkpoint: Checkpoint) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
         histogram = job.histogram(job.documents(0)[1])
-        left = extents_of_pieces(note.arrays["left"], self.options.align)
-        rows = int(note.facts["rows"])
+        left = extents_of_pieces(checkpoint.arrays["left"], self.options.align)
+        rows = int(checkpoint.facts["rows"])
         if len(left):
             rows += solve_histogram(self.options, job.histogram(left)).packs
         factor = 1 + MOST_ADDED * job.far
@@ -180,21 +182,21 @@ class _Planner:
         job = self.job(patterns.packs, patterns)
         count, max_len = len(job.partitions), self.options.max_len
         if count == 1:
-            only = Stage(notes=self.planning.notes, name="", rows=np.array([patterns.packs]), size=REGION)
+            only = Stage(checkpoints=self.planning.checkpoints, name="", rows=np.array([patterns.packs]), size=REGION)
             return self.plan(job, None, [only])
-        even, notes = f"share-{count}", self.planning.notes
+        even, checkpoints = f"share-{count}", self.planning.checkpoints
         self.run(even, count, partial(note_share, job))
         left: NDArray[np.int64] = patterns.counts.copy()
-        for share in noted_shares(notes, even, count, max_len):
+        for share in saved_shares(checkpoints, even, count, max_len):
             left[share.given] -= share.packs
-        own = Shares(notes=notes, name=f"further-{count}", size=REGION, even=even)
-        before = noted_shares(notes, even, count, max_len)
+        own = Shares(checkpoints=checkpoints, name=f"further-{count}", size=REGION, even=even)
+        before = saved_shares(checkpoints, even, count, max_len)
         regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_partition)
         stages, shares = [self.run(f"left-{count}", count, partial(note_rows, job, own))], own
         while left.any():
             name = f"pool-{count}" if regions == 1 else f"pool-{count}-level{len(stages)}"
-            before = noted_shares(notes, shares.name, regions, max_len)
-            shares = Shares(notes=notes, name=f"{name}-shares", size=REGION)
+            before = saved_shares(checkpoints, shares.name, regions, max_len)
+            shares = Shares(checkpoints=checkpoints, name=f"{name}-shares", size=REGION)
             regions = shares.deal(before, patterns, left, max_len=max_len)
             stages.append(self.pack_rest(name, job, shares, stages))
         return self.plan(job, own, stages)

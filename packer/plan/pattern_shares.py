@@ -2,7 +2,7 @@
 
 First every partition takes an even share of each pattern; then each in turn takes the remaining packs that it can still
 fill. The packs and segments left over are shared out among regions of partitions. This needs only histograms, and
-shares are noted, so nothing is held per partition.
+shares are saved, so nothing is held per partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packer.algorithms.exact_fill import packs_left
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
-from packer.notes import Note, Notes
+from packer.checkpoints import Checkpoint, Checkpoints
 from packer.permute import draw_below, stream_key
 from packer.random_purposes import DEAL_ROTATION
 
@@ -42,7 +42,7 @@ class Share:
         return int(self.packs.sum())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the share as compact arrays for a note; `from_arrays` reads them back."""
+        """Return the share as compact arrays for a checkpoint; `from_arrays` reads them back."""
         kinds = np.flatnonzero(self.left)
         return {"given": self.given, "packs": self.packs, "left_extents": kinds, "left_counts": self.left[kinds]}
 
@@ -109,26 +109,26 @@ def _take(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Packs that the tasks of a stage take, noted by region."""
+    """Packs that the tasks of a stage take, saved by region."""
 
-    notes: Notes
+    checkpoints: Checkpoints
 
     name: str
-    """Name of the notes, each of which has the packs of a region; see `deal`."""
+    """Name of the checkpoints, each of which has the packs of a region; see `deal`."""
 
     size: int
     """Tasks per region."""
 
     even: str | None = None
-    """Stage in which partitions noted even shares, which they take besides; None for the shares of regions."""
+    """Stage in which partitions saved even shares, which they take besides; None for the shares of regions."""
 
     def of(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the packs of a task: the numbers of the patterns, and the packs of each."""
-        further = self.notes.read(f"{self.name}-{number // self.size}").arrays
+        further = self.checkpoints.read(f"{self.name}-{number // self.size}").arrays
         first, last = further["offsets"][number % self.size :][:2]
         given, packs = further["given"][first:last], further["packs"][first:last]
         if self.even is not None:
-            own = self.notes.read(f"{self.even}-{number}").arrays
+            own = self.checkpoints.read(f"{self.even}-{number}").arrays
             given, packs = np.concatenate([own["given"], given]), np.concatenate([own["packs"], packs])
         return given, packs
 
@@ -141,10 +141,10 @@ class Shares:
         max_len: int,
         most_rows: int = 1 << 62,
     ) -> int:
-        """Give every task, in turn, further packs that it can fill, and note them by region; return how many there are.
+        """Give every task, in turn, further packs that it can fill, and save them by region; return how many there are.
 
         `before` yields what tasks have, and `out_left`, shape (patterns,), has the packs that nobody has; those
-        that are given are subtracted. In the note of a region, its task number t has given[offsets[t]:offsets[t
+        that are given are subtracted. In the checkpoint of a region, its task number t has given[offsets[t]:offsets[t
         + 1]] and the same part of packs. The histogram is of what all its tasks leave over.
         """
         region = 0
@@ -159,14 +159,16 @@ class Shares:
                 offsets.append(offsets[-1] + len(new))
                 left_over += left
             name = f"{self.name}-{region}"
-            if self.notes.load(name) is None:  # otherwise, an interrupted run has left the same one
+            if self.checkpoints.load(name) is None:  # otherwise, an interrupted run has left the same one
                 of_region = Share(given=np.concatenate(given), packs=np.concatenate(packs), left=left_over)
-                self.notes.save(name, Note(facts={}, arrays={**of_region.arrays(), "offsets": np.array(offsets)}))
+                self.checkpoints.save(
+                    name, Checkpoint(facts={}, arrays={**of_region.arrays(), "offsets": np.array(offsets)})
+                )
             region += 1
         return region
 
 
-def noted_shares(notes: Notes, stage: str, count: int, max_len: int) -> Iterator[Share]:
-    """Yield the shares that the tasks of a stage, or regions, have noted."""
-    for note in notes.read_all([f"{stage}-{number}" for number in range(count)]):
-        yield Share.from_arrays(note.arrays, max_len)
+def saved_shares(checkpoints: Checkpoints, stage: str, count: int, max_len: int) -> Iterator[Share]:
+    """Yield the shares that the tasks of a stage, or regions, have saved."""
+    for checkpoint in checkpoints.read_all([f"{stage}-{number}" for number in range(count)]):
+        yield Share.from_arrays(checkpoint.arrays, max_len)

@@ -14,7 +14,7 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.index_arrays import extents_of, joined_ranges, sorted_indices
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns, Rows
-from packer.facts import PlanTotals
+from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
 from packer.permute import key_of, permute_all, permute_runs
 from packer.plan.segments import Segments, documents_of

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import extents_of, joined_ranges
 from packer.errors import SourceError
-from packer.facts import Account
+from packer.manifest_fields import Account
 from packer.options import PackOptions
 from packer.options.choices import LongPolicy
 

@@ -20,8 +20,7 @@ from packer.arrow import as_arrow, as_numpy, is_numeric
 from packer.column_names import NO_LOSS
 from packer.engine import Engine
 from packer.errors import PackerError
-from packer.facts import REJECTED, ShardEntry, Totals
-from packer.gather import count_trained
+from packer.manifest_fields import REJECTED, ShardEntry, Totals
 from packer.progress import Progress
 from packer.shards.file_names import LISTED, MANIFEST, refuse_foreign_work
 from packer.shards.files import hash_file
@@ -32,6 +31,7 @@ from packer.shards.structure import RowSegments, documents_fault, rows_fault
 from packer.shards.writer import Counts
 from packer.stores import AnyPath
 from packer.stores.local_files import local_copy
+from packer.token_memory import count_trained
 
 Place = tuple[int, int]
 """Document of a segment, and its first token in the document."""

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from html import escape
 from typing import Any
 
-from packer.facts import SourceIdentity, Totals
-from packer.facts.json_record import read_fields
+from packer.json_record import read_fields
+from packer.manifest_fields import SourceIdentity, Totals
 from packer.options import PackOptions, byte_size
 from packer.shards.file_names import MANIFEST, all_shard_names
 from packer.shards.row_format import RowFormat

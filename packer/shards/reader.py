@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from packer.arrow_messages import is_compressed
 from packer.errors import PackerError, first_line
-from packer.facts import RejectedRecord, ShardEntry
+from packer.manifest_fields import RejectedRecord, ShardEntry
 from packer.shards.file_names import MANIFEST, WORK, all_shard_names
 from packer.shards.manifest import FORMAT_VERSION, Manifest, is_sealed
 from packer.shards.structure import rows_fault

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.facts import ShardEntry
-from packer.facts.json_record import read_fields
+from packer.json_record import read_fields
+from packer.manifest_fields import ShardEntry
 from packer.shards.file_names import MOST_SHARDS, shard_name
 
 _HASH_BYTES = 16

@@ -13,10 +13,10 @@ from packer.arrow import as_arrow, as_numpy, as_scalar, format_value
 from packer.arrow import compute as pc
 from packer.column_names import TREE
 from packer.errors import SourceError
-from packer.gather import list_lengths
-from packer.gather.prefix_trees import first_wrong_tree
 from packer.options import PackOptions
 from packer.shards.structure import RowSegments
+from packer.token_memory import list_lengths
+from packer.token_memory.prefix_trees import first_wrong_tree
 
 NO_GROUP = -1
 """Group number of documents without a group."""

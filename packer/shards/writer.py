@@ -16,8 +16,11 @@ from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_arrow, as_scalar, numpy_dtype
 from packer.arrow import compute as pc
 from packer.column_names import NO_LOSS, SEGMENT_COLUMNS, TOKEN_COLUMNS
-from packer.facts import ShardEntry
-from packer.gather import (
+from packer.inputs.token_tables import ValueColumn
+from packer.manifest_fields import ShardEntry
+from packer.shards.files import HashingFile
+from packer.shards.row_format import PADDING, RowFormat
+from packer.token_memory import (
     Spans,
     TokenColumn,
     count_trained,
@@ -25,9 +28,6 @@ from packer.gather import (
     gather_bytes,
     restart_positions,
 )
-from packer.inputs.token_tables import ValueColumn
-from packer.shards.files import HashingFile
-from packer.shards.row_format import PADDING, RowFormat
 
 
 class BadTokenError(Exception):

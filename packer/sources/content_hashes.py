@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import CONTENT_HASH
 from packer.errors import SourceError
-from packer.facts import REMEDY
-from packer.gather import Spans, gather, held_spans
 from packer.inputs.documents import Batch, reading, value_message, wrong_values
 from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import TokenTable
+from packer.manifest_fields import REMEDY
 from packer.options import PackOptions
 from packer.permute import key_of
 from packer.random_purposes import HOLDOUT
 from packer.shards.writer import KeptValues
+from packer.token_memory import Spans, gather, held_spans
 
 HASHES = 2**53  # number of hashes, each of them exact as a float
 

@@ -1,4 +1,4 @@
-"""Pieces of inputs that cannot be mapped: their streams, notes and lists of rejected documents, and their size."""
+"""Pieces of inputs that cannot be mapped: their streams, checkpoints rejected documents and size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packer.checkpoints import Checkpoint, checkpoint_of
 from packer.engine import DecodePool
 from packer.errors import PackerError
-from packer.facts import RejectedRecord
-from packer.gather import list_lengths
 from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.column_types import join_with, widen
 from packer.inputs.documents import (
@@ -38,12 +37,13 @@ from packer.inputs.documents import (
 from packer.inputs.line_blocks import filled_line_numbers
 from packer.inputs.list_checks import int32_lists, runs
 from packer.inputs.token_tables import MappedLists
-from packer.notes import Note, note_of
+from packer.manifest_fields import RejectedRecord
 from packer.shards.files import HashingFile, matches
 from packer.sources.source import Source
 from packer.stores import AnyPath, each_opened_at
 from packer.stores.local_files import local_copy
 from packer.stores.store import store_at
+from packer.token_memory import list_lengths
 
 _PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
 _PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
@@ -52,11 +52,11 @@ _SAMPLED = 4  # files per ending whose first block is decoded
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A piece of an input, and the stream that it is decoded into, which a note of what it was made from completes."""
+    """A piece of an input, and the stream that it is decoded into, which a checkpoint completes."""
 
     path: AnyPath
     made_from: Mapping[str, object]
-    """Facts about what it is made from. A stream is used again only if its note has the same."""
+    """Facts about what it is made from. A stream is used again only if its checkpoint has the same."""
     number: int
     """Index of the input in the source."""
     input: Input
@@ -64,42 +64,42 @@ class Piece:
     columns: Columns
     """Columns of the stream."""
 
-    def note(self) -> Mapping[str, Any]:
-        """Return the facts of the note; a FileNotFoundError if there is none, or it is damaged or of other content."""
-        note = note_of(store_at(self.path.parent).get(self.note_path.name))
-        if note is None or note.facts["made_from"] != self.made_from:
-            raise FileNotFoundError(errno.ENOENT, "there is no such note", str(self.note_path))
-        return note.facts
+    def checkpoint(self) -> Mapping[str, Any]:
+        """Return the facts of the checkpoint; a FileNotFoundError if it is missing, damaged or of other content."""
+        checkpoint = checkpoint_of(store_at(self.path.parent).get(self.checkpoint_path.name))
+        if checkpoint is None or checkpoint.facts["made_from"] != self.made_from:
+            raise FileNotFoundError(errno.ENOENT, "there is no such checkpoint", str(self.checkpoint_path))
+        return checkpoint.facts
 
     def is_written(self) -> bool:
         """Whether the file exists, made from the same input; its content is not compared."""
         try:
-            return bool(self.note()) and self.path.is_file()
+            return bool(self.checkpoint()) and self.path.is_file()
         except FileNotFoundError:
             return False
 
     def is_intact(self) -> bool:
         """Whether the stream, and the list of rejected documents if there is one, exist and match their hashes."""
         try:
-            note = self.note()
+            checkpoint = self.checkpoint()
         except FileNotFoundError:
             return False
-        rejected = note.get("rejected")
+        rejected = checkpoint.get("rejected")
         is_listed = rejected is None or matches(self.rejected_path, rejected["xxh3_128"])
-        return is_listed and matches(self.path, note["xxh3_128"])
+        return is_listed and matches(self.path, checkpoint["xxh3_128"])
 
-    def write_note(self, facts: Mapping[str, object]) -> None:
+    def write_checkpoint(self, facts: Mapping[str, object]) -> None:
         """Mark the file as complete.
 
         `facts` has its hash, "xxh3_128"; of a stream also "counts", the sums of `Batch.counts`, and "rejected", see
         `RejectedFile`.
         """
-        with atomic_write(self.note_path) as temporary:
-            temporary.write_bytes(Note(facts={**facts, "made_from": self.made_from}).to_bytes())
+        with atomic_write(self.checkpoint_path) as temporary:
+            temporary.write_bytes(Checkpoint(facts={**facts, "made_from": self.made_from}).to_bytes())
 
     @property
-    def note_path(self) -> AnyPath:
-        """Path of the note."""
+    def checkpoint_path(self) -> AnyPath:
+        """Path of the checkpoint."""
         return self.path.with_suffix(".json")
 
     @property
@@ -208,8 +208,8 @@ class RejectedFile(HashingFile):
         self._lines: int | None = None
 
     @property
-    def note(self) -> dict[str, object]:
-        """What the note of the piece says: its hash, and the lines of the piece, None if records are located by row."""
+    def checkpoint(self) -> dict[str, object]:
+        """Facts of the checkpoint: the hash of the piece, and its lines, None if records are located by row."""
         return {"lines": self._lines, "xxh3_128": self.hexdigest()}
 
     def pass_on(self, batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -183,7 +183,7 @@ def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
 
 
 def _main_files(files: list[AnyPath]) -> list[AnyPath]:
-    """Leave out files that may be mere notes, such as text, if there are files of other formats; see `alone`."""
+    """Leave out files that may be mere checkpoints, such as text, if there are files of other formats; see `alone`."""
     kinds = [format_by_name(file.name) for file in files]
     chosen = [kind for kind in FORMATS.values() if kind in kinds and not kind.alone]
     chosen = chosen or [kind for kind in FORMATS.values() if kind in kinds][:1]

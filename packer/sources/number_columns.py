@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
-from packer.gather.token_column import NO_BYTES
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
 from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, Input, SourceFile, reading
@@ -33,6 +32,7 @@ from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.sources.find_source import for_each_file
 from packer.sources.source import Source
 from packer.stores import AnyPath
+from packer.token_memory.token_column import NO_BYTES
 
 ARRAY = ".npy"
 """Ending of files of NumPy that hold an array."""

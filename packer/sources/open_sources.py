@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from packer.errors import OtherSourceError, PackerError
-from packer.facts import FileIdentity, SourceIdentity
 from packer.inputs.token_tables import MappedLists
+from packer.manifest_fields import FileIdentity, SourceIdentity
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.progress import Progress, silent

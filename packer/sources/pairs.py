@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.column_names import ROLES
-from packer.gather import list_lengths
 from packer.inputs.documents import LONGEST, Batch, DocumentError, columns_of_side
 from packer.inputs.format_reader import Block, DecodedInput, ListDecoder
 from packer.inputs.list_checks import Faults, int32_lists
 from packer.sources.record_decoder import share_prefixes
+from packer.token_memory import list_lengths
 
 CHOSEN, REJECTED = (columns_of_side(role) for role in ROLES)
 

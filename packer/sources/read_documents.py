@@ -13,10 +13,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.facts import FileIdentity, SourceIdentity
 from packer.inputs.column_types import cast_to_common_type
 from packer.inputs.documents import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
+from packer.manifest_fields import FileIdentity, SourceIdentity
 from packer.progress import Progress, silent
 from packer.sources.source import Order, Source
 from packer.stores.mirror import fetch_queued

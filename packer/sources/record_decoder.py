@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, TREE
-from packer.gather.prefix_trees import build_trees
 from packer.inputs.documents import Batch, DocumentError, joined_batches
 from packer.inputs.format_reader import Block, BlockRecords, DecodedInput, values_of_column
 from packer.inputs.list_checks import Faults, as_lists, int32_lists
+from packer.token_memory.prefix_trees import build_trees
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import pyarrow as pa
 from packer.arrow import as_arrow
 from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import PackerError
-from packer.gather import list_lengths
 from packer.inputs.column_types import as_plain, check_types, is_list
 from packer.inputs.documents import COLUMNS, MASKS, Batch, Columns, DocumentError, null_message
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
@@ -21,6 +20,7 @@ from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
 from packer.sources.source import Source
+from packer.token_memory import list_lengths
 
 _NESTED = pa.list_(pa.list_(pa.int64()))
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
-from packer.facts import REASONS, REMEDY, RejectedRecord, TextIdentity
-from packer.gather import TokenColumn
 from packer.inputs.column_types import check_indices, one_type
 from packer.inputs.documents import Batch, Columns, DocumentError, Input, SourceFile, reading
 from packer.inputs.list_checks import checked, document_error, document_lengths
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
+from packer.manifest_fields import REASONS, REMEDY, RejectedRecord, TextIdentity
 from packer.progress import Progress, documents_of, silent
 from packer.text.fast_tokens import SWITCH
+from packer.token_memory import TokenColumn
 
 if TYPE_CHECKING:
     from packer.text.text_encoder import Encoder

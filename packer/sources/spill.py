@@ -1,8 +1,8 @@
-"""Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a note.
+"""Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a checkpoint.
 
 00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns
 00003-00000.rejected  rejected documents, if unusable ones are rejected; see `decoded_pieces.RejectedFile`
-00003-00000.json      note of what the stream was made from, and of its hash; written last, so that it marks the
+00003-00000.json      checkpoint of what the stream was made from, and of its hash; written last, so that it marks the
                       stream as complete
 
 types.unified         hashes of all streams with extra columns of one type each; only if processes share the work
@@ -32,12 +32,12 @@ import pyarrow as pa
 from packer.column_names import ANSWER
 from packer.engine import DecodePool, Engine, run_once, without
 from packer.errors import SourceError
-from packer.facts import REASONS
 from packer.inputs.column_types import join_with
 from packer.inputs.documents import COLUMNS, Batch, Columns, DocumentError, Input
 from packer.inputs.format_reader import DecodedInput
 from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
+from packer.manifest_fields import REASONS
 from packer.processes import Processes
 from packer.progress import Progress, documents_of, silent
 from packer.sources.decoded_pieces import (
@@ -155,7 +155,7 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejectio
     for number, of_input in groupby(pieces, key=lambda piece: piece.number):
         first_list, lines = int(first_lists[number]), 0
         for piece in of_input:
-            of_piece = piece.note()["rejected"]["lines"]
+            of_piece = piece.checkpoint()["rejected"]["lines"]
             before = None if of_piece is None else lines
             path, name = piece.rejected_path, piece.input.file.name
             parts.append(partial(rejections_in, path, name, first_list=first_list, lines_before=before))
@@ -169,17 +169,17 @@ def _rejections_of(inputs: Sequence[Input], pieces: Sequence[Piece]) -> Rejectio
 def _sum_counts(pieces: list[Piece]) -> Counter[str]:
     """Return the sums of `Batch.counts` over a source."""
     total: Counter[str] = Counter()
-    for note in _notes_of(pieces):
-        total.update(note["counts"])
+    for checkpoint in _notes_of(pieces):
+        total.update(checkpoint["counts"])
     return total
 
 
 def _digests(pieces: Sequence[Piece]) -> bytes:
-    return "\n".join(note["xxh3_128"] for note in _notes_of(pieces)).encode()
+    return "\n".join(checkpoint["xxh3_128"] for checkpoint in _notes_of(pieces)).encode()
 
 
 def _notes_of(pieces: Sequence[Piece]) -> list[Mapping[str, Any]]:
-    return store_at(pieces[0].path.parent).each(Piece.note, pieces) if pieces else []
+    return store_at(pieces[0].path.parent).each(Piece.checkpoint, pieces) if pieces else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,7 +244,7 @@ class _Decoding:
         return [number for number, is_decoded in zip(numbers, found, strict=True) if is_decoded]
 
     def _is_decoded(self, piece: Piece) -> bool:
-        return piece.is_written() and not (self.by_library and piece.note()["counts"].get("fast"))
+        return piece.is_written() and not (self.by_library and piece.checkpoint()["counts"].get("fast"))
 
     def unify_types(self) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
@@ -270,11 +270,11 @@ class _Decoding:
             schema = part.stores[0].schema  # a stream is one store
             types = {name: schema.field(name).type for name in part.extra}
             if any(kind != joined.get(name, kind) for name, kind in types.items()):
-                note = piece.note()
+                checkpoint = piece.checkpoint()
                 with self._naming(number), atomic_write(piece.path) as temporary:
                     digest = rewrite([piece.path], temporary, joined)
-                # Until then, the stream does not match its note.
-                piece.write_note({**note, "xxh3_128": digest})
+                # Until then, the stream does not match its checkpoint.
+                piece.write_checkpoint({**checkpoint, "xxh3_128": digest})
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:
@@ -325,8 +325,8 @@ class _Decoding:
             if fault.place is None:  # in a column of the stream
                 fault.place = piece.input.place(fault.row)
             raise self._described(fault, number) from None
-        listed = None if rejected is None else rejected.note
-        piece.write_note({"counts": counts, "xxh3_128": digest, "rejected": listed})
+        listed = None if rejected is None else rejected.checkpoint
+        piece.write_checkpoint({"counts": counts, "xxh3_128": digest, "rejected": listed})
         return number
 
     def documents_of(self, number: int) -> int:

@@ -14,11 +14,11 @@ import xxhash
 
 from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.facts import REMEDY
 from packer.inputs.column_types import check_types, refuse_twins
 from packer.inputs.documents import COLUMNS, LONGEST, TURN_STARTS, DocumentError
 from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
+from packer.manifest_fields import REMEDY
 from packer.options import PackOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of

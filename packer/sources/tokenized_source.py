@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from packer.column_names import ROLES, TREE
 from packer.errors import PackerError, SourceError
-from packer.gather import held_lists, list_lengths
 from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
 from packer.inputs.documents import ATTENTION, COLUMNS, MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
@@ -25,6 +24,7 @@ from packer.sources.find_source import column_names, for_each_file, readers_of
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
+from packer.token_memory import held_lists, list_lengths
 
 _LARGE = 1 << 30  # bytes, which take seconds to read
 

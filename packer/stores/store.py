@@ -1,6 +1,6 @@
 """A store: the files of a folder, on a disk or in object storage, each of which appears completely or not at all.
 
-Outputs, notes and heartbeats are written through it, so that nothing else depends on where they are. (The
+Outputs, checkpoints and heartbeats are written through it, so that nothing else depends on where they are. (The
 LocalStore of obstore syncs neither files nor folders, so that a crash of the system would lose what it has written.)
 """
 
@@ -65,7 +65,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A store on a disk. Names are relative to the folder, such as "manifest.json" or "notes/solved"."""
+    """A store on a disk. Names are relative to the folder, such as "manifest.json" or "checkpoints/solved"."""
 
     root: Path
     sync: bool = False

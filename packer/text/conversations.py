@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from packer.facts import Reason
 from packer.inputs.documents import DocumentError
+from packer.manifest_fields import Reason
 from packer.options.choices import TrainOn
 from packer.text.text_columns import HISTORY, OF_PROMPTS, SYSTEM, TEMPLATE_KWARGS, TOOLS, Records
 

@@ -111,16 +111,16 @@ class Outcome:
 def stage_of(path: Path, root: Path) -> str:
     """The stage of a pack in which a path is written, renamed or removed.
 
-    out/.packer/ID/spill/00001.arrow -> spill; out/.packer/ID/notes/committed/0 -> commit
+    out/.packer/ID/spill/00001.arrow -> spill; out/.packer/ID/checkpoints/committed/0 -> commit
     """
     parts = path.relative_to(root).parts
     name = path.name
     if "spill" in parts:
         return "spill"
-    is_entry = "committed" in parts or "-notes-committed-" in name
+    is_entry = "committed" in parts or "-checkpoints-committed-" in name
     if is_entry or (name.startswith("data-") and ".packer" not in parts):
         return "commit"
-    if "notes" in parts or "-notes-" in name:
+    if "checkpoints" in parts or "-checkpoints-" in name:
         return "plan"
     if name.startswith("data-"):
         return "write"
@@ -319,7 +319,9 @@ def serve() -> None:
     from tests.helpers.small import shrink
 
     folder = Path(sys.argv[1])
-    shrink(pytest.MonkeyPatch(), partition_tokens=1)  # each shard is a partition, so that plans have several notes
+    shrink(
+        pytest.MonkeyPatch(), partition_tokens=1
+    )  # each shard is a partition, so that plans have several checkpoints
     warm_up(folder)
     for line in sys.stdin:
         jobs = [Job(**{**job, "strike": job["strike"] and Strike(**job["strike"])}) for job in json.loads(line)]

@@ -132,8 +132,8 @@ def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> st
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
     from packer.cli.show_command import render_row, segments_of
-    from packer.figures.page import render_page
     from packer.pipeline.collect_figures import packed_figures
+    from packer.report.page import render_page
 
     def show(number: int) -> None:
         render_row(segments_of(packer.load(folder), number))

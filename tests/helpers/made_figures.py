@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from packer.facts import PlanTotals
-from packer.figures.dataset_figures import Figures
-from packer.figures.length_figures import tally
-from packer.figures.row_figures import RowFigures, RowSums
+from packer.manifest_fields import PlanTotals
 from packer.options import PackOptions
+from packer.report.dataset_figures import Figures
+from packer.report.length_figures import tally
+from packer.report.row_figures import RowFigures, RowSums
 
 
 def rows_of(rows: list[list[int]], max_len: int) -> RowFigures:

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import zstandard
 
 from packer.column_names import NO_LOSS
-from packer.gather import Spans, TokenColumn, gather
 from packer.inputs.token_tables import TokenTable
 from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
+from packer.token_memory import Spans, TokenColumn, gather
 from tests.helpers.writing import write_ipc
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]

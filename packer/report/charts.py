@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, pairwise
 
-from packer.figures.plain_text import share
+from packer.report.plain_text import share
 
 FONT = "system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 

@@ -14,10 +14,10 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from packer.figures.charts import style_sheet
-from packer.figures.dataset_figures import Figures
-from packer.figures.page_sections import BATCHES, SECTIONS
-from packer.figures.plain_text import count_of, duration, number, percent, share
+from packer.report.charts import style_sheet
+from packer.report.dataset_figures import Figures
+from packer.report.page_sections import BATCHES, SECTIONS
+from packer.report.plain_text import count_of, duration, number, percent, share
 
 TOKENS_A_SECOND = 10_000  # on one GPU, until the reader enters another number
 _LISTED = 40  # segments in the table below the rows
@@ -123,7 +123,7 @@ def _hash(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("packer.figures").joinpath(name).read_text(encoding="utf-8")
+    return files("packer.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _code(text: str) -> Markup:

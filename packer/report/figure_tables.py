@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from packer.figures.dataset_figures import TOLERATED, Comparison, Epoch, Figures, RowLengths
-from packer.figures.length_figures import Distribution, Padding
-from packer.figures.plain_text import count_of, folded, number, percent, render_bars, render_table, share
-from packer.figures.row_figures import LimitUse, RowFigures
+from packer.report.dataset_figures import TOLERATED, Comparison, Epoch, Figures, RowLengths
+from packer.report.length_figures import Distribution, Padding
+from packer.report.plain_text import count_of, folded, number, percent, render_bars, render_table, share
+from packer.report.row_figures import LimitUse, RowFigures
 
 _PARTICIPLES = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 

@@ -1,7 +1,7 @@
-"""Notes: results that a finished task stores for later tasks, as a few facts and arrays in one file.
+"""Checkpoints: results that a finished task stores for later tasks, as a few facts and arrays in one file.
 
-A note is a line of JSON (the facts, and the name, dtype, length and offset of each array), followed by the bytes of the
-arrays, aligned to 64 bytes. Reading a note maps its arrays into memory.
+A checkpoint is a line of JSON (the facts, and the name, dtype, length and offset of each array), followed by the
+bytes of the arrays, aligned to 64 bytes. Reading a checkpoint maps its arrays into memory.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _ALIGNED = 64  # bytes
-_HEAD = 16 << 10  # bytes of a large note that are read for its facts
+_HEAD = 16 << 10  # bytes of a large checkpoint that are read for its facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Note:
+class Checkpoint:
     """Result of a task: values that JSON can represent, and one-dimensional arrays by name."""
 
     facts: Mapping[str, Any]
@@ -55,14 +55,14 @@ class Note:
 
 
 def _digest(head: dict[str, Any], body: bytes | memoryview) -> str:
-    """Return the hash of a note, hexadecimal."""
+    """Return the hash of a checkpoint, hexadecimal."""
     hashed = xxhash.xxh3_64(json.dumps(head, sort_keys=True).encode())
     hashed.update(body)
     return hashed.hexdigest()
 
 
-def note_of(content: bytes | mmap.mmap) -> Note | None:
-    """Return the note that a file holds; None if it is damaged."""
+def checkpoint_of(content: bytes | mmap.mmap) -> Checkpoint | None:
+    """Return the checkpoint that a file holds; None if it is damaged."""
     end = content.find(b"\n") + 1
     body = np.frombuffer(content, np.uint8, offset=end) if len(content) > end else np.zeros(0, np.uint8)
     try:
@@ -75,16 +75,16 @@ def note_of(content: bytes | mmap.mmap) -> Note | None:
             dtype = np.dtype([tuple(each) for each in one["dtype"]] if isinstance(one["dtype"], list) else one["dtype"])
             part = body[one["place"] : one["place"] + one["count"] * dtype.itemsize]
             arrays[one["name"]] = part.view(dtype)
-        return Note(facts=head["facts"], arrays=arrays)
+        return Checkpoint(facts=head["facts"], arrays=arrays)
     except UNREADABLE:
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notes:
-    """Notes by name, in the store of an unfinished dataset, or in memory for a plan that writes no files.
+class Checkpoints:
+    """Checkpoints by name, in the store of an unfinished dataset, or in memory for a plan that writes no files.
 
-    In a store, the note "STAGE-NUMBER" is the file STAGE/NUMBER.
+    In a store, the checkpoint "STAGE-NUMBER" is the file STAGE/NUMBER.
     """
 
     store: Store | None = None
@@ -92,62 +92,62 @@ class Notes:
     """Name of their folder in the store."""
 
     is_shared: bool = False
-    """Whether other processes store notes, too."""
+    """Whether other processes store checkpoints, too."""
 
-    _held: dict[str, Note] = field(default_factory=dict, compare=False, repr=False)
+    _held: dict[str, Checkpoint] = field(default_factory=dict, compare=False, repr=False)
 
-    def load(self, name: str) -> Note | None:
-        """Return a note, or None if it is missing or damaged, so that the task must run again."""
+    def load(self, name: str) -> Checkpoint | None:
+        """Return a checkpoint, or None if it is missing or damaged, so that the task must run again."""
         if self.store is None:
             return self._held.get(name)
         try:
-            return note_of(self.store.get(self._file(name)))
+            return checkpoint_of(self.store.get(self._file(name)))
         except FileNotFoundError:
             return None
 
-    def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
-        """Yield several notes in order, or None instead of a missing one; in object storage, some at the same time."""
+    def load_all(self, names: Sequence[str]) -> Iterator[Checkpoint | None]:
+        """Yield several checkpoints in order, None for a missing one; in object storage, some at the same time."""
         for first in range(0, len(names), AT_ONCE):
             yield from self._each(self.load, names[first : first + AT_ONCE])
 
-    def read(self, name: str) -> Note:
-        """Return the note of a task that has run."""
+    def read(self, name: str) -> Checkpoint:
+        """Return the checkpoint of a task that has run."""
         return next(self.read_all([name]))
 
-    def read_all(self, names: Sequence[str]) -> Iterator[Note]:
-        """Yield the notes of tasks that have run, in order."""
-        for name, note in zip(names, self.load_all(names), strict=True):
-            if note is None:  # another process has just completed the output, and removed its notes
+    def read_all(self, names: Sequence[str]) -> Iterator[Checkpoint]:
+        """Yield the checkpoints of tasks that have run, in order."""
+        for name, checkpoint in zip(names, self.load_all(names), strict=True):
+            if checkpoint is None:  # another process has just completed the output, and removed its checkpoints
                 raise FileNotFoundError(name)
-            yield note
+            yield checkpoint
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the facts of the notes "STAGE-NUMBER" that exist, by number; a folder is listed once for them."""
+        """Return the facts of the checkpoints "STAGE-NUMBER" that exist, by number; a folder is listed once."""
         names = {str(number): 0 for number in numbers}
         sizes = names if self.store is None else self.store.sizes(f"{self.folder}/{stage}", among=names)
         facts = self._each(lambda name: self._facts(f"{stage}-{name}", sizes[name]), list(sizes))
         return {int(name): each for name, each in zip(sizes, facts, strict=True) if each is not None}
 
     def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
-        """Return the facts of a note; of a large one in object storage, which checks it, only the head is read."""
+        """Return the facts of a checkpoint; of a large one in object storage, only the head is read."""
         if self.store is not None and self.store.is_remote and size > _HEAD:
             with contextlib.suppress(FileNotFoundError, *UNREADABLE):
                 line, _, _ = bytes(self.store.get(self._file(name), _HEAD)).partition(b"\n")
                 facts: Mapping[str, Any] = json.loads(line)["facts"]
                 return facts
-        note = self.load(name)
-        return None if note is None else note.facts
+        checkpoint = self.load(name)
+        return None if checkpoint is None else checkpoint.facts
 
-    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Store a note, completely or not at all.
+    def save(self, name: str, checkpoint: Checkpoint, *, lasting: bool = False) -> None:
+        """Store a checkpoint, completely or not at all.
 
         One that is `lasting`, because it cannot be reproduced exactly, is synced, and kept if another process has
         stored it meanwhile. Others are made again if a crash of the system damages them.
         """
         if self.store is None:
-            self._held[name] = note
+            self._held[name] = checkpoint
             return
-        file, content = self._file(name), note.to_bytes()
+        file, content = self._file(name), checkpoint.to_bytes()
         if lasting and self.load(name) is not None:
             return
         if lasting and self.is_shared:
@@ -156,9 +156,9 @@ class Notes:
         else:
             self.store.put(file, content, lasting=lasting)
 
-    def save_all(self, notes: Mapping[str, Note]) -> None:
-        """Store several notes by name, in object storage at the same time."""
-        self._each(lambda each: self.save(*each), list(notes.items()))
+    def save_all(self, checkpoints: Mapping[str, Checkpoint]) -> None:
+        """Store several checkpoints by name, in object storage at the same time."""
+        self._each(lambda each: self.save(*each), list(checkpoints.items()))
 
     def _each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [task(item) for item in items] if self.store is None else self.store.each(task, items)
@@ -168,50 +168,54 @@ class Notes:
         return f"{self.folder}/{stage}/{number}" if stage else f"{self.folder}/{number}"
 
 
-def _run_noted(notes: Notes, stage: str, task: Callable[[int], Note], number: int) -> tuple[int, Mapping[str, Any]]:
-    """Run a task, and store its note; return the number and the facts of the note."""
-    note = task(number)
-    notes.save(f"{stage}-{number}", note)
-    return number, note.facts
+def _run_saved(
+    checkpoints: Checkpoints, stage: str, task: Callable[[int], Checkpoint], number: int
+) -> tuple[int, Mapping[str, Any]]:
+    """Run a task, and store its checkpoint; return the number and the facts of the checkpoint."""
+    checkpoint = task(number)
+    checkpoints.save(f"{stage}-{number}", checkpoint)
+    return number, checkpoint.facts
 
 
-def make_note(notes: Notes, name: str, make: Callable[[], Note], engine: Engine, *, lasting: bool = False) -> Note:
-    """Return the note of a stage with a single task; if it does not exist yet, `make` it in one of all processes."""
-    note: Note | None = None
+def make_checkpoint(
+    checkpoints: Checkpoints, name: str, make: Callable[[], Checkpoint], engine: Engine, *, lasting: bool = False
+) -> Checkpoint:
+    """Return the checkpoint of a stage with a single task; if there is none yet, `make` it in one of all processes."""
+    checkpoint: Checkpoint | None = None
 
     def is_made() -> bool:
-        nonlocal note
-        note = note or notes.load(name)
-        return note is not None
+        nonlocal checkpoint
+        checkpoint = checkpoint or checkpoints.load(name)
+        return checkpoint is not None
 
-    run_once(engine, lambda: notes.save(name, make(), lasting=lasting), is_made)
-    return note or notes.read(name)
+    run_once(engine, lambda: checkpoints.save(name, make(), lasting=lasting), is_made)
+    return checkpoint or checkpoints.read(name)
 
 
 def run_stage(
-    notes: Notes,
+    checkpoints: Checkpoints,
     stage: str,
     numbers: Sequence[int],
-    task: Callable[[int], Note],
+    task: Callable[[int], Checkpoint],
     *,
     engine: Engine,
     progress: Progress = silent,
 ) -> Mapping[int, Mapping[str, Any]]:
-    """Run the tasks of a stage whose notes do not exist yet; return the facts of all tasks by number.
+    """Run the tasks of a stage whose checkpoints do not exist yet; return the facts of all tasks by number.
 
-    Every call of `task` must return the same note. Progress is reported as "plan", in tasks; those before the first
-    of `numbers` count as done.
+    Every call of `task` must return the same checkpoint. Progress is reported as "plan", in tasks; those before the
+    first of `numbers` count as done.
     """
-    noted = partial(_run_noted, notes, stage, task)
+    saved = partial(_run_saved, checkpoints, stage, task)
     found: dict[int, Mapping[str, Any]] = {}
 
     def done(asked: Sequence[int]) -> Collection[int]:
-        found.update(notes.facts_of(stage, [number for number in asked if number not in found]))
+        found.update(checkpoints.facts_of(stage, [number for number in asked if number not in found]))
         return found.keys()
 
     total = max(numbers, default=-1) + 1
     for missing in engine.assigned(numbers, done):
-        for number, facts in engine.run(noted, missing):
+        for number, facts in engine.run(saved, missing):
             found[number] = facts
             progress("plan", total - len(numbers) + len(found), total)
     return found

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.figures.length_figures import Distribution, distribution
+from packer.report.length_figures import Distribution, distribution
 
 KEYS_OF_MATRICES = 25_204
 """Keys at which attention and matrices of a 7B model cost the same: 2 * 6,607,077,376 / (4 * 32 * 4,096)."""

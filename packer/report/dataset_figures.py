@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
-from packer.facts import Account, PlanTotals
-from packer.figures.charts import ShownRow
-from packer.figures.length_figures import Distribution, Padding, Tally, distribution, padding_ratios
-from packer.figures.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures, shuffled
+from packer.manifest_fields import Account, PlanTotals
 from packer.options import PackOptions
+from packer.report.charts import ShownRow
+from packer.report.length_figures import Distribution, Padding, Tally, distribution, padding_ratios
+from packer.report.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures, shuffled
 
 TOLERATED = 0.01
 """Share of the tokens without context, or lost, below which a row length is long enough."""
@@ -213,7 +213,7 @@ class Figures:
 
     @property
     def attention_share(self) -> float:
-        """Share of attention in the work of a 7B model; see `packer.figures.row_figures`."""
+        """Share of attention in the work of a 7B model; see `packer.report.row_figures`."""
         keys = self.row_figures.keys_per_token
         return keys / (KEYS_OF_MATRICES + keys)
 

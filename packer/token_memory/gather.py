@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_large
 from packer.algorithms.memory import array_at, copy_bytes, prefetch
-from packer.gather.token_column import VALUE_TYPES, Addresses, TokenColumn
 from packer.stores.mirror import held, in_use, is_mirrored
+from packer.token_memory.token_column import VALUE_TYPES, Addresses, TokenColumn
 
 
 class Spans(NamedTuple):

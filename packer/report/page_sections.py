@@ -11,8 +11,8 @@ from math import ceil, floor, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.facts import Totals
-from packer.figures.charts import (
+from packer.manifest_fields import Totals
+from packer.report.charts import (
     Bar,
     Plot,
     Series,
@@ -21,11 +21,11 @@ from packer.figures.charts import (
     line_plot,
     row_plot,
 )
-from packer.figures.dataset_figures import Figures
-from packer.figures.figure_tables import length_notes, length_table, recommend_length
-from packer.figures.length_figures import Tally, binned, grouped_total, weighted_median
-from packer.figures.plain_text import count_of, number, share
-from packer.figures.row_figures import KEYS_OF_MATRICES, RowFigures, RowProfile
+from packer.report.dataset_figures import Figures
+from packer.report.figure_tables import length_notes, length_table, recommend_length
+from packer.report.length_figures import Tally, binned, grouped_total, weighted_median
+from packer.report.plain_text import count_of, number, share
+from packer.report.row_figures import KEYS_OF_MATRICES, RowFigures, RowProfile
 
 BATCHES = (8, 64)  # batch sizes in the table of padding
 RANKS = 8  # of the example in the section on attention

@@ -1,11 +1,11 @@
 """Tokens in mapped Arrow memory, and the kernels that copy them into rows.
 
-`token_column.py` describes a list column by memory addresses, and `gather_kernels.py` copies spans of it and fills in
+`token_column.py` describes a list column by memory addresses, and `gather.py` copies spans of it and fills in
 padding, labels and positions. Columns of sources and of packed shards are described in the same way, so the
 same kernel packs and verifies.
 """
 
-from packer.gather.gather_kernels import (
+from packer.token_memory.gather import (
     Spans,
     count_trained,
     gather,
@@ -16,7 +16,7 @@ from packer.gather.gather_kernels import (
     lengths_of,
     restart_positions,
 )
-from packer.gather.token_column import TokenColumn, list_lengths
+from packer.token_memory.token_column import TokenColumn, list_lengths
 
 __all__ = [
     "Spans",

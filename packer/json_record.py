@@ -16,37 +16,39 @@ Collected = TypeVar("Collected", dict[str, object], list[object])
 _DEEPEST = 8  # levels of lists and objects in a field that this version does not know
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """A kind of values other than lists and objects: its name in messages, and whether a value is of this kind."""
 
     name: str
     fits: Callable[[Any], bool]
 
 
-def whole_number(least: int, most: int) -> Kind:
+def whole_number(least: int, most: int) -> ValueKind:
     """Return the kind of whole numbers from `least` to `most`."""
-    return Kind(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
+    return ValueKind(
+        f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most
+    )
 
 
-def number(least: float, most: float = sys.float_info.max) -> Kind:
+def number(least: float, most: float = sys.float_info.max) -> ValueKind:
     """Return the kind of numbers from `least` to `most`, whole or not; NaN is none of them."""
     limits = "above 0" if least == sys.float_info.min else f"from {least}"
     limits += "" if most == sys.float_info.max else f" to {most}"
-    return Kind(f"a number {limits}", lambda value: type(value) in (int, float) and least <= value <= most)
+    return ValueKind(f"a number {limits}", lambda value: type(value) in (int, float) and least <= value <= most)
 
 
-def or_null(kind: Kind) -> Kind:
+def or_null(kind: ValueKind) -> ValueKind:
     """Return the kind that also holds null."""
-    return Kind(f"{kind.name}, or null", lambda value: value is None or kind.fits(value))
+    return ValueKind(f"{kind.name}, or null", lambda value: value is None or kind.fits(value))
 
 
-TEXT = Kind("a string", lambda value: type(value) is str)
-FLAG = Kind("true or false", lambda value: type(value) is bool)
+TEXT = ValueKind("a string", lambda value: type(value) is str)
+FLAG = ValueKind("true or false", lambda value: type(value) is bool)
 _WHOLE = whole_number(-(2**63), 2**63 - 1)
-_SIMPLE: dict[Any, Kind] = {str: TEXT, bool: FLAG, int: _WHOLE, object: Kind("any value", lambda value: True)}
+_SIMPLE: dict[Any, ValueKind] = {str: TEXT, bool: FLAG, int: _WHOLE, object: ValueKind("any value", lambda value: True)}
 
 Count = Annotated[int, whole_number(0, 2**63 - 1)]
-Documents = Annotated[int, whole_number(0, 2**40)]  # a trillion: their lengths alone take 4 TB
+DocumentCount = Annotated[int, whole_number(0, 2**40)]  # a trillion: their lengths alone take 4 TB
 Positive = Annotated[int, whole_number(1, 2**63 - 1)]
 Ratio = Annotated[float, number(0)]
 
@@ -95,9 +97,10 @@ def read_fields(
 ) -> dict[str, Any]:
     """Check the fields of a JSON object and return their values.
 
-    Unknown fields, which later versions may add, are ignored, but must not be nested too deeply. A type is a `Kind`, or
-    one that a field of a `JsonRecord` may have; `name` stands for the object in messages, and is empty for the
-    manifest. Raises a KeyError for missing fields, and a TypeError for values of another kind or outside their limits.
+    Unknown fields, which later versions may add, are ignored, but must not be nested too deeply. A type is a
+    `ValueKind`, or one that a field of a `JsonRecord` may have; `name` stands for the object in messages, and is
+    empty for the manifest. Raises a KeyError for missing fields, and a TypeError for values of another kind or
+    outside their limits.
     """
     found = _typed(content, dict, name)
     for field in types:
@@ -123,7 +126,7 @@ def _read(hint: object, value: object, name: str) -> object:
     if get_origin(hint) is Mapping:
         found = _typed(value, dict, name)
         return {key: _read(get_args(hint)[1], one, f"{name}.{key}") for key, one in found.items()}
-    kind: Kind = hint if isinstance(hint, Kind) else _SIMPLE.get(hint) or get_args(hint)[1]
+    kind: ValueKind = hint if isinstance(hint, ValueKind) else _SIMPLE.get(hint) or get_args(hint)[1]
     if not kind.fits(value):
         raise TypeError(f"{name} is {_short(value)}, not {kind.name}")
     return value

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from packer.facts.json_record import Count, Documents, JsonRecord, Positive, Ratio
+from packer.json_record import Count, DocumentCount, JsonRecord, Positive, Ratio
 
 Reason = Literal[
     "unreadable",
@@ -115,7 +115,7 @@ class SourceIdentity(JsonRecord):
     files: tuple[FileIdentity, ...]
     """Files in order."""
 
-    documents: Documents
+    documents: DocumentCount
     tokens: Count
     labels: bool
     """Whether the source has labels."""
@@ -143,7 +143,7 @@ class Account(JsonRecord):
     The accounts of the parts of a source add up to that of the source.
     """
 
-    documents: Documents
+    documents: DocumentCount
     """Documents of the source."""
 
     documents_split: Count
