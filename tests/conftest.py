@@ -52,7 +52,7 @@ def pytest_addoption(parser):
 LONG = {
     *("algorithms", "damaged_files", "docs", "families", "faults", "isolation", "leftover_values", "loss"),
     *("optimal", "output_folder", "pack", "pages", "ranks", "ray", "remote_sources", "shards_with_tokens"),
-    *("signals", "store_faults", "stored_outputs", "text_corpora", "text_pairs", "training", "verifying_parts"),
+    *("signals", "stored_outputs", "text_corpora", "text_pairs", "training", "verifying_parts"),
 }
 """Modules of tests that take longest. They begin first, so that no process has one left when the others are done."""
 

@@ -12,7 +12,7 @@ from packer.algorithms.open_packs import best_fit_decreasing, first_fit_decreasi
 from packer.algorithms.worst_fit import spfhp, spfhp_published, worst_fit_decreasing
 from packer.errors import PackerError
 from tests.helpers import naive
-from tests.helpers.algorithms import jit_only
+from tests.helpers.algorithms import assert_valid, heavy_tailed, jit_only, packs_of
 from tests.helpers.histograms import histogram_of, histograms, lengths_of, limits, packed_by, read_histogram
 
 # nnlshp-published keeps to the paper: it refuses long packs, and without a limit it takes 3; see test_nnls.py
@@ -26,28 +26,6 @@ TWINS = [
     (worst_fit_decreasing, naive.worst_fit_decreasing),
     (spfhp_published, naive.spfhp_published),
 ]
-
-
-def packs_of(patterns):
-    """The packs as a multiset: {(3000, 1000, 96): 1204}."""
-    packs = Counter()
-    for start, end, count in zip(patterns.offsets[:-1], patterns.offsets[1:], patterns.counts, strict=True):
-        packs[tuple(patterns.extents[start:end].tolist())] += int(count)
-    return packs
-
-
-def assert_valid(patterns, histogram, max_segments):
-    capacity = len(histogram) - 1
-    assert (patterns.offsets.dtype, patterns.extents.dtype, patterns.counts.dtype) == (np.int64, np.int32, np.int64)
-    assert patterns.offsets[0] == 0
-    assert patterns.offsets[-1] == len(patterns.extents)
-    assert len(patterns.counts) == len(patterns.offsets) - 1
-    assert (patterns.counts > 0).all()
-    np.testing.assert_array_equal(packed_by(patterns, capacity), histogram)
-    for pack in packs_of(patterns):
-        assert 0 < sum(pack) <= capacity
-        assert list(pack) == sorted(pack, reverse=True)
-        assert max_segments is None or len(pack) <= max_segments
 
 
 # ---- the registry ----
@@ -138,11 +116,6 @@ def test_spfhp_is_the_best_of_every_limit(cases, largest, distinct, most):
             best = min(best, *packs)
             assert spfhp(histogram, limit).packs == best
     assert wins > 0
-
-
-def heavy_tailed(capacity, sigma):
-    lengths = np.random.default_rng([3]).lognormal(6, sigma, 200_000).astype(np.int64)
-    return np.bincount(np.clip(lengths, 1, capacity), minlength=capacity + 1)
 
 
 @jit_only

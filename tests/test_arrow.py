@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from test_pack import made_documents
-from test_sources import write
+
+from tests.helpers.pack import made_documents
+from tests.helpers.sources import write
 
 
 def assert_no_pandas(code):

@@ -12,17 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from test_from_text import tokenizer  # noqa: F401 (a fixture)
-from test_pack import hashes, save_arrow
-from test_ranks import run_ranks
 
 import packer
 from tests.helpers import naive
 from tests.helpers.chat_templates import EXACT
 from tests.helpers.commands import refused, succeeded
+from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.helpers.golden_folders import is_golden
 from tests.helpers.kills import Killed, named
+from tests.helpers.pack import hashes, save_arrow
 from tests.helpers.packings import Packing, packings, write
+from tests.helpers.ranks import run_ranks
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_algorithms import assert_valid, jit_only, packs_of
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.active_set import PatternColumns, Target, improve, no_columns
@@ -17,6 +16,7 @@ from packer.algorithms.strategies import NEVER, best_strategies, count_strategie
 from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
 from tests.helpers import naive
+from tests.helpers.algorithms import assert_valid, jit_only, packs_of
 from tests.helpers.histograms import histogram_of, histograms, limits, read_histogram
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_algorithms import assert_valid, heavy_tailed, jit_only, packs_of
 
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.column_generation import certified_bound
@@ -16,6 +15,7 @@ from packer.algorithms.open_packs import best_fit_decreasing
 from packer.algorithms.optimal import Limits, Search, auto, solve
 from packer.algorithms.worst_fit import deepest, spread
 from tests.helpers import naive
+from tests.helpers.algorithms import assert_valid, heavy_tailed, jit_only, packs_of
 from tests.helpers.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 
 SETS = ["gsm8k", "nltk_docs", "python_code", "python_peps", "sgd_multiturn", "t0_train_50k"]

@@ -4,11 +4,11 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from test_pack import hashes, made_documents, save_arrow, segments_in
 
 import packer
 from packer.cli import cli
 from tests.helpers import naive
+from tests.helpers.pack import hashes, made_documents, save_arrow, segments_in
 from tests.helpers.small import shrink
 
 TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}

@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from test_from_text import CHATML, chats, pack, shards, texts
 
 from packer.errors import PackerError
 from packer.processes import Processes
 from tests.helpers.chat_templates import save_tokenizer
+from tests.helpers.from_text import CHATML, chats, pack, shards, texts
 from tests.helpers.small import shrink
 from tests.helpers.writing import write_lines
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from test_from_text import tokenizer  # noqa: F401 (a fixture)
-from test_pack import hashes, made_documents, save_arrow
 
 import packer
 from packer import ranks as ranks_module
@@ -24,9 +22,9 @@ from packer.errors import PackerError, SourceError
 from packer.output.unfinished_output import Output
 from packer.ranks import Heartbeats, RankOf, Ranks, rank_of
 from packer.stores.store import Folder
-from tests.helpers.ranks import in_threads, run_ranks
+from tests.helpers.pack import hashes
+from tests.helpers.ranks import as_arrow, as_files, in_threads, options_of, run_ranks, scored
 from tests.helpers.small import shrink
-from tests.helpers.writing import write_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,24 +32,6 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
     shrink(monkeypatch, heartbeat=0.05)
-
-
-def scored(path, count=600):
-    records = [{"input_ids": tokens, "score": 1} for tokens in made_documents(count)]
-    records[-1]["score"] = 0.5  # so that earlier streams are rewritten with another type
-    return write_lines(path, records)
-
-
-def as_files(folder):
-    made = folder / "lines"
-    made.mkdir()
-    for number in range(5):
-        scored(made / f"{number}.jsonl", 60 + number)
-    return made
-
-
-def as_arrow(folder):
-    return save_arrow(folder / "rows.arrow", made_documents(900))
 
 
 CASES = {
@@ -62,10 +42,6 @@ CASES = {
     "in order": (as_arrow, {"algorithm": "sequential"}),
     "groups": (as_files, {"group_by": "score", "algorithm": "bfd"}),
 }
-
-
-def options_of(extra):
-    return {"max_len": 64, "shard_size": "6KB", **extra}
 
 
 FOLDERS = [("folder", "decoded", 1), *(("folder", name, count) for name in CASES for count in (2, 5))]

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from test_pack import hashes, made_documents, save_arrow
-from test_ranks import as_arrow, as_files, options_of
 
 import packer
 from packer.errors import PackerError, SourceError
 from packer.ray_engine import ray_engine
 from packer.text.fast_tokens import SWITCH, version
 from packer.text.tokenizer import train_byte_level
+from tests.helpers.pack import hashes, made_documents, save_arrow
+from tests.helpers.ranks import as_arrow, as_files, options_of
 
 ray = pytest.importorskip("ray")
 

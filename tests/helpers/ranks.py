@@ -1,13 +1,36 @@
-"""What `tests/test_ranks.py` shares with other tests."""
+"""Sources for ranks, and ranks in threads of this process."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from test_from_text import tokenizer  # noqa: F401 (a fixture)
 
 import packer
+from tests.helpers.pack import made_documents, save_arrow
 from tests.helpers.small import shrink
+from tests.helpers.writing import write_lines
+
+
+def scored(path, count=600):
+    records = [{"input_ids": tokens, "score": 1} for tokens in made_documents(count)]
+    records[-1]["score"] = 0.5  # so that earlier streams are rewritten with another type
+    return write_lines(path, records)
+
+
+def as_files(folder):
+    made = folder / "lines"
+    made.mkdir()
+    for number in range(5):
+        scored(made / f"{number}.jsonl", 60 + number)
+    return made
+
+
+def as_arrow(folder):
+    return save_arrow(folder / "rows.arrow", made_documents(900))
+
+
+def options_of(extra):
+    return {"max_len": 64, "shard_size": "6KB", **extra}
 
 
 def in_threads(*calls):
