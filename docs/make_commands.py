@@ -16,8 +16,7 @@ import click
 
 from packer.cli import COMMANDS
 from packer.cli.command import DeclaredOption, heading_of
-from packer.options import Option, RunOptions, choices, options_of
-from packer.options.declarations import PackFields
+from packer.options import Option, PackOptions, RunOptions, choices, options_of
 from packer.options.option import HEADINGS
 
 _INTRODUCTION = """\
@@ -156,7 +155,7 @@ class PackArguments(RunArguments, total=False):
 def arguments_module() -> str:
     """Return the content of packer/options/arguments.py."""
     running = _types(RunOptions)
-    shaping = _types(PackFields)
+    shaping = _types(PackOptions)
     del running["output"], shaping["is_holdout"]  # which follow from arguments
     classes = {"running": running, "shaping": shaping}
     fields = {
@@ -169,7 +168,7 @@ def _types(declaration: type) -> dict[str, str]:
     """Return the types of options by name, as wide as the functions that convert their values accept them."""
     types = {}
     for name, option in options_of(declaration).items():
-        hint = declaration.__annotations__[name]
+        hint = next(each.__annotations__[name] for each in declaration.__mro__ if name in each.__annotations__)
         if option.convert is not None:
             hint = next(iter(option.convert.__annotations__.values()))
         hint = re.sub(r"^tuple\[([\w.]+), \.\.\.\]$", r"Sequence[\1]", hint)

@@ -157,9 +157,9 @@ def with_toy(tmp_path) -> Path:
     """A copy of the package in which `PackOptions` has one field more, and nothing else was changed."""
     copy = tmp_path / "copy" / "packer"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    declared = copy / "options" / "declarations.py"
+    declared = copy / "options" / "row_options.py"
     line = '    toys: int = option(3, "Number of toys.", ROWS, least=1, most=9, metavar="N")\n'
-    declared.write_text(declared.read_text() + line)
+    declared.write_text(declared.read_text().replace("    labels: bool", line + "    labels: bool"))
     return copy
 
 

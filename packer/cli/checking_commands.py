@@ -14,7 +14,7 @@ from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.printing import echo, echo_json
 from packer.cli.progress_bars import progress_bars
 from packer.cli.shared_options import AsJson, PackedSources
-from packer.options import Option, PackOptions, RunOptions, values_of
+from packer.options import Option, ReadOptions, RunOptions, values_of
 from packer.options.option import GENERAL
 from packer.report.plain_text import render_table
 from packer.stores import AnyPath
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    PackOptions,
+    ReadOptions,
     RunOptions,
     changes={
         "tokenizer": {"help": "Tokenizer of a --source of text, if its name in the manifest is not enough."},

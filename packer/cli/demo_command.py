@@ -16,7 +16,7 @@ from packer.cli.figures_commands import stats
 from packer.cli.printing import echo
 from packer.cli.writing_commands import pack
 from packer.errors import PackerError
-from packer.options import PackOptions, RunOptions
+from packer.options import CutOptions, RunOptions
 from packer.paths import local_output
 
 _MARK = ".packer-demo"
@@ -69,7 +69,7 @@ def write_corpus(folder: Path) -> Path:
 
 @command(
     RunOptions,
-    PackOptions,
+    CutOptions,
     changes={
         "output": {
             "default": Path("packer-demo"),

@@ -18,7 +18,7 @@ from packer.cli.printing import echo, echo_json, echo_styled, styled, visible
 from packer.cli.shared_options import AsJson, PackedSources
 from packer.column_names import TREE, input_ids_in
 from packer.errors import PackerError
-from packer.options import Option, PackOptions
+from packer.options import Option, ReadOptions
 from packer.options.option import GENERAL
 from packer.report.plain_text import count_of, render_table
 
@@ -48,7 +48,7 @@ Document = Annotated[
 
 
 @command(
-    PackOptions,
+    ReadOptions,
     changes={"tokenizer": {"help": "Show text instead of token ids."}},
     short_help="Show a row of a packed dataset, or a document.",
     context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option

@@ -27,10 +27,10 @@ from packer.cli.shared_options import (
 from packer.errors import OptionError
 from packer.exporting.targets import TARGETS
 from packer.manifest_fields import REJECTED
-from packer.options import Option, PackOptions, RunOptions, values_of
+from packer.options import Option, PackOptions, ReadOptions, RunOptions, values_of
 from packer.options.choices import Compression
-from packer.options.declarations import INT32
 from packer.options.option import OUTPUT, READING
+from packer.options.row_options import INT32
 from packer.report.plain_text import duration_and_compiling
 from packer.stores import AnyPath, is_remote
 
@@ -174,7 +174,7 @@ def pack(
 
 
 @command(
-    PackOptions,
+    ReadOptions,
     RunOptions,
     changes={"output": {"default_words": "DATASET-tokenized"}},
     resumes=True,
@@ -193,7 +193,7 @@ def tokenize(dataset: tuple[str, ...], as_json: AsJson = False, **values: object
     write_output(
         tokenizing.tokenize,
         source_of(dataset),
-        options=PackOptions(max_len=2, long="error", **values_of(PackOptions, values)),  # rows that fit any text
+        options=ReadOptions(**values_of(ReadOptions, values)),
         values=values,
         summary=tokenize_summary,
         complete="is complete, tokenized in the same way from the same source",

@@ -28,7 +28,7 @@ from packer.loader.load import load
 from packer.loader.open_shards import rows_of
 from packer.manifest_fields import ShardEntry
 from packer.options.choices import Compression
-from packer.options.declarations import INT32
+from packer.options.row_options import INT32
 from packer.output.claim import claim
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind

@@ -1,7 +1,9 @@
 """The options, declared once.
 
-    declarations.py     options that affect the bytes of a packed dataset, and options of what writes a folder
-    pack_options.py     which of the former cannot be combined, and what follows from them
+    read_options.py     what is read from a source
+    row_options.py      how documents are cut, which share a row, and what is written
+    pack_options.py     all of these, as they are stored in a manifest
+    run_options.py      options of everything that writes a folder, which do not affect the bytes
     option.py           how an option is declared, how declarations are read, and values as users give them
     choices.py          values of options that are chosen from a list
     arguments.py        types of the keyword arguments of `packer.pack`, made from the declarations
@@ -11,13 +13,18 @@ the checks of values, the option table of the manifest and docs/reference/comman
 Nothing here imports numpy, pyarrow or Numba.
 """
 
-from packer.options.declarations import RunOptions
 from packer.options.option import Option, byte_size, options_of, parse_size, values_of
 from packer.options.pack_options import PackOptions
+from packer.options.read_options import ReadOptions
+from packer.options.row_options import CutOptions, RowOptions
+from packer.options.run_options import RunOptions
 
 __all__ = [
+    "CutOptions",
     "Option",
     "PackOptions",
+    "ReadOptions",
+    "RowOptions",
     "RunOptions",
     "byte_size",
     "options_of",

@@ -31,7 +31,6 @@ class RunArguments(TypedDict, total=False):
 class PackArguments(RunArguments, total=False):
     """Options of `packer.pack`."""
 
-    max_len: Required[int | str]
     split: str | None
     input_column: str
     labels_column: str
@@ -44,20 +43,21 @@ class PackArguments(RunArguments, total=False):
     train_on: choices.TrainOn | None
     chat_template: str | None
     eos: bool
+    pairs: bool
+    share_prefixes: bool
+    holdout: float | str | None
+    seed: int
+    max_len: Required[int | str]
+    align: int
+    untrained: choices.Untrained
+    long: choices.LongPolicy
+    split_at: choices.SplitAt
     algorithm: str
     max_segments: int | None
     limit: Sequence[str]
-    align: int
-    untrained: choices.Untrained
-    seed: int
-    pad_id: int | None
-    long: choices.LongPolicy
-    split_at: choices.SplitAt
     group_by: str | None
-    pairs: bool
-    share_prefixes: bool
+    pad_id: int | None
     add_column: str | Sequence[str]
     labels: bool
-    holdout: float | str | None
     index_only: bool
     shard_size: int | str

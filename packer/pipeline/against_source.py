@@ -19,7 +19,7 @@ from packer.inputs.column_types import cast, cast_to_common_type, join
 from packer.inputs.documents import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import Account
-from packer.options import PackOptions
+from packer.options import RowOptions
 from packer.pipeline.packed_rows import PackedRows
 from packer.plan.groups import together_bound
 from packer.plan.make_plan import group_totals
@@ -43,7 +43,7 @@ class TableDifferences:
     kept column is reported, and the first in the tokens, or in the labels if the tokens are equal.
     """
 
-    def __init__(self, options: PackOptions, source: Source, rows: PackedRows) -> None:
+    def __init__(self, options: RowOptions, source: Source, rows: PackedRows) -> None:
         self._rows = rows
         self._kept_names = (*options.stored_keep_tokens, *options.kept)
         self.describe = source.describe
@@ -194,7 +194,7 @@ class _Pieces:
 class SourceCounts:
     """Totals of a source, added up table by table."""
 
-    def __init__(self, options: PackOptions) -> None:
+    def __init__(self, options: RowOptions) -> None:
         self._options = options
         self._account: Account | None = None
         self._policy = np.zeros(options.max_len + 1, np.int64)

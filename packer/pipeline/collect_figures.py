@@ -15,8 +15,8 @@ from packer.algorithms.jit import prepare_for
 from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.loader.load import load
-from packer.options import PackOptions
-from packer.options.declarations import LONGEST_ROW
+from packer.options import RowOptions
+from packer.options.read_options import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
@@ -54,11 +54,11 @@ class Measured:
     documents: Documents | None = None
     """Documents of the source; None if the lengths are from packed rows."""
 
-    def plan(self, options: PackOptions, progress: Progress = silent) -> Plan:
+    def plan(self, options: RowOptions, progress: Progress = silent) -> Plan:
         """Plan the rows that `pack` makes with these options; arguments and errors are those of `plan_lengths`."""
         return plan_lengths(self.lengths, options, values=self.values, progress=progress)
 
-    def follow(self, plan: Plan, options: PackOptions, *, keeps_rows: bool = False) -> RowFigures:
+    def follow(self, plan: Plan, options: RowOptions, *, keeps_rows: bool = False) -> RowFigures:
         """Return the figures of all planned rows; `keeps_rows` is that of `RowSums`."""
         sums = RowSums(options.max_len, limits=options.limits, keeps_rows=keeps_rows)
         for rows in map(plan.rows, range(len(plan.shard_rows))):
@@ -67,7 +67,7 @@ class Measured:
         return sums.finish()
 
 
-def measure(source: SourceLike, options: PackOptions, progress: Progress = silent) -> Measured:
+def measure(source: SourceLike, options: RowOptions, progress: Progress = silent) -> Measured:
     """Read the lengths of a source, as `pack` does; nothing is written.
 
     Uses only the options for reading, grouping and limits. Progress is "lengths", "decode" or "tokenize", in bytes of
@@ -90,7 +90,7 @@ def measure(source: SourceLike, options: PackOptions, progress: Progress = silen
 def dataset_figures(
     source: SourceLike,
     *,
-    options: PackOptions,
+    options: RowOptions,
     max_lens: Sequence[int] = (),
     documents_per_step: int = 64,
     for_report: bool = False,
@@ -137,7 +137,7 @@ def _counted(measured: Measured, name: str) -> int | None:
 def row_lengths(
     source: SourceLike,
     *,
-    options: PackOptions,
+    options: RowOptions,
     max_lens: Sequence[int],
     documents_per_step: int = 64,
     progress: Progress = silent,
@@ -228,7 +228,7 @@ def _rows_of(folder: AnyPath, manifest: Manifest, *, every: int = 1, keeps_rows:
 
 def _compare_lengths(
     measured: Measured,
-    options: PackOptions,
+    options: RowOptions,
     max_lens: Sequence[int],
     documents_per_step: int,
     progress: Progress,
@@ -261,7 +261,7 @@ def _compare_lengths(
     return RowLengths(lengths=tuple(found), asked=bool(max_lens))
 
 
-def _lengths_around(options: PackOptions) -> list[int]:
+def _lengths_around(options: RowOptions) -> list[int]:
     """Return row lengths to compare with max_len: from an eighth of it to twice as much."""
     lengths = [options.max_len // 8, options.max_len // 4, options.max_len // 2, options.max_len, 2 * options.max_len]
     return sorted({length - length % options.align for length in lengths if options.align <= length <= LONGEST_ROW})

@@ -17,7 +17,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import compile_from_now_on, compile_seconds
 from packer.errors import PackerError, SourceError
 from packer.manifest_fields import Account, PlanTotals
-from packer.options import PackOptions
+from packer.options import RowOptions
 from packer.paths import expanded, is_histogram
 from packer.pipeline.collect_figures import Measured, measure
 from packer.plan.make_plan import needs_documents
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 def compare(
     source: SourceLike,
     *,
-    options: PackOptions,
+    options: RowOptions,
     algorithms: Sequence[str] = (),
     documents_per_step: int = 64,
     progress: Progress = silent,
@@ -90,7 +90,7 @@ class _Corpus(NamedTuple):
     measured: Measured | None = None  # the documents; None if only a histogram is known
 
 
-def _read_corpus(source: SourceLike, options: PackOptions, progress: Progress) -> _Corpus:
+def _read_corpus(source: SourceLike, options: RowOptions, progress: Progress) -> _Corpus:
     """Read a dataset or a histogram."""
     if is_histogram(source, options.tokenizer):
         if options.group_by is not None:
@@ -109,7 +109,7 @@ def _read_corpus(source: SourceLike, options: PackOptions, progress: Progress) -
     )
 
 
-def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
+def _corpus_of_counts(path: Path, options: RowOptions) -> _Corpus:
     """Apply the long-document policy to a histogram: with max_len 4, 2 documents of 9 tokens -> 4 of 4 and 2 of 1."""
     max_len, long = options.max_len, options.long
     lengths, counts = read_length_counts(path)
@@ -151,7 +151,7 @@ def _corpus_of_counts(path: Path, options: PackOptions) -> _Corpus:
     )
 
 
-def _figures_of(algorithm: AnyAlgorithm, corpus: _Corpus, options: PackOptions) -> Figures:
+def _figures_of(algorithm: AnyAlgorithm, corpus: _Corpus, options: RowOptions) -> Figures:
     """Plan the documents if the algorithm needs more than their histogram, or else pack the histogram.
 
     An algorithm that does not support the options, or needs documents of which only a histogram is known, is a

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer.errors import OptionError, PackerError
 from packer.inputs.formats import ending_of
-from packer.options import PackOptions, byte_size
+from packer.options import RowOptions, byte_size
 from packer.output.unfinished_output import Output
 from packer.paths import PathList
 from packer.shards.row_format import RowFormat
@@ -68,7 +68,7 @@ def refuse_inside(
         raise PackerError(f"{out} is inside the source {source}: {remedy}")
 
 
-def check_decoding(claimed: Output, source: Source, options: PackOptions, workers: int) -> None:
+def check_decoding(claimed: Output, source: Source, options: RowOptions, workers: int) -> None:
     """Check that the decoded source and the rows fit, and log the space they need if it is a quarter of what is free.
 
     This process writes `workers` shards at a time.

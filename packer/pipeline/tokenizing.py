@@ -13,7 +13,7 @@ from packer.errors import UNREADABLE, PackerError
 from packer.inputs.hugging_face import REPORT, STATE
 from packer.json_record import Count, JsonRecord
 from packer.manifest_fields import REJECTED, SourceIdentity, TextIdentity
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.output.claim import claim
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import Output, OutputKind, Request, RequestedFile, difference
@@ -94,20 +94,19 @@ class TokenizeReport(JsonRecord):
 def tokenize(
     source: str | Path | PathList | Dataset | DatasetDict,
     *,
-    options: PackOptions,
+    options: ReadOptions,
     job: Job = Job(),  # noqa: B008 (immutable)
 ) -> Written[TokenizeReport]:
     """Tokenize a dataset of text; after a kill, the same call resumes.
 
-    Packing the result gives the same rows as packing the text. Only the options for text, `keep`, `split` and
-    `on_error` are used. This process works alone, whatever the job says.
+    Packing the result gives the same rows as packing the text. This process works alone, whatever the job says.
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
     source = expanded(source)
     out = name_after(source, "tokenized", options.split) if job.output is None else job.output
     out = local_output(out, "packer tokenize")
-    opened = open_source(source, options, turns_of_chats=True)
+    opened = open_source(source, options)
     watch = Watch.of(opened)
     refuse_inside(source, out)
     skips = {"on_error": options.on_error} if options.on_error != "error" else {}

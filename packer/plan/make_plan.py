@@ -26,7 +26,7 @@ from packer.checkpoints import Checkpoint, Checkpoints, make_checkpoint
 from packer.engine import Engine
 from packer.errors import SourceError
 from packer.manifest_fields import REMEDY, GroupTotals, PlanTotals
-from packer.options import PackOptions
+from packer.options import RowOptions
 from packer.plan.groups import pack_by_group
 from packer.plan.order_plan import plan_in_order
 from packer.plan.packable_segments import Planning, SegmentReader, cut_by_policy, least_rows
@@ -85,14 +85,14 @@ class DocumentValues:
     """Function that names a document in messages."""
 
 
-def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
+def needs_documents(algorithm: AnyAlgorithm, options: RowOptions) -> bool:
     """Whether the rows depend on more than the histogram: on source order, random draws or groups."""
     return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.group_by is not None
 
 
 def plan_documents(
     documents: Documents,
-    options: PackOptions,
+    options: RowOptions,
     row_format: RowFormat,
     *,
     checkpoints: Checkpoints,
@@ -116,7 +116,7 @@ def plan_documents(
 
 def plan_lengths(
     lengths: NDArray[np.int32],
-    options: PackOptions,
+    options: RowOptions,
     *,
     values: DocumentValues = DocumentValues(),
     threads: int = 1,
@@ -166,7 +166,7 @@ def _plan_whole(documents: Documents, planning: Planning) -> WholePlan:
 
 
 def document_values(
-    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions, describe: Callable[[int], str]
+    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: RowOptions, describe: Callable[[int], str]
 ) -> DocumentValues:
     """Read the groups of documents, and what they take of limits; a SourceError if values cannot be used.
 
@@ -190,7 +190,7 @@ def _groups(column: Chunks, lists: NDArray[Any] | None, name: str) -> NDArray[np
 
 
 def _limited(
-    column: Chunks, lists: NDArray[Any] | None, name: str, options: PackOptions, describe: Callable[[int], str]
+    column: Chunks, lists: NDArray[Any] | None, name: str, options: RowOptions, describe: Callable[[int], str]
 ) -> NDArray[np.int32]:
     """Return what each document takes of a limit: shape (documents,)."""
     parts, first = [np.zeros(0, np.int32)], 0
@@ -207,7 +207,7 @@ def _limited(
     return values if lists is None else values[lists]
 
 
-def plan_whole(segments: Segments, values: DocumentValues, options: PackOptions, *, rows_per_shard: int) -> WholePlan:
+def plan_whole(segments: Segments, values: DocumentValues, options: RowOptions, *, rows_per_shard: int) -> WholePlan:
     """Plan rows of all segments with groups or under limits; a document that takes too much is a SourceError."""
     if options.limit:
         return _plan_under_limits(segments, values, options, rows_per_shard)
@@ -215,7 +215,7 @@ def plan_whole(segments: Segments, values: DocumentValues, options: PackOptions,
     return _plan_groups(segments, values.groups, options, rows_per_shard)
 
 
-def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: PackOptions, rows_per_shard: int) -> WholePlan:
+def _plan_groups(segments: Segments, groups: NDArray[np.int32], options: RowOptions, rows_per_shard: int) -> WholePlan:
     """Plan rows with documents of one group only."""
     solve = partial(solve_histogram, options)
     placed = pack_by_group(segments, groups, solve, max_segments=options.max_segments, seed=options.seed)
@@ -242,7 +242,7 @@ def group_totals(groups: NDArray[np.int32], rows_ungrouped: int) -> GroupTotals:
 
 
 def _plan_under_limits(
-    segments: Segments, values: DocumentValues, options: PackOptions, rows_per_shard: int
+    segments: Segments, values: DocumentValues, options: RowOptions, rows_per_shard: int
 ) -> WholePlan:
     """Plan rows in which tokens and further columns stay within their limits; no document may be split."""
     numbers = segments.numbers()
@@ -271,7 +271,7 @@ def _plan_under_limits(
 def _refuse_above(
     taken: Mapping[str, NDArray[np.int32]],
     documents: NDArray[np.int64],
-    options: PackOptions,
+    options: RowOptions,
     describe: Callable[[int], str],
 ) -> None:
     """Raise a SourceError if a document exceeds a limit; `taken` has the values of `documents`, by column."""

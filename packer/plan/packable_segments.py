@@ -24,7 +24,7 @@ from packer.errors import SourceError
 from packer.inputs.documents import TURN_STARTS, reading
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import Account
-from packer.options import PackOptions
+from packer.options import CutOptions, RowOptions
 from packer.plan.groups import together_bound
 from packer.plan.segments import Segments, cut_lengths_of, documents_of
 from packer.progress import Progress, silent
@@ -38,7 +38,7 @@ _CHECKED_TOGETHER = 4 << 20  # labels
 
 def cut_table(
     table: TokenTable,
-    options: PackOptions,
+    options: CutOptions,
     describe: Callable[[int], str],
     ranges: NDArray[np.int64] | None = None,
 ) -> Segments:
@@ -58,7 +58,7 @@ def cut_table(
 
 def cut_by_policy(
     lengths: NDArray[np.int32],
-    options: PackOptions,
+    options: CutOptions,
     *,
     table: TokenTable | None = None,
     describe: Callable[[int], str] = "document {:,}".format,
@@ -69,7 +69,7 @@ def cut_by_policy(
     return segments
 
 
-def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
+def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: RowOptions) -> int:
     """Return a lower bound on the rows of any packing of whole segments, without solving.
 
     `groups` has the group of each document.
@@ -79,7 +79,7 @@ def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: Pa
     return lower_bound(segments.histogram, options.max_segments)
 
 
-def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
+def require_segments(account: Account | None, segments: int, options: CutOptions) -> Account:
     """Return the account of a source, or raise a SourceError with the reason why it has no segments to pack."""
     if account is None:
         raise SourceError("nothing to pack: there are no documents")
@@ -104,11 +104,11 @@ def require_segments(account: Account | None, segments: int, options: PackOption
 
 
 def _split_at_turns(
-    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
+    segments: Segments, table: TokenTable, options: CutOptions, describe: Callable[[int], str]
 ) -> Segments:
-    """Split long documents where turns begin, each piece as long as possible, if `split_at` is "turns"."""
+    """Split long documents where turns begin, each piece as long as possible, if the options say so."""
     documents = np.flatnonzero(segments.kept_lengths() > options.max_len)
-    if options.split_at != "turns" or not len(documents):
+    if not options.split_at_turns or not len(documents):
         return segments
     offsets, starts = _turn_starts(table, documents)
     counts, cuts, wrong = cuts_between(table.lengths[documents], offsets, starts, options.max_len)
@@ -174,7 +174,7 @@ def _turn_starts(table: TokenTable, documents: NDArray[np.int64]) -> tuple[NDArr
 
 
 def _without_untrained(
-    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
+    segments: Segments, table: TokenTable, options: CutOptions, describe: Callable[[int], str]
 ) -> Segments:
     """Leave out segments without trained tokens, if `untrained` in the options says so.
 
@@ -241,7 +241,7 @@ _READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
 class SegmentReader:
     """Cuts ranges of documents into segments. Can be pickled."""
 
-    options: PackOptions
+    options: RowOptions
     documents: int
 
     source: Documents | None = None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.algorithms.index_arrays import extents_of, joined_ranges
 from packer.errors import SourceError
 from packer.manifest_fields import Account
-from packer.options import PackOptions
+from packer.options import CutOptions
 from packer.options.choices import LongPolicy
 
 _TOGETHER = 1 << 16  # segments that are counted together
@@ -201,7 +201,7 @@ def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> 
 
 
 def cut_lengths_of(
-    options: PackOptions,
+    options: CutOptions,
     lengths: NDArray[np.int32],
     ranges: NDArray[np.int64] | None = None,
     left_out: NDArray[np.bool_] | None = None,
@@ -222,10 +222,9 @@ def cut_lengths_of(
     return replace(segments, lengths=lengths, ranges=ranges, dropped=dropped)
 
 
-def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
+def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
     """Raise a SourceError if a document is longer than a row, and the options do not say how to cut it."""
-    may_split = not (options.limit or options.pairs)
-    if options.long not in ("split", "error") or (options.long == "split" and may_split):
+    if options.long not in ("split", "error") or (options.long == "split" and not options.never_splits):
         return
     is_long = lengths > options.max_len
     if not is_long.any():
@@ -241,14 +240,14 @@ def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], ranges: NDArr
             "never split: choose --long drop"
         )
     remedy = "choose --long split, truncate or drop"
-    if options.limit:
+    if options.never_splits:
         remedy = "with --limit none is split: choose --long drop or truncate"
     raise SourceError(
         f"document {document} has {lengths[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
     )
 
 
-def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
+def kept_lengths_of(options: CutOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
     """Count the tokens of each document that reach the rows: int32, shape (documents,).
 
     Errors are those of `cut_lengths_of`.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.manifest_fields import Account, PlanTotals
-from packer.options import PackOptions
+from packer.options import RowOptions
 from packer.report.charts import ShownRow
 from packer.report.length_figures import Distribution, Padding, Tally, distribution, padding_ratios
 from packer.report.row_figures import KEYS_OF_MATRICES, LimitUse, RowFigures, shuffled
@@ -64,7 +64,7 @@ class Epoch:
 class Figures:
     """Figures of documents, and of the rows that they are packed into or would be packed into."""
 
-    options: PackOptions
+    options: RowOptions
     totals: PlanTotals
     """What became of every document and token; `Totals` if the rows exist."""
 

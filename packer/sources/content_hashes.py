@@ -20,7 +20,7 @@ from packer.inputs.documents import Batch, reading, value_message, wrong_values
 from packer.inputs.list_checks import int32_lists
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import REMEDY
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.permute import key_of
 from packer.random_purposes import HOLDOUT
 from packer.shards.writer import KeptValues
@@ -31,7 +31,7 @@ HASHES = 2**53  # number of hashes, each of them exact as a float
 _TOGETHER = 4 << 20  # tokens that are copied together
 
 
-def content_hashes(table: TokenTable, options: PackOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
+def content_hashes(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.int64]:
     """Return the hash of each document, from 0 to HASHES - 1; -1 for those without tokens.
 
     It is xxh3-64 of the token ids as little-endian int32, those of all documents of a record one after the other,
@@ -58,7 +58,7 @@ def content_hashes(table: TokenTable, options: PackOptions, describe: Callable[[
     return hashes
 
 
-def with_record_hashes(batch: Batch, *, options: PackOptions) -> Batch:
+def with_record_hashes(batch: Batch, *, options: ReadOptions) -> Batch:
     """Add the hash of its record to each document of a batch of one chunk."""
     assert batch.records is not None
     lists, seed = int32_lists(batch.input_ids[0]), _seed_of(options)
@@ -68,7 +68,7 @@ def with_record_hashes(batch: Batch, *, options: PackOptions) -> Batch:
     return batch._replace(extra={**batch.extra, CONTENT_HASH: [as_arrow(hashes[batch.records])]})
 
 
-def _seed_of(options: PackOptions) -> int:
+def _seed_of(options: ReadOptions) -> int:
     return int(key_of(options.seed, HOLDOUT, 0))
 
 
@@ -92,7 +92,7 @@ def _tokens(table: TokenTable, first: int, last: int, describe: Callable[[int], 
     return tokens
 
 
-def left_out(table: TokenTable, options: PackOptions, describe: Callable[[int], str]) -> NDArray[np.bool_] | None:
+def left_out(table: TokenTable, options: ReadOptions, describe: Callable[[int], str]) -> NDArray[np.bool_] | None:
     """Return which documents have tokens, but a hash of the other side; None if no documents are held out."""
     if options.holdout is None:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Union
 from packer.errors import OtherSourceError, PackerError
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import FileIdentity, SourceIdentity
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.paths import PathList
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
@@ -42,11 +42,8 @@ def one_source(source: SourceLike | Sequence[str | Path]) -> SourceLike:
     return paths[0] if len(paths) == 1 else PathList(tuple(paths))
 
 
-def open_source(source: SourceLike, options: PackOptions, *, turns_of_chats: bool = False) -> Source:
-    """Open a source without reading its documents; a PackerError if it is missing, unreadable or lacks a column.
-
-    With `turns_of_chats`, read where the turns of chats begin, even if the options do not split there.
-    """
+def open_source(source: SourceLike, options: ReadOptions) -> Source:
+    """Open a source without reading its documents; a PackerError if it is missing, unreadable or lacks a column."""
     if is_array_file(source):
         if options.lengths_column is None:
             raise PackerError(
@@ -62,8 +59,8 @@ def open_source(source: SourceLike, options: PackOptions, *, turns_of_chats: boo
     else:
         from packer.sources.text_source import open_text
 
-        opened = open_text(find_source(source, options.split), options, turns_of_chats=turns_of_chats)
-    return with_numbers(opened, tuple(options.limits)) if options.limit else opened
+        opened = open_text(find_source(source, options.split), options)
+    return with_numbers(opened, options.number_columns) if options.number_columns else opened
 
 
 def source_name(source: SourceLike) -> str:
@@ -192,7 +189,7 @@ def _refuse_reordered(name: str, manifest: Manifest, opened: Source) -> None:
         )
 
 
-def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
+def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> ReadOptions:
     """Return the options of the pack, with the path or Hub id of the tokenizer; a PackerError if it is not known."""
     options = manifest.options
     if tokenizer is None:

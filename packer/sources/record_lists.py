@@ -15,7 +15,7 @@ from packer.inputs.documents import COLUMNS, MASKS, Batch, Columns, DocumentErro
 from packer.inputs.format_reader import BlockRecords, DecodedInput, Reader
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import as_lists, check_lists
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
@@ -30,7 +30,7 @@ def _empty() -> pa.Array:
     return as_lists(as_arrow(np.zeros(0, np.int64)), np.zeros(1, np.int64), _NESTED.value_type)
 
 
-def open_records(found: Found, options: PackOptions) -> Source:
+def open_records(found: Found, options: ReadOptions) -> Source:
     """Open a dataset of records of several tokenized documents, whose shared beginnings are stored once.
 
     A PackerError is raised if a column is missing, or does not hold lists of lists of integers.
@@ -42,13 +42,13 @@ def open_records(found: Found, options: PackOptions) -> Source:
         if reader.fault is not None and not skips:
             raise reader.fault
         _check_fields(reader, columns)
-    share = partial(share_prefixes, max_len=options.max_len, stored=True)
+    share = partial(share_prefixes, max_len=options.tree_len, stored=True)
     start = partial(
         RecordDecoder,
         decode=partial(_documents, columns),
         empty=Batch([_empty()], [_empty()], 0),
         skips=skips,
-        numbers=tuple(options.limits),
+        numbers=options.number_columns,
     )
     inputs = tuple(
         DecodedInput(
@@ -73,7 +73,7 @@ def open_records(found: Found, options: PackOptions) -> Source:
         pad_id=found.pad_id,
         skips=skips,
         numbers_records=True,
-        tree_len=options.max_len,
+        tree_len=options.tree_len,
     )
 
 

@@ -19,7 +19,7 @@ from packer.inputs.documents import COLUMNS, LONGEST, TURN_STARTS, DocumentError
 from packer.inputs.format_reader import DecodedInput, Reader, Step
 from packer.inputs.hugging_face import Found
 from packer.manifest_fields import REMEDY
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.sources.content_hashes import with_record_hashes
 from packer.sources.find_source import readers_of
 from packer.sources.record_decoder import RecordDecoder, share_prefixes
@@ -44,7 +44,7 @@ Fields: TypeAlias = pa.Schema | Mapping[str, object]
 _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
 
 
-def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> Source:
+def open_text(found: Found, options: ReadOptions) -> Source:
     """Open a dataset of text: find its columns, without reading the documents.
 
     The text is in the column that the options name, or prompt and completion in two joined by a comma; by default in
@@ -52,8 +52,8 @@ def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> So
     exists. Preference pairs, of which each makes a tree of two documents, are read from `chosen`, `rejected` and, if it
     exists, `prompt`, or those it names.
 
-    Columns to keep have a value for each document. If documents are split at turns, or with `turns_of_chats`, so has
-    the column "turn_starts", with the tokens at which turns of chats begin.
+    Columns to keep have a value for each document. So has the column "turn_starts", with the tokens at which turns
+    of chats begin, unless it is known that documents are not split there.
     """
     keep, pairs, skips = options.value_columns, options.pairs, options.on_error == "skip"
     refuse_masks(keep)
@@ -63,8 +63,8 @@ def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> So
     records = _common_records(readers, found.name, options.text_column, pairs=pairs, skips=skips)
     if options.chat_template is not None and not records.conversational:
         records = as_chats(records, found.name)
-    at_turns = options.split_at == "turns"
-    turns = (at_turns or turns_of_chats) and records.conversational and not pairs
+    at_turns = options.split_at_turns
+    turns = at_turns is not False and records.conversational and not pairs
     if at_turns and not turns:
         raise PackerError(f"--split-at is turns, and {found.name} holds texts, not chats: leave it out")
     encoder = Encoder(options, records, turns=turns)
@@ -95,7 +95,7 @@ def open_text(found: Found, options: PackOptions, *, turns_of_chats: bool) -> So
         pad_id=encoder.pad_id,
         skips=skips,
         numbers_records=options.numbers_records,
-        tree_len=options.max_len if options.has_trees else None,
+        tree_len=options.tree_len if options.has_trees else None,
         holds_chats=encoder.identity.chat_template is not None,
     )
 
@@ -196,11 +196,11 @@ def _shown(records: Records) -> str:
     return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"
 
 
-def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], options: PackOptions) -> DecodedInput:
+def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], options: ReadOptions) -> DecodedInput:
     """Return the texts of a reader as an input, which tokenizes them each time it is read."""
     steps: tuple[Step, ...] = ()
     if encoder.has_labels and encoder.documents_per_record != 1:
-        most = LONGEST if options.pairs else options.max_len  # a pair is never divided
+        most = LONGEST if options.pairs else options.tree_len  # a pair is never divided
         share = partial(share_prefixes, max_len=most, stored=options.has_trees, numbered=options.numbers_records)
         steps = (share,)
     if options.hashes_records:
@@ -210,7 +210,7 @@ def _decoded_text(reader: Reader, encoder: Encoder, kept: tuple[str, ...], optio
         decode=encoder.encode,
         empty=encoder.empty_documents(encoder.documents_per_record or 1),
         skips=options.on_error == "skip",
-        numbers=tuple(options.limits),
+        numbers=options.number_columns,
     )
     return DecodedInput(
         reader=reader,

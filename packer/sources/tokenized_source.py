@@ -19,7 +19,7 @@ from packer.inputs.format_reader import DecodedInput, decoded_lists
 from packer.inputs.hugging_face import Found
 from packer.inputs.list_checks import apply_masks, mask_values, usual_widths
 from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.options import PackOptions, byte_size
+from packer.options import ReadOptions, byte_size
 from packer.sources.find_source import column_names, for_each_file, readers_of
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired
 from packer.sources.record_lists import open_records
@@ -31,7 +31,7 @@ _LARGE = 1 << 30  # bytes, which take seconds to read
 log = logging.getLogger(__name__)
 
 
-def open_tokens(found: Found, options: PackOptions) -> Source:
+def open_tokens(found: Found, options: ReadOptions) -> Source:
     """Open a tokenized dataset: find its columns, without reading the documents.
 
     Only a labels column named "labels" may be missing. If documents are split at turns, the column "turn_starts", with
@@ -45,11 +45,11 @@ def open_tokens(found: Found, options: PackOptions) -> Source:
     refuse_masks((*keep, *per_token))
     if options.pairs:
         chosen, rejected = (side._replace(extra=keep) for side in (CHOSEN, REJECTED))
-        return _as_trees(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips), options.max_len)
+        return _as_trees(_opened(found, chosen, skips=skips), _opened(found, rejected, skips=skips), options.tree_len)
     if options.share_prefixes:
         return open_records(found, options)
-    places = (TURN_STARTS,) if options.split_at == "turns" and TURN_STARTS not in keep else ()
-    extra, numbers = (*keep, *per_token, *places), tuple(options.limits)
+    places = (TURN_STARTS,) if options.split_at_turns and TURN_STARTS not in keep else ()
+    extra, numbers = (*keep, *per_token, *places), options.number_columns
     columns = Columns(options.input_column, options.labels_column, extra, per_token, numbers=numbers)
     opened = _opened(found, columns, skips=skips)
     if columns.labels != "labels" and not opened.has_labels:

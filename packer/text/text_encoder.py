@@ -22,7 +22,7 @@ from packer.errors import PackerError
 from packer.inputs.documents import TURN_STARTS, Batch, DocumentError, joined_batches
 from packer.inputs.list_checks import as_lists
 from packer.manifest_fields import TextIdentity
-from packer.options import PackOptions
+from packer.options import ReadOptions
 from packer.options.choices import TrainOn
 from packer.text.conversations import (
     IMAGES_PAGE,
@@ -62,7 +62,7 @@ class Encoder:
     opened, has no chat template or end token, or `train_on` does not fit the records.
     """
 
-    def __init__(self, options: PackOptions, records: Records, *, turns: bool = False) -> None:
+    def __init__(self, options: ReadOptions, records: Records, *, turns: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if not records.conversational:
             fitting = tuple(choice for choice in fitting if choice not in ("assistant", "each-answer"))
