@@ -101,28 +101,28 @@ def test_the_pages_of_commands_are_those_of_the_declarations():
         ("", "Usage:"),
         ("frobnicate", "No such command 'frobnicate'"),
         ("packs rows.arrow", "No such command 'packs'. Did you mean 'pack'?"),
-        ("pack --max-len 64", "Give a DATASET."),
+        ("pack --max-len 64", "Give a DATASET; see"),
         ("pack rows.arrow", "Missing option '--max-len'"),
-        ("pack rows.arrow --max-len 0", "'--max-len': 0 is not a whole number from 1 to 16777216"),
-        ("pack rows.arrow --max-len many", "'--max-len': 'many' is not a whole number from 1"),
-        ("pack rows.arrow --max-len 2147483648", "'--max-len': 2147483648 is not a whole number"),
-        ("pack rows.arrow --max-len 4kb", "'--max-len': '4kb' is not a whole number"),
-        ("pack rows.arrow --max-len 1.0001k", "'--max-len': '1.0001k' is not a whole number"),
+        ("pack rows.arrow --max-len 0", "--max-len: 0 is not a whole number from 1 to 16777216"),
+        ("pack rows.arrow --max-len many", "--max-len: 'many' is not a whole number from 1"),
+        ("pack rows.arrow --max-len 2147483648", "--max-len: 2147483648 is not a whole number"),
+        ("pack rows.arrow --max-len 4kb", "--max-len: '4kb' is not a whole number"),
+        ("pack rows.arrow --max-len 1.0001k", "--max-len: '1.0001k' is not a whole number"),
         ("pack rows.arrow --max_len 3", "--max-len"),  # the option that is meant, in the words of click
-        ("show rows first", "'[ROW]': 'first'"),
-        ("show rows", "Give a ROW, or a --document."),
+        ("show rows first", "[ROW]: 'first'"),
+        ("show rows 0 --document 1", "Give a ROW or a --document, not both"),
         ("verify", "Missing argument 'PACKED'"),
         *(
             (f"pack rows.arrow --max-len 64 {options}", words)
             for options, words in {
-                "--shard-size big": "'--shard-size': 'big' is not a size",
-                "--shard-size 0": "'--shard-size': 0 is not a whole number",
-                "--add-column mask": "'--add-column': 'mask' is not one of position_ids",
-                "--algorithm magic": "'--algorithm': 'magic'",
-                "--long keep": "'--long': 'keep'",
-                "--workers 0": "'--workers'",
-                "--seed -1": "'--seed'",
-                "--max-segments 0": "'--max-segments'",
+                "--shard-size big": "--shard-size: 'big' is not a size",
+                "--shard-size 0": "--shard-size: 0 is not a whole number",
+                "--add-column mask": "--add-column: 'mask' is not one of position_ids",
+                "--algorithm magic": "--algorithm: 'magic'",
+                "--long keep": "--long: 'keep'",
+                "--workers 0": "--workers",
+                "--seed -1": "--seed",
+                "--max-segments 0": "--max-segments",
                 "--align 3": "--align is 3, and --max-len 64 is not a multiple of it",
                 "--ranks 3": "'3' is no rank: write R/N",
             }.items()
@@ -183,7 +183,7 @@ def test_other_ways_to_the_same_command(source, command):
     for arguments, code in ((["--help"], 0), (["pack", str(source), "--max-len", "64"], 0), (["pack", "nowhere"], 2)):
         done = run_process(*command, *arguments)
         assert done.returncode == code
-    assert "Usage: packer pack" in done.stderr
+    assert done.stderr == "packer: Missing option '--max-len'; see packer pack --help\n"
     assert Path("rows-packed-64", "manifest.json").is_file()
 
 
@@ -454,8 +454,7 @@ def test_show_finds_the_rows_of_a_document(tmp_path, monkeypatch):
     for document in (2, 4):
         assert f"no document {document}: " in run("show", "rows-packed-64", "--document", document).stderr
     assert "--document is '0:1'" in run("show", "rows-packed-64", "--document", "0:1").stderr
-    for arguments in ((), (0, "--document", 1)):
-        assert run("show", "rows-packed-64", *arguments).exit_code == 2
+    assert run("show", "rows-packed-64", 0, "--document", 1).exit_code == 2
 
 
 def test_show_tells_trained_tokens_from_their_context(tmp_path, monkeypatch):

@@ -404,7 +404,7 @@ def test_tokenizers_that_cannot_be_opened_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", unanswered)
     message = refused(text, "no-one-here/no-such-tokenizer")
-    assert "is not a local path, and the Hugging Face Hub cannot be reached (timed out): check the network" in message
+    assert "is not a local path, and the Hugging Face Hub cannot be reached (timed out): download it" in message
 
 
 def unanswered(*arguments, **settings):

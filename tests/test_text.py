@@ -74,8 +74,8 @@ def test_tools_are_read_for_chats_only():
 @pytest.mark.parametrize(
     ("fields", "text_column", "words"),
     [
-        ({"body": "a"}, None, r"rows: no column 'text', .*found: body\); name the one .* --text-column content"),
-        ({"text": "a", "messages": []}, None, "'text' and 'messages' are both there; name the one"),
+        ({"body": "a"}, None, r"rows: no column of text or chats .*found: body\); name .* --text-column body"),
+        ({"text": "a", "messages": []}, None, "choose --text-column text or --text-column messages"),
         ({"text": "a"}, "body", r"no column 'body' \(found: text\)"),
         ({"text": 5}, None, "'text' is a int; strings or lists of messages"),
         ({"prompt": "a", "completion": []}, None, "'prompt' is a string and 'completion' is a list"),
@@ -86,7 +86,7 @@ def test_tools_are_read_for_chats_only():
         ({"a": "", "b": ""}, "a,b:json", "'a' is a string and 'b' is a list"),
         ({"a": ""}, "b:json", r"no column 'b' \(found: a\)"),
         ({"a": "", "b": "", "c": ""}, "a,b,c", "3 columns named where two can be"),
-        ({"instruction": "", "output": "", "text": ""}, None, "'text' and 'instruction\\+output' are both there"),
+        ({"instruction": "", "output": "", "text": ""}, None, "--text-column text or --text-column instruction,output"),
         ({"instruction": [], "output": []}, None, "'instruction' and 'output' are lists"),
     ],
 )

@@ -37,6 +37,7 @@ from packer.attention.compare_outputs import one_line, seeded
 from packer.attention.rope import rope_parameters
 from packer.errors import PackerError
 from packer.paths import expanded
+from packer.system_errors import hub_is_unreachable
 
 Factory: TypeAlias = Callable[..., PreTrainedModel]
 """Function of transformers that makes a model with random weights from a config."""
@@ -49,6 +50,8 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 
 LARGEST = 4_000_000_000
 """Largest number of parameters of a model: 16 GB in float32, and as much again for gradients."""
+
+_TIMEOUT = 10  # seconds within which the Hub must answer
 
 SHORT = 8
 """Tokens per window and chunk in probed models: fewer than most documents of the probe have."""
@@ -168,8 +171,16 @@ def _language_config(name: str) -> PretrainedConfig:
     if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
         raise PackerError(f"{name} has no config.json: pass a folder with a config.json, such a file, or a Hub id")
     try:
+        _ask_hub(name)
         config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)  # None would ask on stdin
     except Exception as error:  # transformers raises OSError, ValueError, KeyError and errors of its hub client
+        if hub_is_unreachable(error):
+            raise PackerError(
+                f"{name} is not a local path, and the Hugging Face Hub cannot be reached: download its config.json "
+                "where there is a network, and give the folder"
+            ) from error
+        if type(error).__name__ == "HFValidationError":  # whose message is about names of repositories
+            raise PackerError(f"{name} is no file, no folder, and no Hub id like org/name: check the path") from error
         raise PackerError(
             f"{name}: transformers {transformers.__version__} finds no model config there "
             f"({one_line(error)}): pass a folder with a config.json, such a file, or a Hub id"
@@ -183,6 +194,14 @@ def _language_config(name: str) -> PretrainedConfig:
             if isinstance(getattr(part, depth, None), int):
                 setattr(part, depth, 1)
     return config
+
+
+def _ask_hub(name: str) -> None:
+    """Ask the Hub for a model that is not here: transformers alone would retry for half a minute, and say so."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+
+    if not (Path(name).exists() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(name, "config.json")):
+        HfApi().model_info(name, timeout=_TIMEOUT)
 
 
 def _factory(config: PretrainedConfig) -> Factory:

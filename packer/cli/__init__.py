@@ -17,10 +17,12 @@ one_line_errors.py   errors as one line and an exit code, also those of files th
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import metadata
+from typing import IO, Any
 
 import click
 
@@ -51,16 +53,26 @@ def main() -> None:
     cli(prog_name="packer")
 
 
+class _OneLine(click.UsageError):
+    """Wrong usage in one line, as every other error is shown, instead of the four that click prints."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the error on stderr."""
+        echo(f"packer: {self.format_message()}", err=True)
+
+
 @contextmanager
-def _usage_errors_as_json(ctx: click.Context) -> Iterator[None]:
-    """Print wrong usage as JSON as well, if that was asked for; click then prints it on stderr, without controls."""
+def _one_line_usage_errors(ctx: click.Context) -> Iterator[None]:
+    """Show wrong usage in one line that names the help of the command, and as JSON as well if that was asked for."""
     try:
         yield
     except click.UsageError as error:
-        message = error.format_message()
+        what = re.sub("^Invalid value for '([^']+)'", r"\1", error.format_message()).removesuffix(".")
+        of = (error.ctx or ctx).command_path.partition(" ")[2]
+        message = visible(f"{what}; see {' '.join(['packer', *of.split(), '--help'])}")
         if "--json" in ctx.meta[ARGUMENTS]:
             echo_error_as_json(message, error.exit_code)
-        raise click.UsageError(visible(message), error.ctx) from None
+        raise _OneLine(message, error.ctx) from None
 
 
 LIBRARIES = ("numpy", "pyarrow", "numba", "highspy", "datasets", "tokenizers", "transformers", "gigatoken", "torch")
@@ -102,12 +114,12 @@ class _Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Group`."""
         ctx.meta[ARGUMENTS] = list(args)
-        with _usage_errors_as_json(ctx):
+        with _one_line_usage_errors(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Group`."""
-        with _usage_errors_as_json(ctx):
+        with _one_line_usage_errors(ctx):
             try:
                 return super().invoke(ctx)
             except click.NoSuchOption as error:

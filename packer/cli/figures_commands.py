@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.cli.command import command
@@ -101,11 +102,7 @@ def stats(
     with progress_bars() as progress:
         collecting: dict[str, Any] = {"documents_per_step": batch_size, "progress": progress}
         if isinstance(source, str) and _is_packed(source):
-            if several:
-                raise PackerError(
-                    f"--max-len {','.join(map(str, max_len))}: {source} is packed, into rows of one length; "
-                    "compare lengths on the dataset that it was packed from"
-                )
+            _refuse_lengths(source, max_len)
             found = packed_figures(source, for_report=report is not None, decode=page.decoder(), **collecting)
         else:
             collecting["options"] = PackOptions(
@@ -177,6 +174,18 @@ def _is_packed(source: str) -> bool:
     path = any_path(expanded(source))
     with system_errors(path, resumes=False):
         return is_packed(path)
+
+
+def _refuse_lengths(packed: str, max_len: tuple[int, ...]) -> None:
+    """Raise a PackerError if lengths are given, in which a packed dataset does not have its rows."""
+    from packer.shards.reader import read_manifest
+
+    is_given = click.get_current_context().get_parameter_source("max_len") is ParameterSource.COMMANDLINE
+    if is_given and max_len != (read_manifest(any_path(expanded(packed))).options.max_len,):
+        raise PackerError(
+            f"--max-len {','.join(map(str, max_len))}: {packed} is packed, into rows of one length; leave it out, or "
+            "predict other lengths on the dataset that it was packed from"
+        )
 
 
 def _compare(

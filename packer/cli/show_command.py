@@ -66,13 +66,13 @@ def show(
 ) -> None:
     """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
 
-    Rows count from 0; -1 is the last one. The tokens of an index are read from its --source.
+    Rows count from 0, which is shown by default; -1 is the last one. The tokens of an index are read from its --source.
     """
     from packer.loader.load import load
     from packer.text.load_tokenizer import open_decoder
 
-    if (row is None) == (document is None):
-        raise click.UsageError("Give a ROW, or a --document.")
+    if row is not None and document is not None:
+        raise click.UsageError("Give a ROW or a --document, not both.")
     dataset = load(packed, source=list(sources) or None)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(
@@ -84,6 +84,9 @@ def show(
             f"{packed} is an index, whose rows have no tokens: name the dataset that was packed by --source"
         )
     decode = open_decoder(tokenizer) if tokenizer is not None else None
+    if tokenizer is not None:
+        _warn_of_another(tokenizer, dataset, packed)
+    row = 0 if row is None and document is None else row
     if row is None:
         found = _rows_of_document(dataset, packed, str(document))
     elif -len(dataset) <= row < len(dataset):
@@ -109,6 +112,21 @@ def show(
             echo_styled(text)
         else:
             echo(text)
+
+
+def _warn_of_another(tokenizer: str, dataset: PackedDataset, packed: Path) -> None:
+    """Warn if a tokenizer is not the one that made the tokens, whose text would then be wrong."""
+    from packer.text.load_tokenizer import open_tokenizer
+    from packer.text.text_encoder import tokenizer_hash
+    from packer.text.tokens import TextTokens
+
+    text = dataset.manifest.source.text
+    if text is None:  # the source had tokens, and no name of what made them
+        return
+    opened = open_tokenizer(tokenizer)
+    if tokenizer_hash(opened, TextTokens(opened)) != text.tokenizer:
+        made = dataset.manifest.options.tokenizer
+        echo(f"packer: {packed} was tokenized with {made}, so the text by {tokenizer} may be wrong", err=True)
 
 
 def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[Segment]]:

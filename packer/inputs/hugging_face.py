@@ -123,7 +123,7 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
             if hub_is_unreachable(error):
                 raise PackerError(
                     f"{hub_id} is not a local path, and the Hugging Face Hub cannot be reached ({first_line(error)}); "
-                    "check the network (HF_HUB_OFFLINE=1 uses what was downloaded before)"
+                    "download it where there is a network, and name its folder (HF_HUB_OFFLINE=1 uses past downloads)"
                 ) from error
             raise PackerError(f"{missing} ({first_line(error)}); check the spelling") from error
     try:

@@ -224,6 +224,8 @@ def _completed(declared: Option, name: str, hint: Any, default: object) -> Optio
 
 def as_length(tokens: int | str) -> int | str:
     """A length in tokens, in which k stands for 1,024, as in the names of models: "4k" -> 4096, "0.5k" -> 512."""
+    if isinstance(tokens, str) and "," in tokens:
+        raise OptionError(f"{tokens} are several lengths, and rows have one: packer stats compares several")
     return _multiple(tokens, {"k": 1 << 10, "m": 1 << 20})
 
 

@@ -116,8 +116,10 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
         raise PackerError(f"{source}: no such object, nor objects that begin with it; check the address")
     elif path.is_symlink():
         raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); correct the link")
-    elif _HUB_ID.fullmatch(str(source)):
+    elif _HUB_ID.fullmatch(str(source)) and not ending_of(str(source)):
         return None
+    elif str(source).startswith(("https:/", "http:/")):
+        raise PackerError(f"{source}: packer does not download files: download it, and name the local file")
     else:
         raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
     if split is not None:

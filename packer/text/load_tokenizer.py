@@ -132,7 +132,10 @@ def _fault(path: Path, error: Exception) -> str:
     if constants.HF_HUB_OFFLINE and type(error).__name__ != "HFValidationError":
         return f"is not a local path, nor was it downloaded before HF_HUB_OFFLINE was set ({reason}): check the path"
     if hub_is_unreachable(error):
-        return f"is not a local path, and the Hugging Face Hub cannot be reached ({reason}): check the network"
+        remedy = "download it where there is a network, and give its folder"
+        return f"is not a local path, and the Hugging Face Hub cannot be reached ({reason}): {remedy}"
+    if type(error).__name__ == "HFValidationError":  # whose message is about names of repositories
+        return "is no file, no folder, and no Hub id like org/name: check the path"
     return f"is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
 
 

@@ -35,15 +35,20 @@ PLACEHOLDERS = {f"{column}{plural}": f"<{column}>" for column in ("image", "vide
 JSON = ":json"
 """Ending of the name of a column in `--text-column` whose strings hold lists of messages as JSON."""
 
-ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
-"""Columns of the Alpaca format; the prompt is the instruction followed by the input, if there is one."""
-
 _NAMED = "name them by --text-column, as in question,chosen,rejected"
+
+_PROMPTS: dict[tuple[str, str], str | None] = {
+    ("prompt", "response"): None,
+    ("instruction", "output"): "input",  # Alpaca
+    ("instruction", "response"): "context",  # Dolly
+    ("question", "answer"): "context",
+}
+"""Columns of a prompt and its completion, separated by an empty line, and the column that follows in the prompt."""
 
 _KNOWN: dict[tuple[str, ...], RecordKind] = {
     ("text",): "text",
     ("prompt", "completion"): "prompt+completion",
-    ALPACA: "prompt+completion",
+    **dict.fromkeys(_PROMPTS, "prompt+completion"),
     ("messages",): "chat",
     ("conversations",): "chat",
 }
@@ -66,8 +71,10 @@ class Records:
     """Whether the columns hold lists of messages rather than strings, or strings that become messages."""
     as_chats: bool = False
     """Whether strings become messages: the prompt the user's, the completion or answer the assistant's."""
+    separated: bool = False
+    """Whether an empty line follows each part of the prompt."""
     input_column: str | None = None
-    """Column of the Alpaca format that follows the instruction in the prompt; its values may be null or missing."""
+    """Column that follows in the prompt, as `input` follows `instruction`; its values may be null or missing."""
     prompt_column: str | None = None
     """Column of the prompt of a preference pair; None if no such column is read."""
     has_prompts: bool = False
@@ -102,8 +109,9 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
             f"{name}: '{column}' is a string where a list of messages is expected; if it holds the list as JSON, say "
             f"--text-column {column}{JSON}"
         )
-    if columns == ALPACA and conversational:
-        raise PackerError(f"{name}: 'instruction' and 'output' are lists; name lists of messages prompt and completion")
+    follows = next((follows for pair, follows in _PROMPTS.items() if pair == columns), None)
+    if follows is not None and conversational:
+        raise PackerError(f"{name}: {_joined(columns)} are lists; rename lists of messages to prompt and completion")
     return Records(
         kind="prompt+completion" if len(columns) == 2 else "chat" if conversational else "text",
         columns=columns,
@@ -111,7 +119,8 @@ def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
         media_columns=tuple(column for column in PLACEHOLDERS if column in shapes),
         conversational=conversational,
-        input_column=ALPACA_INPUT if columns == ALPACA else None,
+        separated=columns in _PROMPTS and not conversational,
+        input_column=follows,
     )
 
 
@@ -228,28 +237,42 @@ def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]]
 
 def _named_columns(shapes: Mapping[str, str], name: str, text_column: str) -> tuple[str, ...]:
     columns = names_in(text_column)
-    if set(columns) == {*ALPACA, ALPACA_INPUT}:
-        columns = ALPACA
+    columns = next((pair for pair, follows in _PROMPTS.items() if {*pair, follows} == {*columns}), columns)
     missing = next((column for column in columns if column not in shapes), None)
     if missing is not None or len(columns) > 2:
         what = f"no column '{missing}'" if missing is not None else f"{len(columns)} columns named where two can be"
-        found = ", ".join(shapes) or "none"
-        raise PackerError(f"{name}: {what} (found: {found}); name one, or a prompt's and a completion's")
+        known = _fitting(shapes)
+        without = f"leave --text-column out to pack {_joined(known[0])}" if len(known) == 1 else _example(shapes)
+        raise PackerError(f"{name}: {what} (found: {', '.join(shapes) or 'none'}); {without}")
     return columns
 
 
 def _known_columns(shapes: Mapping[str, str], name: str) -> tuple[str, ...]:
-    fitting = [columns for columns in _KNOWN if set(columns) <= set(shapes)]
-    if len(fitting) != 1:
-        wanted = "'text', 'prompt' and 'completion', 'instruction' and 'output', 'messages' or 'conversations'"
-        several = " and ".join(f"'{'+'.join(columns)}'" for columns in fitting)
-        found = ", ".join(shapes) or "none"
-        what = f"{several} are both there" if fitting else f"no column {wanted} (found: {found})"
-        remedy = "name the one that holds the text, as in --text-column content"
-        if set(ROLES) <= set(shapes) and not fitting:
-            remedy = "set --pairs for preference pairs, or name a column with --text-column"
-        raise PackerError(f"{name}: {what}; {remedy}")
+    fitting = _fitting(shapes)
+    if len(fitting) > 1:
+        options = " or ".join(f"--text-column {','.join(columns)}" for columns in fitting)
+        raise PackerError(f"{name}: several columns may hold the text: choose {options}")
+    if not fitting:
+        what = f"no column of text or chats that packer knows (found: {', '.join(shapes) or 'none'})"
+        remedy = "set --pairs for preference pairs, or " if set(ROLES) <= set(shapes) else ""
+        raise PackerError(f"{name}: {what}; {remedy}{_example(shapes)}")
     return fitting[0]
+
+
+def _fitting(shapes: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Return the columns of every known kind of document that a source has."""
+    return [columns for columns in _KNOWN if set(columns) <= set(shapes)]
+
+
+def _joined(columns: Sequence[str]) -> str:
+    return " and ".join(f"'{column}'" for column in columns)
+
+
+def _example(shapes: Mapping[str, str]) -> str:
+    """Return how to name columns of text, in words that can be typed for this source."""
+    of_text = [column for column, shape in shapes.items() if shape == "string"] or ["content"]
+    two = ",".join(of_text[:2]) if len(of_text) > 1 else "question,answer"
+    return f"name the text, as in --text-column {of_text[0]}, or prompt and completion, as in --text-column {two}"
 
 
 def _arrow_shape(kind: pa.DataType) -> str:

@@ -130,27 +130,17 @@ class Encoder:
         return Batch(nothing, labels, 0, extra, records=np.zeros(count, np.int64))
 
     def _identify(self, tokenizer: Tokenizer, *, eos: bool) -> TextIdentity:
-        """Identify the tokens of text, or of chats by their template.
-
-        A tokenizer has the same hash with transformers and without, whatever the class of transformers is called.
-        """
+        """Identify the tokens of text, or of chats by their template."""
         from importlib.metadata import version
 
         import tokenizers
 
-        tokens = self._tokens
-        if tokens.content is not None:
-            settings, vocabulary = tokens.content
-            content = [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary]
-        else:
-            assert tokenizer.pretrained is not None, "a tokenizer without transformers is one in Rust"
-            content = [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab()]
         identity = TextIdentity(
             columns=tuple(self.records.needed),
             train_on=self.train_on,
             eos=eos,
             as_chats=self.records.as_chats,
-            tokenizer=_hash([*content, [tokens.prefix, tokens.suffix], dict(tokenizer.special_tokens)]),
+            tokenizer=tokenizer_hash(tokenizer, self._tokens),
             tokenizers=tokenizers.__version__,
             transformers=version("transformers") if tokenizer.pretrained is not None else None,
         )
@@ -263,9 +253,9 @@ class Encoder:
         if self.records.kind == "pair":
             return texts_of_pair(record, self.records, may_be_empty=bool(self._ending))
         parts = [text_of(record[column], f"'{column}'") for column in self.records.columns]
-        given = self.records.input_column
-        if given is not None:
-            parts[0] = "".join(part + "\n\n" for part in prompt_texts(record, self.records.columns[0], given))
+        if self.records.separated:
+            prompt, follows = self.records.columns[0], self.records.input_column
+            parts[0] = "".join(part + "\n\n" for part in prompt_texts(record, prompt, follows))
         text = "".join(parts)
         return [MarkedText(text, [(len(parts[0]), len(text))] if self.has_labels else None)]
 
@@ -368,6 +358,20 @@ def _turn_starts(tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.Lis
 
 def _list_array(bounds: NDArray[np.int64], values: NDArray[np.int32]) -> pa.ListArray:
     return as_lists(as_arrow(np.ascontiguousarray(values)), np.diff(bounds), pa.list_(pa.int32()))
+
+
+def tokenizer_hash(tokenizer: Tokenizer, tokens: TextTokens) -> str:
+    """Return a hash of what makes tokens of text, which `tokens` does by `tokenizer`.
+
+    It is the same with transformers and without, whatever the class of transformers is called.
+    """
+    if tokens.content is not None:
+        settings, vocabulary = tokens.content
+        content = [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary]
+    else:
+        assert tokenizer.pretrained is not None, "a tokenizer without transformers is one in Rust"
+        content = [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab()]
+    return _hash([*content, [tokens.prefix, tokens.suffix], dict(tokenizer.special_tokens)])
 
 
 def _hash(value: Any) -> str:

@@ -1,0 +1,143 @@
+"""The first hour of a user: data as it is published packs at the first try, and a mistake is answered in one line."""
+
+from pathlib import Path
+
+import pytest
+
+import packer
+from packer.column_names import input_ids_in
+from tests.helpers.chat_templates import EXACT, save_tokenizer
+from tests.helpers.commands import refused, run, succeeded
+from tests.helpers.writing import write_lines
+
+pytest.importorskip("transformers")
+
+HELLO = [{"role": "user", "content": "quick fox?"}, {"role": "assistant", "content": "brown"}]
+SHAREGPT = [{"from": "human", "value": "quick fox?"}, {"from": "gpt", "value": "brown"}]
+
+SCHEMAS = {
+    "a text": {"text": "the quick fox", "url": "x"},
+    "Alpaca": {"instruction": "quick fox?", "input": "dogs", "output": "brown"},
+    "Dolly": {"instruction": "quick fox?", "context": "dogs", "response": "brown", "category": "open_qa"},
+    "Dolly without context": {"instruction": "quick fox?", "context": "", "response": "brown"},
+    "questions": {"question": "quick fox?", "answer": "brown"},
+    "questions with context": {"question": "quick fox?", "context": "dogs", "answer": "brown"},
+    "prompts with responses": {"prompt": "quick fox?", "response": "brown"},
+    "prompts with completions": {"prompt": "quick fox?", "completion": "brown"},
+    "OpenAI": {"messages": [{"role": "system", "content": "think"}, *HELLO]},
+    "UltraChat": {"prompt": "quick fox?", "prompt_id": "1", "messages": HELLO},
+    "ShareGPT": {"id": "1", "conversations": SHAREGPT},
+}
+"""A record of each format in which sets of texts, prompts and chats are published."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=EXACT["chatml"])
+
+
+def tokens_of(source, tokenizer, *options):
+    """The tokens of the first document, and which are trained."""
+    succeeded("pack", source, "--tokenizer", tokenizer, "--max-len", 64, "-o", "out", "--overwrite", *options)
+    row = packer.load("out")[0]
+    length = row["seq_lengths"][0]
+    return row[input_ids_in(row)][:length].tolist(), (row["labels"][:length] != -100).tolist()
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_published_schemas_pack_at_the_first_try(schema, tokenizer):
+    record = SCHEMAS[schema]
+    tokens, trained = tokens_of(write_lines(Path("rows.jsonl"), [record]), tokenizer)
+    assert any(trained)
+    if "messages" in record or "conversations" in record or "text" in record:
+        return
+    *before, last = [value for name, value in record.items() if value and name != "category"]
+    parted = "completion" not in record
+    same = {"prompt": "".join(f"{part}\n\n" for part in before) if parted else before[0], "completion": last}
+    assert tokens_of(write_lines(Path("same.jsonl"), [same]), tokenizer) == (tokens, trained)
+    chat = [{"role": "user", "content": "\n\n".join(before)}, {"role": "assistant", "content": last}]
+    as_chat = tokens_of("rows.jsonl", tokenizer, "--chat-template", "chatml", "--train-on", "assistant")
+    write_lines(Path("chat.jsonl"), [{"messages": chat}])
+    assert as_chat[0] == tokens_of("chat.jsonl", tokenizer, "--chat-template", "chatml")[0]
+
+
+def test_columns_of_which_several_may_hold_the_text_are_named_as_they_can_be_typed(tokenizer):
+    write_lines(Path("rows.jsonl"), [{**SCHEMAS["Alpaca"], "text": "quick fox? dogs brown"}])
+    line = refused("pack", "rows.jsonl", "--tokenizer", tokenizer, "--max-len", 64)
+    for words in line.split("choose ")[1].split(" or "):
+        tokens_of("rows.jsonl", tokenizer, *words.split())
+
+
+OFFLINE = ("is not a local path, and the Hugging Face Hub cannot be reached", "download")
+
+MISTAKES = {
+    "no max_len": (["pack", "rows.jsonl"], 2, ("--max-len", "see packer pack --help")),
+    "no such command": (["pak", "rows.jsonl"], 2, ("Did you mean 'pack'?",)),
+    "several lengths": (["pack", "rows.jsonl", "--max-len", "1k,2k"], 2, ("packer stats compares several",)),
+    "no such option": (["pack", "rows.jsonl", "--max_len", "1k"], 2, ("Did you mean '--max-len'?",)),
+    "no such export": (["export", "out", "--to", "torchtunes"], 2, ("'torchtune'", "see packer export --help")),
+    "a page of the web": (["pack", "https://x.org/a.jsonl", "--max-len", "64"], 1, ("download it",)),
+    "no such file": (["pack", "there/rows.jsonl", "--max-len", "64"], 1, ("no such file or folder", "check the path")),
+    "text without a tokenizer": (["pack", "rows.jsonl", "--max-len", "64"], 1, ("--tokenizer",)),
+    "a column of messages": (
+        ["pack", "chats.jsonl", "--text-column", "content", "--tokenizer", "{tokenizer}", "--max-len", "64"],
+        1,
+        ("no column 'content'", "leave --text-column out to pack 'messages'"),
+    ),
+    "a template for text": (
+        ["pack", "rows.jsonl", "--chat-template", "chatml", "--tokenizer", "{tokenizer}", "--max-len", "64"],
+        1,
+        ("not chats", "leave it out"),
+    ),
+    "no such tokenizer": (
+        ["pack", "rows.jsonl", "--tokenizer", "./no/such/folder", "--max-len", "64"],
+        1,
+        ("./no/such/folder is no file, no folder, and no Hub id", "check the path"),
+    ),
+    "a tokenizer without a network": (
+        ["pack", "rows.jsonl", "--tokenizer", "no-one/nothing", "--max-len", "64"],
+        1,
+        OFFLINE,
+    ),
+    "a dataset without a network": (["pack", "no-one/nothing", "--max-len", "64"], 1, OFFLINE),
+    "packed already": (["pack", "out", "--max-len", "64"], 1, ("pack",)),
+    "lengths of rows": (["stats", "out", "--max-len", "32"], 1, ("is packed", "--max-len")),
+    "a row and a document": (["show", "out", "0", "--document", "0"], 2, ("not both",)),
+    "no such row": (["show", "out", "7"], 1, ("has no row 7", "0 to 0")),
+    "rows of text": (["show", "rows.jsonl"], 1, ("rows.jsonl",)),
+}
+"""Commands that fail, the exit code, and what their line says."""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_in_one_line_with_a_remedy(mistake, tokenizer, monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    write_lines(Path("rows.jsonl"), [SCHEMAS["a text"]])
+    write_lines(Path("chats.jsonl"), [SCHEMAS["OpenAI"]])
+    succeeded("pack", "rows.jsonl", "--tokenizer", tokenizer, "--max-len", 64, "-o", "out")
+    arguments, code, words = MISTAKES[mistake]
+    refused(*(str(tokenizer) if word == "{tokenizer}" else word for word in arguments), words=words, code=code)
+
+
+def test_the_first_row_is_shown_and_another_tokenizer_is_named(tokenizer, tmp_path_factory):
+    write_lines(Path("rows.jsonl"), [SCHEMAS["a text"]])
+    succeeded("pack", "rows.jsonl", "--tokenizer", tokenizer, "--max-len", 64, "-o", "out")
+    assert succeeded("show", "out") == succeeded("show", "out", 0)
+    other = Path(save_tokenizer(tmp_path_factory.mktemp("other") / "b"))
+    assert run("show", "out", "--tokenizer", tokenizer).stderr == ""
+    file = other / "tokenizer.json"
+    file.write_text(file.read_text().replace('"!":', '"!!":'))
+    named = run("show", "out", "--tokenizer", other)
+    assert "out was tokenized with ours, so the text by" in named.stderr
+
+
+def test_the_public_names_are_those_that_are_listed():
+    assert set(dir(packer)) == {*packer.__all__, "__version__"}
