@@ -88,10 +88,10 @@ def seal(folder: Path, content: dict[str, Any]) -> None:
     (folder / MANIFEST).write_bytes(json_of({**content, "checksum": checksum(content)}))
 
 
-def rows_on_disk(folder: Path) -> list[dict[str, list[int]]]:
-    """Read all rows as lists, shard by shard, with only pyarrow."""
+def rows_on_disk(folder: Path, pattern: str = "*.arrow") -> list[dict[str, list[int]]]:
+    """Read the rows of shards as lists, with only pyarrow."""
     rows = []
-    for name in sorted(path.name for path in folder.glob("*.arrow")):
+    for name in sorted(path.name for path in folder.glob(pattern)):
         with pa.memory_map(str(folder / name)) as mapped:
             rows += pa.ipc.open_stream(mapped).read_all().to_pylist()
     return rows
