@@ -463,7 +463,7 @@ def refusal(model, forest, **changes):
 def test_models_that_mix_tokens_outside_attention_are_refused(family, forest):
     message = refusal(tiny_model(family), forest)
     assert re.search(r"cannot train on trees, because (it has layers of \w+|its \w+ mixes or selects)", message)
-    assert message.endswith("pack without --share-prefixes")
+    assert message.endswith("pack without --pairs and --share-prefixes")
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ def test_models_that_mix_tokens_outside_attention_are_refused(family, forest):
         ("stablelm", {}, "the batch has a tree that did not reach StableLmAttention"),
         ("nemotron", {}, "the batch has a tree that did not reach NemotronAttention"),
         ("phi3", longrope(4), "a document has 18 tokens, and above 12 Phi3ForCausalLM takes its RoPE frequencies"),
-        ("gemma2", {}, "caps its attention logits, which the varlen kernel does not support: pack without --share"),
+        ("gemma2", {}, "caps its attention logits, which the varlen kernel does not support: pack without --pairs"),
         ("gpt_oss", {}, "has attention sinks"),
         ("llama3", {"attention_dropout": 0.1}, "has an attention dropout of 0.1"),
     ],

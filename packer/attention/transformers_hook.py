@@ -43,7 +43,7 @@ PLAIN = 'choose attn_implementation="eager", after `packer check`'
 OTHER_ATTENTION = "choose another attn_implementation that `packer check` finds safe"
 """Remedy for a layer that needs more than its arguments contain."""
 
-APART = "pack without --share-prefixes"
+APART = "pack without --pairs and --share-prefixes"
 """Remedy for a model that cannot train on trees, at least not by this attention."""
 
 _callers: set[type[torch.nn.Module]] = set()

@@ -154,8 +154,8 @@ def _load_with_tokens(packed: str | Path) -> PackedDataset:
         raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
     if dataset.manifest.options.has_trees:
         raise PackerError(
-            f"{packed} holds trees (--share-prefixes), whose branches would see each other in trainers that read "
-            "Parquet: pack without --share-prefixes to export it"
+            f"{packed} holds trees (--pairs, --share-prefixes), whose branches would see each other in trainers that "
+            "read Parquet: pack without these options to export it"
         )
     if dataset.manifest.options.index_only:
         raise PackerError(f"{packed} is an index without tokens: pack its source without --index-only, and export that")

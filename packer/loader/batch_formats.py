@@ -66,8 +66,8 @@ def make_batch(rows: Rows, *, format: str, epoch: int = 0, **options: Any) -> An
         )
     if TREE_INPUT_IDS in rows[0] and format != "tree":
         raise PackerError(
-            f"the rows hold trees (--share-prefixes), whose branches would see each other in format {format}: choose "
-            "format tree"
+            f"the rows hold trees (--pairs, --share-prefixes), whose branches would see each other in format {format}: "
+            "choose format tree"
         )
     if "epoch" in supported:
         given["epoch"] = epoch
@@ -312,7 +312,7 @@ def tree_batch(
     loss_weights: LossWeights | None = None,
     keep: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return one sequence of the real tokens of rows that may hold trees (`--share-prefixes`), for `attention.use`.
+    """Return one sequence of the real tokens of rows that may hold trees, for `attention.use`.
 
         input_ids, labels, position_ids   int64, shape (1, T); labels are -100 at the first token of every branch
         tree                              int32, shape (2, T): for each token k, the place u so that the tokens from k

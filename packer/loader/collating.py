@@ -42,7 +42,7 @@ def collate(
         rows: rows of a PackedDataset, at least one; or the same columns as mappings of lists or CPU tensors.
         format: `hf` or `hf_rows` for Hugging Face models, `encoder` for BERT and similar models, `trl`, `torchtitan`,
             `torchtune`, `megatron`, `segment_ids` for MaxText and JAX, or `tree` for rows packed with
-            `--share-prefixes`. The functions of `packer.loader.batch_formats` document the keys.
+            `--pairs` or `--share-prefixes`. The functions of `packer.loader.batch_formats` document the keys.
         static: shape of all batches, from `static_shape`, so that torch.compile compiles once; for `hf`, `megatron`.
         loss_weights: add `loss_weights`, float64 and aligned with the labels, for a mean loss per "sequence" or
             "document", see `causal_lm_loss`; for `hf`, `hf_rows`, `encoder`, `megatron`. Do not pass it to the model.

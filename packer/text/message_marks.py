@@ -9,7 +9,7 @@ that the end of the loop's body is where a message ends. Example: the copy of
 writes "[a]|[b]|" for two messages, where | stands for the mark: they end at 3 and 6 of "[a][b]".
 
 What is read is watched while the chat is rendered. If the template looks ahead, every beginning of the chat is rendered
-separately, as for templates of any other form. docs/how-to/chat-templates.md explains this in full.
+separately, as for templates of any other form. docs/how-to/chat-templates.md defines where a message ends.
 
 Templates may also mark by tags what the assistant writes: {% generation %} ... {% endgeneration %}. Marks around these
 are written by the same rendering, if nothing in the template reads what they enclose.
