@@ -17,7 +17,7 @@ import packer
 from packer.report.charts import FONT, PALETTE, element
 
 DOCUMENTS, SEED = 32, 0
-WIDTH, PANEL, TOP, STEP, BAR = 760, 360, 30, 9, 7  # pixels
+WIDTH, PANEL, TOP, STEP, BAR = 760, 360, 40, 9, 7  # pixels
 COLORS = ("blue", "orange", "green", "purple", "sky", "rose")
 PICTURES = Path(__file__).parent / "pictures"
 
@@ -47,13 +47,14 @@ def draw(padded: Sequence[Row], packed: Sequence[Row], longest: int, theme: int)
     """Return the picture; theme 0 is light, 1 is dark."""
     height = TOP + STEP * len(padded) + 4
     title = (
-        f"{DOCUMENTS} documents in {len(padded)} padded rows of {longest:,} tokens, {full(padded, longest):.0%} full, "
-        f"and in {len(packed)} packed rows, {full(packed, longest):.0%} full"
+        f"{DOCUMENTS} documents in {len(padded)} padded rows of {longest:,} tokens: {padding(padded, longest):.0%} "
+        f"padding; and in {len(packed)} packed rows: {padding(packed, longest):.0%} padding"
     )
     parts = [element("title", title)]
-    for left, name, rows in ((0, "Padded to the longest", padded), (WIDTH - PANEL, "Packed", packed)):
-        says = f"{name}: {len(rows)} rows, {full(rows, longest):.0%} full"
-        parts.append(element("text", says, x=left, y=16, font_size=15, fill=PALETTE["ink"][theme]))
+    for left, name, rows in ((0, "padded", padded), (WIDTH - PANEL, "packed", packed)):
+        ink = PALETTE["ink"][theme]
+        parts.append(element("text", f"{padding(rows, longest):.0%} padding", x=left, y=24, font_size=24, fill=ink))
+        parts.append(element("text", f"{name}: {len(rows)} rows", x=left + 180, y=24, font_size=14, fill=ink))
         parts += draw_rows(rows, longest, left, theme)
     attributes = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {WIDTH} {height}", "width": WIDTH}
     return element("svg", *parts, **attributes, height=height, role="img", font_family=FONT) + "\n"
@@ -76,9 +77,9 @@ def box(x: float, y: int, length: int, longest: int) -> dict[str, object]:
     return {"x": x, "y": y, "width": max(1.0, PANEL * length / longest - 1), "height": BAR}
 
 
-def full(rows: Sequence[Row], longest: int) -> float:
-    """Return the share of the rows that is no padding."""
-    return sum(length for row in rows for document, length in row if document >= 0) / (len(rows) * longest)
+def padding(rows: Sequence[Row], longest: int) -> float:
+    """Return the share of the rows that is padding."""
+    return 1 - sum(length for row in rows for document, length in row if document >= 0) / (len(rows) * longest)
 
 
 if __name__ == "__main__":
