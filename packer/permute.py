@@ -92,7 +92,11 @@ def permute_runs(starts: NDArray[np.int64], key: np.uint64, purpose: int, first:
 
 
 def permuted_all(indices: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return `permuted` of each index, given the size and the key of its permutation; arrays of one shape."""
+    """Return where permutations of 0 to size - 1 take indices, in a time that does not grow with the sizes.
+
+    Each is a Feistel network on the next power of 4, walked until it is below the size (Black and Rogaway, "Ciphers
+    with Arbitrary Finite Domains", 2002). Other sizes or keys give other permutations. The arrays have one shape.
+    """
     bits = np.ones(len(indices), np.int64)
     while (is_less := np.int64(1) << (2 * bits) < sizes).any():
         bits += is_less
@@ -108,24 +112,3 @@ def permuted_all(indices: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDA
         places[walking] = (high << width) | low
         walking = walking[places[walking] >= sizes[walking]]
     return places
-
-
-@jit_if_large
-def permuted(index: int | np.int64, size: int | np.int64, key: np.uint64) -> np.int64:
-    """Return where a permutation of 0 to size - 1 takes an index, in a time that does not grow with the size.
-
-    It is a Feistel network on the next power of 4, walked until it is below `size` (Black and Rogaway, "Ciphers with
-    Arbitrary Finite Domains", 2002). Other sizes or keys give other permutations.
-    """
-    bits = np.int64(1)
-    while np.int64(1) << (2 * bits) < size:
-        bits += 1
-    mask = (np.int64(1) << bits) - 1
-    place: np.int64 = np.int64(index)
-    while True:
-        high, low = place >> bits, place & mask
-        for step in range(_ROUNDS):
-            high, low = low, high ^ (np.int64(draw_bits(key, low * _ROUNDS + step) >> np.uint64(1)) & mask)
-        place = (high << bits) | low
-        if place < size:
-            return place

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader.combined import CombinedDataset, apportion
-from packer.permute import key_of, permuted, permuted_all
 from tests.helpers import naive
 from tests.helpers.packed_rows import MAX_LEN, make
 
@@ -108,13 +107,6 @@ def test_the_shards_of_an_epoch_hold_its_rows(dataset, epoch):
     for shard, first, end in pieces:
         stored = dataset.stored_rows(np.arange(first, end))
         assert ((stored >= starts[shard]) & (stored < starts[shard] + sizes[shard])).all()
-
-
-@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32))
-def test_many_places_are_permuted_like_one(size, seed, stream):
-    key = key_of(seed, 10, stream)
-    found = permuted_all(np.arange(size), np.full(size, size), np.full(size, key))
-    assert found.tolist() == [permuted(index, size, key) for index in range(size)]
 
 
 def test_the_choice_of_rows_is_random_and_another_one_for_each_seed():

@@ -2,25 +2,19 @@
 
 import itertools
 import pickle
-from functools import partial
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import packer
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan.make_plan import plan_lengths
-from packer.plan.partitions import BlockMarker
 from packer.plan.segments import cut_documents
 from packer.report.row_figures import RowSums, shuffled
 from tests.helpers import naive
-from tests.helpers.pack import made_documents
 from tests.helpers.small import shrink
 
 
@@ -319,25 +313,3 @@ def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
     assert max(segments) < 1200
     assert sorted(np.concatenate([shard.documents for shard in shards])) == list(range(10_000))
     assert plan.totals.rows == plan.totals.lower_bound == -(-25_000 // 64)
-
-
-def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeypatch):
-    """Its blocks are merged, and their parts are dealt; with any number of workers, as a task knows no other."""
-    monkeypatch.setattr("packer.plan.partitioning.BlockMarker", partial(BlockMarker, most=32))
-    documents = made_documents(4000)
-    options: dict[str, Any] = {"max_len": 64, "shard_size": "40KB"}
-    source = tmp_path / "source.arrow"
-    table = pa.table({"input_ids": pa.array(documents, pa.list_(pa.int32()))})
-    with pa.ipc.new_stream(str(source), table.schema) as stream:
-        stream.write_table(table, max_chunksize=500)
-    manifests = [packer.pack(source, tmp_path / str(workers), workers=workers, **options) for workers in (1, 2)]
-    assert manifests[0] == manifests[1]
-    assert len(manifests[0].shards) > 10
-    assert manifests[0].rows <= 1.01 * manifests[0].totals.lower_bound
-    assert list(packer.verify(tmp_path / "1", source)) == []
-    # Each shard is a sample of the corpus: the mean number of its documents is near the middle.
-    dataset, first = packer.load(tmp_path / "1"), 0
-    for entry in [*manifests[0].shards][:8]:
-        numbers = np.concatenate([dataset[row]["doc_ids"] for row in range(first, first + entry.rows)])
-        assert abs(numbers[numbers >= 0].mean() / len(documents) - 0.5) < 0.1
-        first += entry.rows

@@ -33,7 +33,7 @@ from packer.plan.partition_plan import (
     note_rows,
     note_share,
 )
-from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks, make_partitions
+from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, make_partitions
 from packer.plan.pattern_shares import Shares, saved_shares
 from packer.plan.rows import extents_of_pieces, solve_histogram
 from packer.plan.segments import Segments
@@ -126,7 +126,7 @@ class _Planner:
         partitions = -(-packs // self.rows_per_partition)
         return PartitionJob(
             reader=self.planning.reader,
-            partitions=make_partitions(self.surveyed.blocks, partitions, seed=self.options.seed),
+            partitions=make_partitions(self.surveyed.block_starts, partitions, seed=self.options.seed),
             most_rows=self.rows_per_partition,
             patterns=patterns,
             far=far,
@@ -229,8 +229,8 @@ class Survey:
     histogram: NDArray[np.int64]
     """(max_len + 1,) segments of every extent."""
 
-    blocks: Blocks
-    """Runs of consecutive documents that take about the same number of places in rows."""
+    block_starts: NDArray[np.int64]
+    """(blocks + 1,) where runs of documents start that take about the same number of places in rows, and the end."""
 
 
 def survey(planning: Planning) -> Survey:
@@ -249,4 +249,4 @@ def survey(planning: Planning) -> Survey:
         marker.add(chunk.values)
     segments = int(histogram.sum())
     account = require_segments(account, segments, options)
-    return Survey(account=account, segments=segments, histogram=histogram, blocks=marker.finish())
+    return Survey(account=account, segments=segments, histogram=histogram, block_starts=marker.finish())
