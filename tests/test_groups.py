@@ -38,7 +38,7 @@ def cut_and_group(documents, max_len, long="split", align=1):
 
 def row_groups(segments, plan, of_documents):
     """Return the groups of the segments of every row."""
-    documents = segments.locate(plan.values)[0]
+    documents = segments.locate(plan.values)["document"]
     return [
         of_documents[documents[a:b]].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)
     ]
@@ -47,7 +47,7 @@ def row_groups(segments, plan, of_documents):
 def check_rows(segments, plan, *, max_segments):
     assert sorted(plan.values.tolist()) == sorted(segments.numbers().tolist())
     for row in rows_of(plan):
-        assert 0 < extents_of(segments.locate(np.array(row))[2], segments.align).sum() <= segments.max_len
+        assert 0 < extents_of(segments.locate(np.array(row))["length"], segments.align).sum() <= segments.max_len
         assert len(row) <= (max_segments or segments.max_len)
 
 

@@ -26,7 +26,7 @@ policies = st.sampled_from(["split", "truncate", "drop"])
 
 def deal(segments: Segments, patterns, *, seed: int) -> Rows:
     """Fill the rows of patterns with all segments."""
-    placed, left = place_rows(segments.extents_of_numbers(), patterns.rows(), segments.max_len, seed=seed)
+    placed, left = place_rows(segments.extents(), patterns.rows(), segments.max_len, seed=seed)
     assert len(left) == 0
     return placed
 

@@ -91,10 +91,10 @@ class TableDifferences:
             begin = here.stop
 
     def _compare_structure(self, expected: Segments, found: SortedSegments, part: TokenTable) -> None:
-        documents, starts, lengths = expected.locate(expected.numbers())
-        order = np.lexsort((starts, documents))
-        columns = [documents[order] + part.first_document, starts[order], lengths[order]]
-        short, longer = sorted((len(order), len(found.documents)))
+        pieces = expected.locate(expected.numbers())
+        pieces = pieces[np.lexsort((pieces["start"], pieces["document"]))]
+        columns = [pieces["document"] + part.first_document, pieces["start"], pieces["length"]]
+        short, longer = sorted((len(pieces), len(found.documents)))
         differs = np.zeros(short, bool)
         for one, other in zip(columns, found, strict=False):
             differs |= one[:short] != other[:short]

@@ -112,7 +112,7 @@ def dataset_figures(
     segments = cut_lengths_of(options, measured.lengths)
     histogram = segments.histogram  # by extent, which is the number of tokens
     if options.align > 1:
-        histogram = np.bincount(segments.locate(segments.numbers())[2], minlength=options.max_len + 1)
+        histogram = np.bincount(segments.tokens[segments.numbers()], minlength=options.max_len + 1)
     figures = Figures(
         options=options,
         totals=plan.totals,

@@ -34,7 +34,7 @@ def pack_by_group(
     packs the histograms of the MOST_SOLVED largest groups. The rows of all groups are put in random order.
     """
     max_len = segments.max_len
-    grouped = by_group(segments.extents_of_numbers(), groups_of_numbers(segments, groups), max_len, seed)
+    grouped = by_group(segments.extents(), groups_of_numbers(segments, groups), max_len, seed)
     sizes = np.diff(grouped.starts)
     solved = np.argsort(-sizes, kind="stable")[:MOST_SOLVED]
     is_solved = np.zeros(len(sizes), np.bool_)
@@ -73,7 +73,7 @@ def by_group(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int
 
 def groups_of_numbers(segments: Segments, groups: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the group of every segment by number: int32, shape (count,)."""
-    return np.concatenate([groups, groups[segments.head_documents]]) if len(segments.head_documents) else groups
+    return np.concatenate([groups, groups[segments.heads]]) if len(segments.heads) else groups
 
 
 def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: int | None) -> int:
@@ -83,7 +83,7 @@ def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: 
     above half a row.
     """
     limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
-    extents = segments.extents_of_numbers()
+    extents = segments.extents()
     is_placed = extents > 0
     extents, of_segments = extents[is_placed], groups_of_numbers(segments, groups)[is_placed] - NO_GROUP
     tokens = np.bincount(of_segments, extents).astype(np.int64)  # sums below 2**53 are exact

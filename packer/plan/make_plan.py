@@ -246,13 +246,13 @@ def _plan_under_limits(
 ) -> WholePlan:
     """Plan rows in which tokens and further columns stay within their limits; no document may be split."""
     numbers = segments.numbers()
-    documents, _, lengths = segments.locate(numbers)
+    pieces = segments.locate(numbers)
+    documents = pieces["document"]
     taken = {name: values.limits[name][documents] for name in options.limits}
     _refuse_above(taken, documents, options, values.describe)
-    demands = np.stack([extents_of(lengths, segments.align), *taken.values()])
+    demands = np.stack([extents_of(segments.tokens[numbers], segments.align), *taken.values()])
     capacities = np.array([options.max_len, *options.limits.values()], np.int64)
-    demands = demands.astype(np.int32, copy=False)
-    del documents, lengths, taken
+    del pieces, documents, taken
     placed = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
     totals = PlanTotals.of(
         segments.account,

@@ -50,7 +50,7 @@ def row_places(
     found = arranged.row_documents[rows]
     if not keeps_whole:
         return found, arranged.row_offsets[rows].astype(np.int64)
-    heads = segments.head_documents
+    heads = segments.heads
     # Piece i is tail number i - h, or a head of that document, if h heads come earlier.
     earlier = np.searchsorted(heads + np.arange(len(heads)), found)
     numbers = found - earlier

@@ -184,17 +184,18 @@ def _without_untrained(
     if options.untrained in ("keep", "keep-all"):
         return segments
     if not options.keeps_whole:
-        documents = np.flatnonzero(segments.tails)
+        documents = np.flatnonzero(segments.kept_lengths())
         lengths = segments.kept_lengths()[documents].astype(np.int64)
         gone = documents[~_trained(table, documents, np.zeros_like(lengths), lengths)]
-        heads = np.flatnonzero(np.isin(segments.head_documents, gone)) + segments.documents
+        heads = np.flatnonzero(np.isin(segments.heads, gone)) + segments.documents
         numbers = np.concatenate([gone, heads])
     else:
         numbers = segments.numbers()
-        documents, starts, lengths = segments.locate(numbers)
-        numbers = numbers[~_trained(table, documents, starts, lengths)]
+        pieces = segments.locate(numbers)
+        starts, lengths = pieces["start"].astype(np.int64), pieces["length"].astype(np.int64)
+        numbers = numbers[~_trained(table, pieces["document"], starts, lengths)]
     if options.untrained == "error" and len(numbers):
-        where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
+        where = describe(int(segments.locate(numbers[:1])["document"][0]) + table.first_document)
         raise SourceError(
             f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
             "correct their labels, or leave them out with --untrained drop"

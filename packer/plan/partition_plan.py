@@ -110,7 +110,7 @@ class PartitionJob:
     def documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
         """Read the segments of a partition, and the extent of each by number; 0 for a number without one."""
         segments = self.reader.segments(self.partitions.ranges(partition))
-        return segments, segments.extents_of_numbers()
+        return segments, segments.extents()
 
     def own_rows(
         self, extents: NDArray[np.int32], partition: int, shares: Shares | None

@@ -105,10 +105,7 @@ def collected_rows(numbers: NDArray[Any], row_of: NDArray[Any], rows: int, *, se
     return Rows(values=numbers, row_starts=row_starts)
 
 
-PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
-"""A segment in 16 bytes: its document, first token and number of tokens."""
-
-_TOGETHER = 1 << 16  # segments that are located together
+_TOGETHER = 1 << 16  # segments whose documents are found together
 
 
 class LocatedRows(Rows):
@@ -168,11 +165,11 @@ def even_cuts(rows: int, rows_per_shard: int) -> list[int]:
 
 def located_pieces(segments: Segments, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
     """Locate segments by number: an array of PIECE."""
-    pieces = np.empty(len(numbers), PIECE)
-    for first in range(0, len(numbers), _TOGETHER):
-        part = pieces[first : first + _TOGETHER]
-        documents, part["start"], part["length"] = segments.locate(numbers[first : first + _TOGETHER])
-        part["document"] = documents if segments.ranges is None else documents_of(segments.ranges, documents)
+    pieces = segments.locate(numbers)
+    if segments.ranges is not None:
+        for first in range(0, len(pieces), _TOGETHER):
+            part = pieces["document"][first : first + _TOGETHER]
+            part[:] = documents_of(segments.ranges, part)
     return pieces
 
 

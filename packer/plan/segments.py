@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.index_arrays import extents_of, joined_ranges
+from packer.algorithms.index_arrays import Integer, extents_of, joined_ranges
 from packer.errors import SourceError
 from packer.manifest_fields import Account
 from packer.options import CutOptions
 from packer.options.choices import LongPolicy
 
 _TOGETHER = 1 << 16  # segments that are counted together
+
+
+PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
+"""A segment in 16 bytes: its document, first token and number of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,32 +30,26 @@ class Segments:
     heads before its tail; the heads of all documents are segments documents, documents + 1, ... in source order.
 
     Lengths [3, 9, 8] split at max_len 4 have tails of 3, 1 and 4 tokens (segments 0, 1, 2), heads of document 1 at 0
-    and 4, and a head of document 2 at 0 (segments 3, 4, 5).
+    and 4, and a head of document 2 at 0 (segments 3, 4, 5): heads = [1, 1, 2], starts = [0, 8, 4, 0, 4, 0] and
+    tokens = [3, 1, 4, 4, 4, 4].
     """
 
     lengths: NDArray[np.int32]
     """Shape (documents,): tokens of each document in the source."""
 
     max_len: int
-    long: LongPolicy
 
     align: int
     """Divisor of max_len that all extents are multiples of."""
 
-    tails: NDArray[np.int32]
-    """Shape (documents,): tokens in each tail, 0 if it is empty; `lengths` itself if no document is long."""
-
-    tail_starts: NDArray[np.int32]
-    """Shape (documents,): first token of each tail in its document."""
-
-    head_documents: NDArray[np.int64]
+    heads: NDArray[np.int64]
     """Shape (heads,): document of each head, ascending."""
 
-    head_starts: NDArray[np.int32]
-    """Shape (heads,): first token of each head in its document."""
+    starts: NDArray[np.int32]
+    """Shape (count,): first token of each segment in its document."""
 
-    head_lengths: NDArray[np.int32]
-    """Shape (heads,): tokens in each head."""
+    tokens: NDArray[np.int32]
+    """Shape (count,): tokens in each segment; 0 for a tail that is not placed. `lengths` itself if none is cut."""
 
     dropped: Mapping[str, tuple[int, int]]
     """Documents without a segment, by reason, and the tokens that are lost with them: (documents, tokens)."""
@@ -63,9 +61,6 @@ class Segments:
     """Shape (ranges, 2): first document of each range of the source that was cut, and the one after its last; None for
     the whole source. Documents are numbered from 0 through all ranges."""
 
-    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Shape (max_len + 1,): number of segments of every extent, 0 at extent 0; written by `counted`."""
-
     @property
     def documents(self) -> int:
         """Number of documents in the source, empty and dropped ones included."""
@@ -73,66 +68,74 @@ class Segments:
 
     @property
     def count(self) -> int:
-        """Number of segment numbers: documents + heads; segments of length 0 are not placed in rows."""
-        return len(self.lengths) + len(self.head_documents)
+        """Number of segment numbers: documents + heads."""
+        return len(self.tokens)
+
+    @property
+    def histogram(self) -> NDArray[np.int64]:
+        """Number of segments of every extent, 0 at extent 0: shape (max_len + 1,)."""
+        histogram = np.zeros(self.max_len + 1, np.int64)
+        for first in range(0, self.count, _TOGETHER):
+            extents = extents_of(self.tokens[first : first + _TOGETHER], self.align)
+            # Extents above max_len occur only if `verify` cuts documents as a damaged row has them.
+            histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
+        histogram[0] = 0
+        return histogram
 
     @property
     def account(self) -> Account:
         """Documents and tokens, counted by what became of them."""
-        with_heads, heads = np.unique(self.head_documents, return_counts=True)
+        with_heads, heads = np.unique(self.heads, return_counts=True)
         dropped = {reason: lost for reason, (_, lost) in self.dropped.items() if reason != "empty"}
         return Account(
             documents=self.documents,
-            documents_split=int(np.count_nonzero(heads + (self.tails[with_heads] > 0) > 1)),
+            documents_split=int(np.count_nonzero(heads + (self.tokens[with_heads] > 0) > 1)),
             documents_truncated=self.truncated[0],
             documents_dropped={reason: documents for reason, (documents, _) in self.dropped.items()},
             tokens=int(self.lengths.sum(dtype=np.int64)),
-            tokens_packed=int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64)),
+            tokens_packed=int(self.tokens.sum(dtype=np.int64)),
             tokens_truncated=self.truncated[1],
             tokens_dropped=dropped,
         )
 
     def kept_lengths(self) -> NDArray[np.int32]:
         """Return the tokens kept of each document, which are its first ones; 0 for dropped documents."""
-        if self.long != "split" or self.tails is self.lengths:
-            return self.tails
-        return np.where(self.tails > 0, self.lengths, np.int32(0))
+        return self._sums(self.tokens) if len(self.heads) else self.tokens
+
+    def places_of_documents(self) -> NDArray[np.int64]:
+        """Return the summed extents of the segments of each document: int64, shape (documents,)."""
+        return self._sums(extents_of(self.tokens.astype(np.int64), self.align))
+
+    def _sums(self, values: NDArray[Integer]) -> NDArray[Integer]:
+        """Add up the values of the segments of each document: shape (documents,)."""
+        sums: NDArray[Integer] = values[: self.documents].copy()
+        np.add.at(sums, self.heads, values[self.documents :])
+        return sums
+
+    def extents(self) -> NDArray[np.int32]:
+        """Return the extent of every segment by number: int32, shape (count,), 0 for a tail that is not placed."""
+        return extents_of(self.tokens, self.align)
 
     def numbers(self) -> NDArray[np.int64]:
         """Return the numbers of all segments with tokens, tails first: int64."""
-        return np.concatenate([np.flatnonzero(self.tails), np.arange(self.documents, self.count)])
+        return np.flatnonzero(self.tokens)
 
     def pieces_in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return the numbers and the extents of all pieces in source order: the heads of a document, then its tail.
 
         The extent of a tail without tokens is 0. Both have the shape (count,).
         """
-        heads = np.arange(self.documents, self.count)
-        numbers = np.insert(np.arange(self.documents), self.head_documents, heads)
-        return numbers, self.extents_of_numbers()[numbers]
+        numbers = np.insert(np.arange(self.documents), self.heads, np.arange(self.documents, self.count))
+        return numbers, self.extents()[numbers]
 
-    def extents_of_numbers(self) -> NDArray[np.int32]:
-        """Return the extent of every segment by number: int32, shape (count,), 0 for a tail without tokens."""
-        lengths = np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
-        return extents_of(lengths, self.align)
-
-    def places_of_documents(self) -> NDArray[np.int64]:
-        """Return the summed extents of the segments of each document: int64, shape (documents,)."""
-        places = extents_of(self.tails.astype(np.int64), self.align)
-        np.add.at(places, self.head_documents, extents_of(self.head_lengths, self.align))
-        return places
-
-    def locate(
-        self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return (documents, starts, lengths) of segments by number, each int64 of the shape of `numbers`."""
+    def locate(self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]) -> NDArray[Any]:
+        """Return segments by number: an array of PIECE."""
+        pieces = np.empty(len(numbers), PIECE)
         documents = numbers.astype(np.int64)
-        heads = np.flatnonzero(documents >= self.documents)
-        head = documents[heads] - self.documents
-        documents[heads] = self.head_documents[head]
-        starts, lengths = self.tail_starts[documents].astype(np.int64), self.tails[documents].astype(np.int64)
-        starts[heads], lengths[heads] = self.head_starts[head], self.head_lengths[head]
-        return documents, starts, lengths
+        is_head = documents >= self.documents
+        documents[is_head] = self.heads[documents[is_head] - self.documents]
+        pieces["document"], pieces["start"], pieces["length"] = documents, self.starts[numbers], self.tokens[numbers]
+        return pieces
 
     def cut_at(self, documents: NDArray[np.int64], starts: NDArray[np.int32]) -> Segments:
         """Return the same documents with their kept tokens cut elsewhere.
@@ -150,45 +153,30 @@ class Segments:
         head_starts = np.where(is_first, 0, np.concatenate([[0], starts])[:-1]).astype(np.int32)
         return replace(
             self,
-            tails=tails,
-            tail_starts=tail_starts,
-            head_documents=documents,
-            head_starts=head_starts,
-            head_lengths=starts - head_starts,
-        ).counted()
+            heads=documents,
+            starts=np.concatenate([tail_starts, head_starts]),
+            tokens=np.concatenate([tails, starts - head_starts]),
+        )
 
     def without_untrained(self, numbers: NDArray[np.int64]) -> Segments:
         """Remove segments without trained tokens, by number, and count the documents and tokens that are lost."""
-        gone = numbers[numbers >= self.documents] - self.documents
-        tails = self.tails.copy()
-        tails[numbers[numbers < self.documents]] = 0
+        is_head = numbers >= self.documents
+        gone = numbers[is_head]
+        tokens = self.tokens.copy()
+        tokens[numbers[~is_head]] = 0
         return replace(
             self,
-            tails=tails,
-            head_documents=np.delete(self.head_documents, gone),
-            head_starts=np.delete(self.head_starts, gone),
-            head_lengths=np.delete(self.head_lengths, gone),
+            heads=np.delete(self.heads, gone - self.documents),
+            starts=np.delete(self.starts, gone),
+            tokens=np.delete(tokens, gone),
             dropped={**self.dropped, "untrained": self._losses(numbers)},
-        ).counted()
+        )
 
     def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int]:
-        """Count the tokens of these segments, and the documents that have no others."""
-        documents, _, lengths = self.locate(numbers)
-        concerned, lost = np.unique(documents, return_counts=True)
-        heads = np.bincount(self.head_documents, minlength=self.documents)[concerned]
-        pieces = heads + (self.tails[concerned] > 0)
-        return int(np.count_nonzero(pieces == lost)), int(lengths.sum())
-
-    def counted(self) -> Segments:
-        """Return the same segments with `histogram` recounted."""
-        histogram = np.zeros(self.max_len + 1, np.int64)
-        for lengths in (self.tails, self.head_lengths):
-            for first in range(0, len(lengths), _TOGETHER):
-                extents = extents_of(lengths[first : first + _TOGETHER], self.align)
-                # Extents above max_len occur only if `verify` cuts documents as a damaged row has them.
-                histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
-        histogram[0] = 0
-        return replace(self, histogram=histogram)
+        """Count the documents that have no other segments than these, and the tokens of these."""
+        concerned, lost = np.unique(self.locate(numbers)["document"], return_counts=True)
+        pieces = self._sums(np.minimum(self.tokens, 1))[concerned]
+        return int(np.count_nonzero(pieces == lost)), int(self.tokens[numbers].sum(dtype=np.int64))
 
 
 def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -272,32 +260,30 @@ def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *,
     assert max_len % align == 0
     cut = np.flatnonzero(lengths > max_len)
     assert long != "error" or not len(cut)
-    tails, tail_starts = lengths, np.zeros(len(lengths), np.int32)
     of_long = lengths[cut].astype(np.int64)
-    heads = (of_long - 1) // max_len if long == "split" else np.zeros(len(cut), np.int64)
+    per_document = (of_long - 1) // max_len if long == "split" else np.zeros(len(cut), np.int64)
+    heads = np.repeat(cut, per_document)
+    starts, tokens = np.zeros(len(lengths) + len(heads), np.int32), lengths
     dropped, truncated = (0, 0), (0, 0)
-    if long == "split":
-        tail_starts[cut] = heads * max_len
-    elif long == "drop":
+    if len(cut):
+        tokens = np.concatenate([lengths, np.full(len(heads), max_len, np.int32)])
+        starts[cut] = per_document * max_len
+        starts[len(lengths) :] = joined_ranges(np.zeros_like(per_document), per_document) * max_len
+        tokens[cut] = 0 if long == "drop" else np.minimum(of_long - per_document * max_len, max_len)
+    if long == "drop":
         dropped = len(cut), int(of_long.sum())
     elif long == "truncate":
         truncated = len(cut), int((of_long - max_len).sum())
-    if len(cut):
-        tails = lengths.copy()
-        tails[cut] = {"split": of_long - heads * max_len, "truncate": max_len}.get(long, 0)
     return Segments(
         lengths=lengths,
         max_len=max_len,
-        long=long,
         align=align,
-        tails=tails,
-        tail_starts=tail_starts,
-        head_documents=np.repeat(cut, heads),
-        head_starts=(joined_ranges(np.zeros_like(heads), heads) * max_len).astype(np.int32),
-        head_lengths=np.full(int(heads.sum()), max_len, np.int32),
+        heads=heads,
+        starts=starts,
+        tokens=tokens,
         dropped={"empty": (len(lengths) - int(np.count_nonzero(lengths)), 0), "too_long": dropped},
         truncated=truncated,
-    ).counted()
+    )
 
 
 def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:

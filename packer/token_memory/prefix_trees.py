@@ -49,6 +49,39 @@ class Trees(NamedTuple):
     """Number of tokens with which documents repeat the beginning of an earlier document of their tree."""
 
 
+class _Documents(NamedTuple):
+    """Documents of all records: document d has the tokens bounds[d] to bounds[d + 1] - 1."""
+
+    input_ids: NDArray[np.int32]  # (tokens,)
+    labels: NDArray[np.int32]  # (tokens,)
+    bounds: NDArray[np.int64]  # (documents + 1,)
+
+
+class _Prefixes(NamedTuple):
+    """Prefix tree of the documents of a record."""
+
+    runs: NDArray[np.int64]  # (runs, 8) nodes, see below
+    owners: NDArray[np.int64]  # (tokens,) document that trains each token of the runs, -1 for none
+
+
+# Columns of `runs`: tokens BEGIN to END - 1 of a document, the first, last and next node of its family (-1 for none),
+# the parent, and the index of the last node that it was written as.
+_DOCUMENT, _BEGIN, _END, _CHILD, _LAST, _NEXT, _PARENT, _WRITTEN = range(8)
+
+
+class _Output(NamedTuple):
+    """Room for the trees of all records, see `Trees`."""
+
+    input_ids: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    nodes: NDArray[np.int32]
+    trees: NDArray[np.int64]  # (documents, 3) tokens and nodes up to the end of each tree, and its first document
+    counts: NDArray[np.int64]  # (4,) tokens, nodes, trees and repeated tokens so far
+
+
+_TOKENS, _NODES, _TREES, _REPEATED = range(4)
+
+
 def build_trees(
     input_ids: NDArray[np.int32],
     labels: NDArray[np.int32],
@@ -67,84 +100,57 @@ def build_trees(
         max_len: most tokens of a tree of several documents.
     """
     tokens, documents = len(input_ids), len(bounds) - 1
-    out_ids, out_labels = np.empty(tokens, np.int32), np.empty(tokens, np.int32)
-    nodes, owners = np.empty((tokens, 3), np.int32), np.empty(tokens, np.int64)
-    per_tree = np.empty((3, documents), np.int64)
-    counts = np.zeros(4, np.int64)
     runs = np.empty((2 * int(np.diff(first_documents).max(initial=1)), 8), np.int64)
-    _build(
-        input_ids, labels, bounds, first_documents, max_len, runs, owners, out_ids, out_labels, nodes, per_tree, counts
+    out = _Output(
+        input_ids=np.empty(tokens, np.int32),
+        labels=np.empty(tokens, np.int32),
+        nodes=np.empty((tokens, 3), np.int32),
+        trees=np.empty((documents, 3), np.int64),
+        counts=np.zeros(4, np.int64),
     )
-    used, trees, used_nodes, repeated = counts.tolist()
+    prefixes = _Prefixes(runs, np.empty(tokens, np.int64))
+    _build(_Documents(input_ids, labels, bounds), first_documents, max_len, prefixes, out)
+    used, nodes, trees, repeated = out.counts.tolist()
+    ends, node_ends, first = np.ascontiguousarray(out.trees[:trees].T)
     return Trees(
-        input_ids=out_ids[:used],
-        labels=out_labels[:used],
-        ends=per_tree[0, :trees],
-        nodes=nodes[:used_nodes],
-        node_ends=per_tree[1, :trees],
-        documents=per_tree[2, :trees],
+        input_ids=out.input_ids[:used],
+        labels=out.labels[:used],
+        ends=ends,
+        nodes=out.nodes[:nodes],
+        node_ends=node_ends,
+        documents=first,
         repeated=repeated,
     )
 
 
-# Columns of `runs`, the nodes of a prefix tree: tokens BEGIN to END - 1 of a document, the first, last and next node of
-# its family (-1 for none), the parent, and the index of the last node that it was written as.
-_DOCUMENT, _BEGIN, _END, _CHILD, _LAST, _NEXT, _PARENT, _WRITTEN = range(8)
-
-
 @jit_if_large
 def _build(
-    ids: NDArray[np.int32],
-    labels: NDArray[np.int32],
-    bounds: NDArray[np.int64],
-    first_documents: NDArray[np.int64],
-    max_len: int,
-    runs: NDArray[np.int64],
-    owners: NDArray[np.int64],
-    out_ids: NDArray[np.int32],
-    out_labels: NDArray[np.int32],
-    nodes: NDArray[np.int32],
-    per_tree: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    documents: _Documents, first_documents: NDArray[np.int64], max_len: int, out_prefixes: _Prefixes, out: _Output
 ) -> None:
-    """Build the trees of all records; `counts` gets the numbers of tokens, trees, nodes and repeated tokens."""
+    """Build the trees of all records; `out_prefixes` is scratch space."""
+    bounds, runs, counts = documents.bounds, out_prefixes.runs, out.counts
     for record in range(len(first_documents) - 1):
         first, last = first_documents[record], first_documents[record + 1]
         used, size, roots, begun = np.int64(0), np.int64(0), np.int64(-1), first
         for document in range(first, last):
             length = bounds[document + 1] - bounds[document]
-            run, matched = _matched(ids, labels, bounds, owners, runs, roots, document)
+            run, matched = _matched(documents, out_prefixes, roots, document)
             is_branch = matched > 0 and matched < length and (matched < runs[run, _END] or runs[run, _CHILD] >= 0)
             grown = size + length - matched + is_branch
             if document > begun and grown > max_len:
-                _write(ids, labels, bounds, first, runs, owners, roots, out_ids, out_labels, nodes, counts)
-                _end_tree(per_tree, counts, begun)
+                _write(documents, first, begun, out_prefixes, roots, out)
                 used, roots, begun, matched, run, grown = np.int64(0), np.int64(-1), document, np.int64(0), -1, length
-            counts[3] += matched
-            used, roots = _insert(labels, bounds, owners, runs, used, roots, run, document, matched)
+            counts[_REPEATED] += matched
+            used, roots = _insert(documents, out_prefixes, used, roots, run, document, matched)
             size = grown
-        _write(ids, labels, bounds, first, runs, owners, roots, out_ids, out_labels, nodes, counts)
-        _end_tree(per_tree, counts, begun)
+        _write(documents, first, begun, out_prefixes, roots, out)
 
 
 @jit_if_large
-def _end_tree(per_tree: NDArray[np.int64], counts: NDArray[np.int64], document: int) -> None:
-    tree = counts[1]
-    per_tree[0, tree], per_tree[1, tree], per_tree[2, tree] = counts[0], counts[2], document
-    counts[1] += 1
-
-
-@jit_if_large
-def _matched(
-    ids: NDArray[np.int32],
-    labels: NDArray[np.int32],
-    bounds: NDArray[np.int64],
-    owners: NDArray[np.int64],
-    runs: NDArray[np.int64],
-    roots: int,
-    document: int,
-) -> tuple[int, int]:
+def _matched(documents: _Documents, prefixes: _Prefixes, roots: int, document: int) -> tuple[int, int]:
     """Return the last run that a document shares with earlier ones (-1 for none), and how many tokens it shares."""
+    ids, labels, bounds = documents
+    runs, owners = prefixes
     start = bounds[document]
     length = bounds[document + 1] - start
     place, found, child = np.int64(0), np.int64(-1), np.int64(roots)
@@ -168,17 +174,11 @@ def _matched(
 
 @jit_if_large
 def _insert(
-    labels: NDArray[np.int32],
-    bounds: NDArray[np.int64],
-    owners: NDArray[np.int64],
-    runs: NDArray[np.int64],
-    used: int,
-    roots: int,
-    run: int,
-    document: int,
-    matched: int,
+    documents: _Documents, out: _Prefixes, used: int, roots: int, run: int, document: int, matched: int
 ) -> tuple[int, int]:
     """Add a document that shares `matched` tokens, up to one of `run`; return the number of runs and the first root."""
+    labels, bounds = documents.labels, documents.bounds
+    runs, owners = out
     start = bounds[document]
     length = bounds[document + 1] - start
     if matched < length and run >= 0 and matched < runs[run, _END]:  # cut the run: its end becomes a run of its own
@@ -220,21 +220,15 @@ def _insert(
 
 
 @jit_if_large
-def _write(
-    ids: NDArray[np.int32],
-    labels: NDArray[np.int32],
-    bounds: NDArray[np.int64],
-    first: int,
-    runs: NDArray[np.int64],
-    owners: NDArray[np.int64],
-    roots: int,
-    out_ids: NDArray[np.int32],
-    out_labels: NDArray[np.int32],
-    nodes: NDArray[np.int32],
-    counts: NDArray[np.int64],
-) -> None:
-    """Write the runs of a tree, parents before children, as nodes each of which one document trains."""
-    run, first_node = np.int64(roots), counts[2]
+def _write(documents: _Documents, first: int, begun: int, prefixes: _Prefixes, roots: int, out: _Output) -> None:
+    """Write a tree, the runs of parents before those of children, as nodes each of which one document trains.
+
+    `first` is the first document of the record, and `begun` that of the tree.
+    """
+    ids, labels, bounds = documents
+    runs, owners = prefixes
+    nodes, counts = out.nodes, out.counts
+    run, first_node = np.int64(roots), counts[_NODES]
     while run >= 0:
         document, parent = runs[run, _DOCUMENT], runs[run, _PARENT]
         begin, end, node = runs[run, _BEGIN], runs[run, _END], np.int64(-1)
@@ -253,16 +247,16 @@ def _write(
             if at == begin and (is_copied or node < 0):
                 owner = -1
             if not opened or (owner >= 0 and trains >= 0 and owner != trains):
-                nodes[counts[2], 0], nodes[counts[2], 1], nodes[counts[2], 2] = 0, node, document - first
-                node, trains, opened = counts[2] - first_node, np.int64(-1), True
-                counts[2] += 1
+                nodes[counts[_NODES], 0], nodes[counts[_NODES], 1], nodes[counts[_NODES], 2] = 0, node, document - first
+                node, trains, opened = counts[_NODES] - first_node, np.int64(-1), True
+                counts[_NODES] += 1
             if owner >= 0:
                 trains = owner
-                nodes[counts[2] - 1, 2] = owner - first
-            nodes[counts[2] - 1, 0] += 1
-            out_ids[counts[0]] = ids[bounds[holder] + at]
-            out_labels[counts[0]] = labels[bounds[owner] + at] if owner >= 0 else NO_LOSS
-            counts[0] += 1
+                nodes[counts[_NODES] - 1, 2] = owner - first
+            nodes[counts[_NODES] - 1, 0] += 1
+            out.input_ids[counts[_TOKENS]] = ids[bounds[holder] + at]
+            out.labels[counts[_TOKENS]] = labels[bounds[owner] + at] if owner >= 0 else NO_LOSS
+            counts[_TOKENS] += 1
         runs[run, _WRITTEN] = node
         if runs[run, _CHILD] >= 0:
             run = runs[run, _CHILD]
@@ -271,6 +265,9 @@ def _write(
             run = runs[run, _PARENT]
         if run >= 0:
             run = runs[run, _NEXT]
+    tree = counts[_TREES]
+    out.trees[tree, 0], out.trees[tree, 1], out.trees[tree, 2] = counts[_TOKENS], counts[_NODES], begun
+    counts[_TREES] += 1
 
 
 @jit_if_large

@@ -16,4 +16,4 @@ def rows_of(plan: Rows) -> list[list[int]]:
 
 
 def located(segments: Segments, numbers: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    return list(zip(*(part.tolist() for part in segments.locate(numbers)), strict=True))
+    return segments.locate(numbers).tolist()
