@@ -4,12 +4,12 @@ A stage is a number of tasks, each of which leaves a file when it is done: a che
 Any process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
 through a stage, and any later process can do what an interrupted one has left.
 
-A signal that is to end the command is looked for before each task, and by every task that runs in a thread of this
-process (`packer.progress.raise_if_interrupted`). Where packer is called as a library, Ctrl-C raises KeyboardInterrupt
-anywhere in the Python code of the main thread. `Future.result`, `concurrent.futures.as_completed` and `Executor.map`
-wait in `threading.Condition`, where such an exception can release a lock that a worker holds; the worker then fails
-with a traceback. The functions of this module wait in `queue.SimpleQueue`, in C, where no exception can be raised in
-between.
+`packer.progress.raise_if_interrupted` is called before each task, and regularly in tasks that run in threads of this
+process. It ends them if a signal is to end the command, or if another task failed. Where packer is called as a
+library, Ctrl-C raises KeyboardInterrupt anywhere in the Python code of the main thread. `Future.result`,
+`concurrent.futures.as_completed` and `Executor.map` wait in `threading.Condition`, where such an exception can release
+a lock that a worker holds; the worker then fails with a traceback. The functions of this module wait in
+`queue.SimpleQueue`, in C, where no exception can be raised in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import ClassVar, TypeAlias, TypeVar
 
-from packer.progress import raise_if_interrupted
+from packer.progress import CURRENT_TASK, raise_if_interrupted
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -33,10 +33,6 @@ AHEAD = 3
 """Calls that are submitted per thread before their results are taken, the running one included."""
 
 _DECODED_AHEAD = 1  # results of a `DecodePool` that may wait, beyond one per worker
-
-Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
-"""A task that runs in a thread of this process, called as `watched(number, raise_if_cancelled)`; see `run_tasks`."""
-
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
 """Function from numbers of tasks to those whose files exist. It is called with many numbers, because each call takes a
@@ -61,13 +57,13 @@ class Engine:
     """Whether tasks run in threads of this process; if not, they are pickled."""
 
     def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+        self, task: Callable[[int], Result], numbers: Sequence[int], local: Callable[[int], Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
 
-        `watched` is the task for threads of this process, which can report progress and be stopped.
+        `local` is the task for threads of this process, if these can share more than is pickled.
         """
-        return run_tasks(watched or (lambda number, _: task(number)), numbers, self.workers)
+        return run_tasks(local or task, numbers, self.workers)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield tasks for this process to run, until all are done.
@@ -99,10 +95,6 @@ def without(tasks: Sequence[int], done: Collection[int]) -> list[int]:
     return [task for task in tasks if task not in left_out]
 
 
-class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
-    """Raised in a task to end it because its result is no longer needed."""
-
-
 def available_workers() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -110,29 +102,22 @@ def available_workers() -> int:
     return os.cpu_count() or 1
 
 
-def run_tasks(
-    function: Callable[[Task, Callable[[], None]], Result], tasks: Sequence[Task], workers: int
-) -> Iterator[Result]:
+def run_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
     """Call a function for every task; yield results as they arrive, in any order.
 
-    It is called as `function(task, raise_if_cancelled)`, and should call `raise_if_cancelled()` regularly, which
-    raises `Stopped` if the task must end. At the first exception, or when the caller stops iterating, tasks that
-    have not begun are cancelled, tasks that have are stopped and waited for, and the exception is raised.
+    The function should call `raise_if_interrupted()` regularly. At the first exception, or when the caller stops
+    iterating, tasks that have not begun are cancelled, tasks that have are stopped and waited for, and the exception is
+    raised.
     """
     stopping = threading.Event()
-
-    def raise_if_cancelled() -> None:
-        raise_if_interrupted()
-        if stopping.is_set():
-            raise Stopped
-
     workers = max(1, min(workers, len(tasks)))
     places = threading.Semaphore(workers)
 
     def run(task: Task) -> Result:
         with places:
-            raise_if_cancelled()
-            return function(task, raise_if_cancelled)
+            CURRENT_TASK.stopping = stopping
+            raise_if_interrupted()
+            return function(task)
 
     pool = ThreadPoolExecutor(max_workers=workers)
     try:

@@ -18,8 +18,9 @@ from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from packer.engine import Engine, Result, Watched, run_tasks
+from packer.engine import Engine, Result, run_tasks
 from packer.errors import PackerError
+from packer.progress import raise_if_interrupted
 
 _SERVE = "import sys; from packer.processes import serve; serve(int(sys.argv[1]))"
 _POLL = 0.05  # seconds after which a waiting thread looks whether it is to stop
@@ -36,7 +37,7 @@ class Processes(Engine):
         return max(1, self.workers // max(1, tasks))
 
     def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+        self, task: Callable[[int], Result], numbers: Sequence[int], local: Callable[[int], Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks in processes. Their errors are raised as they are; a process that was killed is a PackerError."""
         content = pickle.dumps(task)
@@ -47,10 +48,10 @@ class Processes(Engine):
         for process in started:
             idle.put(process)
 
-        def run(number: int, raise_if_cancelled: Callable[[], None]) -> Any:
+        def run(number: int) -> Any:
             process = idle.get()
             try:
-                return process.call(number, raise_if_cancelled)
+                return process.call(number)
             except ProcessEndedError as error:
                 raise PackerError(
                     f"a process that tokenizes ended ({error}): if memory is short, set fewer --workers, and repeat "
@@ -88,7 +89,7 @@ class TaskProcess:
             )
         self._content: bytes | None = content
 
-    def call(self, argument: object, raise_if_cancelled: Callable[[], None] = lambda: None) -> Any:
+    def call(self, argument: object) -> Any:
         """Run the task for an argument; return its result, or raise its error."""
         try:
             if self._content is not None:
@@ -96,7 +97,7 @@ class TaskProcess:
                 self._content = None
             self._pipe.send(argument)
             while not self._pipe.poll(_POLL):
-                raise_if_cancelled()
+                raise_if_interrupted()
             result, error = self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = self._process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Protocol
 
 STATUS = logging.getLogger("packer.status")
@@ -26,14 +27,30 @@ class Interruption:
 INTERRUPTION = Interruption()
 
 
+class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
+    """Raised in a task by `raise_if_interrupted` because its result is no longer needed."""
+
+
+class CurrentTask(threading.local):
+    """The task that runs in this thread."""
+
+    stopping: threading.Event | None = None
+    """Set once no result of its stage is needed any more; None outside of tasks."""
+
+
+CURRENT_TASK = CurrentTask()
+
+
 def raise_if_interrupted() -> None:
-    """Raise `Interrupted` if a signal is to end the command.
+    """Raise `Interrupted` if a signal is to end the command, or `Stopped` if another task of the same stage failed.
 
     It is called between tasks, where progress is reported, and in loops that wait, because an exception that a signal
     handler raises may strike inside a compiled kernel, or an import.
     """
     if INTERRUPTION.number is not None:
         raise Interrupted(INTERRUPTION.number)
+    if CURRENT_TASK.stopping is not None and CURRENT_TASK.stopping.is_set():
+        raise Stopped
 
 
 class Progress(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from packer.engine import Engine, Result, Watched
+from packer.engine import Engine, Result
 from packer.errors import PackerError, first_line
 from packer.progress import raise_if_interrupted
 
@@ -67,7 +67,7 @@ class RayEngine(Engine):
     is_local: ClassVar[bool] = False
 
     def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+        self, task: Callable[[int], Result], numbers: Sequence[int], local: Callable[[int], Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks on the cluster; raise a PackerError with the error of a task, or if Ray gave a task up."""
         import ray

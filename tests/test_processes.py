@@ -30,8 +30,8 @@ def of_two(monkeypatch, piece=1500):
     shrink(monkeypatch, piece=piece, worth_processes=1)
     numbers, call = [], Processes.run
 
-    def run(self, task, given, watched=None):
-        for number in call(self, task, given, watched):
+    def run(self, task, given, local=None):
+        for number in call(self, task, given, local):
             numbers.append(number)
             yield number
 

@@ -125,7 +125,7 @@ class Elsewhere(Engine):
 
     is_local = False
 
-    def run(self, task, numbers, watched=None):
+    def run(self, task, numbers, local=None):
         """Run the tasks one after the other."""
         content = pickle.dumps(task)
         for number in numbers:

@@ -103,7 +103,7 @@ def in_a_destructor(number: int) -> None:
 def test_nothing_is_raised_where_a_signal_strikes_but_between_tasks(capfd, number, place):
     handlers, done, tasks = [signal.getsignal(each) for each in ENDS], [], range(8)
 
-    def work(task, raise_if_cancelled):
+    def work(task):
         if task == 3:
             struck.set()
             noted.wait()

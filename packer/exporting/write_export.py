@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from packer.output.unfinished_output import OutputKind
 from packer.paths import expanded, local_output
 from packer.pipeline.complete_output import WrittenFile, check_files
 from packer.pipeline.job import Job, Written
+from packer.progress import raise_if_interrupted
 from packer.shards.files import HashingFile
 from packer.shards.manifest import FORMAT_VERSION
 from packer.shards.reader import checked_batches, open_shard, read_manifest
@@ -231,7 +232,7 @@ def _write_files(
     counting, done = threading.Lock(), 0  # tokens that all threads have written
     numbers = {entry.file: number for number, entry in enumerate(manifest.shards)}
 
-    def write(entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> tuple[str, list[WrittenFile]]:
+    def write(entry: ShardEntry) -> tuple[str, list[WrittenFile]]:
         nonlocal done
         shard = entry.file.removesuffix(".arrow")
         names = [name.format(shard=shard, number=numbers[entry.file]) for name in target.files]
@@ -241,7 +242,7 @@ def _write_files(
             try:
                 with _writer(target, files, schema, compression, open_shard(packed, entry, manifest)) as writer:
                     for batch in checked_batches(packed, entry, manifest):
-                        raise_if_cancelled()
+                        raise_if_interrupted()
                         writer.write_table(convert(target, batch, eos))
                         with counting:
                             done += batch.num_rows * manifest.max_len

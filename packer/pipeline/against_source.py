@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.algorithms.bounds import cut_bound
 from packer.algorithms.index_arrays import extents_of
 from packer.arrow import as_arrow, as_numpy, format_value, has_dtype
 from packer.column_names import NO_LOSS
@@ -250,10 +250,8 @@ class SourceCounts:
             yield f"row {fault[0]} {fault[1]}"
         extents = extents_of(lengths, options.align)
         segments = cut_documents(extents.astype(np.int32, copy=False), options.max_len, "error")
-        least = lower_bound(segments.histogram, options.max_segments)
-        ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0
-        is_possible = least <= ungrouped <= len(documents)  # the exact number depends on the algorithm
-        counted = group_totals(group_codes(groups), ungrouped if is_possible else least)
+        ungrouped = totals.groups.rows_ungrouped if totals.groups is not None else 0  # depends on the algorithm
+        counted = group_totals(group_codes(groups), ungrouped)
         yield from differences(totals, {"groups": counted.to_dict()}, "the source")
         bound = together_bound(segments, group_codes(of_segments), options.max_segments)
         yield from differences(totals, {"lower_bound": bound}, "the source")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError, SourceError
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import REMEDY, SourceIdentity
-from packer.paths import PathList, expanded
+from packer.paths import expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
 from packer.pipeline.job import Job
 from packer.pipeline.packed_rows import PackedRows
@@ -35,7 +34,6 @@ from packer.sources.spill import decoded_for_now
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
-_PATHS = (str, Path, PathList)
 _TOGETHER = 1 << 18  # segments of the source, approximately, that are compared with those of the rows
 _SHOWN = 20  # faults in the `repr` of a result
 
@@ -77,9 +75,8 @@ def verify(
     with its label, at the place that doc_ids and doc_starts give.
 
     Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and
-    tokens, which are otherwise compared with each other and with the limits that the rows set. Three that only the
-    planner knows are checked for their limits: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm may
-    improve on the bounds of `packer.algorithms.bounds`.
+    tokens. Three are not that only the planner knows: `pool_rows`, `rows_ungrouped`, and `lower_bound` if the algorithm
+    may improve on the bounds of `packer.algorithms.bounds`.
 
     Arguments are those of `packer.verify`. Progress is "verify" in bytes of the shards, and "compare" in tokens.
     """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from packer.output.unfinished_output import Output
 from packer.pipeline.output_place import check_writing
 from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import LocatedRows, Plan
-from packer.progress import Progress
+from packer.progress import Progress, raise_if_interrupted
 from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import (
@@ -41,9 +40,6 @@ from packer.sources.watch_source import Watch
 from packer.stores.mirror import in_use
 from packer.token_memory import Spans, held_spans
 
-Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
-"""Record batches of a shard, and their counts."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardMaker:
@@ -56,7 +52,7 @@ class ShardMaker:
     leftovers: LeftoverValues | None = None
     """Checkpoints with the values of leftovers; None if every shard reads its segments from the source."""
 
-    def batches(self, shard: int) -> Batches:
+    def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield the record batches of a shard in order, each with its counts.
 
         A token or label of the source that is out of range is a SourceError.
@@ -71,6 +67,7 @@ class ShardMaker:
                 if is_collected:
                     block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
                 segments += len(block.lists)
+                raise_if_interrupted()
                 try:
                     yield build_batch(block, columns, kept, self.row_format, schema)
                 except BadTokenError as bad:
@@ -176,12 +173,12 @@ class ShardTask:
     shards: int
     """Number of all shards."""
 
-    def __call__(self, shard: int, observe: Callable[[Batches], Batches] = iter) -> ShardEntry:
-        """Write a shard, and return its entry; all record batches pass through `observe`, unchanged."""
+    def __call__(self, shard: int) -> ShardEntry:
+        """Write a shard, and return its entry."""
         self.watch.check_again()
         name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
         with self.claimed.store.temporary(name) as temporary:
-            entry = write_shard(temporary, batches=observe(self.maker.batches(shard)), schema=schema, name=name)
+            entry = write_shard(temporary, batches=self.maker.batches(shard), schema=schema, name=name)
             self.claimed.commit(temporary, entry)
         return entry
 
@@ -191,18 +188,15 @@ def write_shards(
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
-    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens that this process wrote.
+    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens of
+    shards that this process wrote.
     """
     totals, row_format, rows_of = maker.plan.totals, maker.row_format, maker.plan.shard_rows
     check_writing(claimed, row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
     task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(rows_of))
     names = all_shard_names(len(rows_of))
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
-    done = sum(entry.rows for entry in entries.values())
-    rows = _RowCount(progress, row_format.max_len, sum(rows_of), done)
-
-    def write(shard: int, raise_if_cancelled: Callable[[], None]) -> ShardEntry:
-        return task(shard, lambda batches: rows.of_batches(batches, raise_if_cancelled))
+    written_rows = sum(entry.rows for entry in entries.values())
 
     def written(asked: Sequence[int]) -> list[int]:
         if engine.is_shared:
@@ -210,11 +204,12 @@ def write_shards(
         return [shard for shard in asked if names[shard] in entries]
 
     def write_some(some: Sequence[int]) -> None:
+        nonlocal written_rows
         for missing in engine.assigned(some, written):
-            for entry in engine.run(task, missing, write):
+            for entry in engine.run(task, missing):
                 entries[entry.file] = entry
-                if not engine.is_local:
-                    rows.add(entry.rows)
+                written_rows += entry.rows
+                progress("write", written_rows * row_format.max_len, totals.rows * row_format.max_len)
 
     leftovers = maker.leftovers
     if leftovers is None:
@@ -229,34 +224,13 @@ def write_shards(
     return [entries[name] for name in names]
 
 
-class _RowCount:
-    """Counts the rows that are written, and reports them in tokens, padding included."""
-
-    def __init__(self, progress: Progress, max_len: int, total: int, done: int) -> None:
-        self._progress, self._max_len, self._total, self._done = progress, max_len, total, done
-        self._lock = threading.Lock()
-
-    def add(self, rows: int) -> None:
-        """Count rows and report the sum."""
-        with self._lock:
-            self._done += rows
-            self._progress("write", self._done * self._max_len, self._total * self._max_len)
-
-    def of_batches(self, batches: Batches, raise_if_cancelled: Callable[[], None]) -> Batches:
-        """Yield record batches, and count their rows once they are written."""
-        for batch, counts in batches:
-            raise_if_cancelled()
-            yield batch, counts
-            self.add(batch.num_rows)
-
-
 def _intact_shards(claimed: Output, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
     """Return the entries of shards that were committed before and still match their hash, by name."""
     committed = [*claimed.committed(names).values()]
     done, total = 0, sum(entry.bytes for entry in committed)
     intact = {}
 
-    def check(entry: ShardEntry, raise_if_cancelled: Callable[[], None]) -> tuple[ShardEntry, bool]:
+    def check(entry: ShardEntry) -> tuple[ShardEntry, bool]:
         return entry, claimed.is_intact(entry)
 
     for entry, is_intact in run_tasks(check, committed, workers):

@@ -235,21 +235,6 @@ def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArra
     )
 
 
-def kept_lengths_of(options: CutOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
-    """Count the tokens of each document that reach the rows: int32, shape (documents,).
-
-    Errors are those of `cut_lengths_of`.
-    """
-    kept = lengths
-    if options.long == "truncate":
-        kept = np.minimum(lengths, np.int32(options.max_len))
-    elif options.long == "drop":
-        kept = np.where(lengths > options.max_len, np.int32(0), lengths)
-    elif options.long == "error":
-        _refuse_long(options, lengths, np.array([[first_document, first_document + len(lengths)]]))
-    return kept
-
-
 def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *, align: int = 1) -> Segments:
     """Cut documents, of which `lengths` has the tokens, by the long-document policy.
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
-from packer.algorithms.bounds import lower_bound, token_bound
+from packer.algorithms.bounds import lower_bound
 from packer.algorithms.index_arrays import joined_ranges
 from packer.arrow import as_arrow, as_numpy, is_numeric
 from packer.column_names import NO_LOSS
@@ -43,9 +43,6 @@ class SegmentCounts:
 
     histogram: NDArray[np.int64]
     """Shape (max_len + 1,): segments of each extent."""
-
-    first: int = 0
-    """Segments that begin with the first token of their document."""
 
     ends: tuple[Place, Place] | None = None
     """Documents and starts of the first and the last segment, if they are in the order of the source."""
@@ -83,7 +80,6 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     following, in_order = 0, dict[int, tuple[Place, Place]]()
     for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
         counted.histogram += segments.histogram
-        counted.first += segments.first
         if segments.ends is not None:
             in_order[shard] = segments.ends
         done += manifest.shards[shard].bytes
@@ -144,7 +140,6 @@ def _rows_faults(table: pa.Table, entry: ShardEntry, manifest: Manifest, *, out:
                 yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
                 np.add.at(out.histogram, segments.extents, 1)
-                out.first += np.count_nonzero(segments.starts == 0)
         row += batch.num_rows
     if not is_counted:
         return
@@ -280,40 +275,15 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
             yield f"{name} does not list the shards of the manifest"  # with another hash, it was changed after packing
 
 
-def _outside(name: str, recorded: int, least: int, most: int, *, origin: str) -> Iterator[str]:
-    """Yield a sentence if a number of the manifest is outside of its limits."""
-    if not least <= recorded <= most:
-        limits = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        yield f"{name} is {recorded:,} in the manifest, {limits} computed from {origin}"
-
-
 def totals_faults(manifest: Manifest, counted: SegmentCounts) -> Iterator[str]:
-    """Yield a sentence for each total that its rows contradict."""
-    totals, options, histogram = manifest.totals, manifest.options, counted.histogram
-    count = int(histogram.sum())
-    yield from differences(totals, {"segments": count}, "the rows")
-
-    # Each packed document has one segment that begins with its first token, unless that token was left out.
-    drops = options.untrained == "drop"
-    most = count if drops else counted.first
-    packed = totals.documents_packed
-    yield from _outside("documents without those dropped", packed, counted.first, most, origin="the rows")
-    if (pieces := count - packed) >= 0:
-        least, most = (0, totals.documents) if drops else (min(pieces, 1), min(pieces, packed))
-        yield from _outside("documents_split", totals.documents_split, least, most, origin="the rows")
-
-    # Groups need more rows than the lower bound of all documents, and an algorithm may prove a higher one.
+    """Yield a sentence for each total that its rows contradict; what only the planner knows is not compared."""
+    options, histogram = manifest.options, counted.histogram
+    found = {"segments": int(histogram.sum())}
     algorithm = get_algorithm(options.algorithm)
     may_be_higher = isinstance(algorithm, Algorithm) and algorithm.proves
-    if not options.keeps_whole or options.group_by is not None:
-        least, may_be_higher = token_bound(histogram), True
-    else:
-        least = lower_bound(histogram, options.max_segments)
-    most = max(least, manifest.rows) if may_be_higher else least
-    yield from _outside("lower_bound", totals.lower_bound, least, most, origin="the rows")
-    if totals.groups is not None:
-        least = lower_bound(histogram, options.max_segments)
-        yield from _outside("groups.rows_ungrouped", totals.groups.rows_ungrouped, least, count, origin="the rows")
+    if options.keeps_whole and options.group_by is None and not may_be_higher:
+        found["lower_bound"] = lower_bound(histogram, options.max_segments)
+    yield from differences(manifest.totals, found, "the rows")
 
 
 def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +39,7 @@ from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists
 from packer.manifest_fields import REASONS
 from packer.processes import Processes
-from packer.progress import Progress, documents_of, silent
+from packer.progress import Progress, documents_of, raise_if_interrupted, silent
 from packer.sources.decoded_pieces import (
     Piece,
     RejectedFile,
@@ -215,13 +215,9 @@ class _Decoding:
             task = replace(self, threads=runner.threads(len(numbers)))
         report, assigned = _Report(self, progress), list[int]()
         with closing(DecodePool(engine.workers)) as pool:
-
-            def watched(number: int, raise_if_cancelled: Callable[[], None]) -> int:
-                return self.decode(number, pool, report, raise_if_cancelled)
-
             try:
                 for assigned in engine.assigned(numbers, self.decoded if engine.is_shared else lambda asked: ()):
-                    for number in runner.run(task, assigned, watched):
+                    for number in runner.run(task, assigned, partial(self.decode, pool=pool, report=report)):
                         if not runner.is_local:
                             report.whole(number)
             except SourceError:
@@ -286,13 +282,7 @@ class _Decoding:
                 fault.place = self.pieces[number].input.place(fault.row)
                 raise self._described(fault, number) from None
 
-    def decode(
-        self,
-        number: int,
-        pool: DecodePool,
-        report: _Report | None = None,
-        raise_if_cancelled: Callable[[], None] = lambda: None,
-    ) -> int:
+    def decode(self, number: int, pool: DecodePool, report: _Report | None = None) -> int:
         """Decode a piece, unless its stream is intact; return its number. A SourceError if a document is invalid."""
         piece, source = self.pieces[number], self.source
         report = report or _Report(self, silent)
@@ -304,7 +294,7 @@ class _Decoding:
         def counted() -> Generator[Batch, None, None]:
             documents = 0
             for batch, lengths in checked(piece.input, source.columns, pool):
-                raise_if_cancelled()
+                raise_if_interrupted()
                 counts.update(batch.counts)
                 yield batch
                 documents += len(lengths)
