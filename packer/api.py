@@ -11,8 +11,8 @@ from packer.errors import python_names
 from packer.exporting import write_export
 from packer.options import PackOptions, options_of, values_of
 from packer.options.arguments import RunArguments
+from packer.output.job import Job
 from packer.pipeline import packing, verifying
-from packer.pipeline.job import Job
 from packer.progress import Progress, silent
 from packer.sources.open_sources import one_source
 

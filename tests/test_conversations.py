@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import packer
 from packer.inputs.documents import DocumentError
 from packer.options import PackOptions
-from packer.pipeline.job import Job
+from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text.text_columns import recognize
 from packer.text.text_encoder import Encoder

@@ -18,7 +18,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.job import Job
+from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.shards.reader import read_manifest
 from packer.sources.record_decoder import RecordDecoder

@@ -12,8 +12,8 @@ import pytest
 import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.output.job import Job
 from packer.pipeline.collect_figures import dataset_figures, packed_figures, row_lengths
-from packer.pipeline.job import Job
 from packer.pipeline.packing import pack as run_pack
 from tests.helpers.commands import run
 from tests.helpers.kept import KINDS as ALL_KINDS

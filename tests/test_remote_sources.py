@@ -15,7 +15,8 @@ from packer.cli import cli
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.pipeline import job, packing
+from packer.output import job
+from packer.pipeline import packing
 from packer.pipeline.collect_figures import measure
 from packer.sources.find_source import find_source
 from packer.stores import mirror

@@ -12,8 +12,8 @@ import packer
 from packer.exporting.write_export import EXPORT
 from packer.options import PackOptions
 from packer.output import replace_folder
+from packer.output.job import Job
 from packer.output.unfinished_output import PACKED, OutputKind
-from packer.pipeline.job import Job
 from packer.pipeline.tokenizing import TOKENIZED, tokenize
 from packer.shards.file_names import all_shard_names
 from tests.helpers.from_text import tokenizer  # noqa: F401 (a fixture)

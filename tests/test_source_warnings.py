@@ -13,8 +13,8 @@ import pytest
 import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.job import Job
-from packer.pipeline.output_place import name_after
+from packer.output.job import Job
+from packer.output.output_place import name_after
 from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, save_tokenizer
 from tests.helpers.commands import run

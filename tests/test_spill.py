@@ -20,7 +20,7 @@ from packer.errors import PackerError, SourceError
 from packer.inputs import parquet
 from packer.inputs.documents import Columns
 from packer.options import PackOptions
-from packer.pipeline.job import Job
+from packer.output.job import Job
 from packer.pipeline.packing import pack
 from packer.sources.read_documents import read_documents
 from packer.sources.spill import spill_source

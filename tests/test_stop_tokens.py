@@ -7,7 +7,7 @@ import pytest
 
 import packer
 from packer.options import PackOptions
-from packer.pipeline.job import Job
+from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from tests.helpers.chat_templates import EXACT, GLM, auto_tokenizer, save_glm, save_tokenizer
 from tests.helpers.packed_trees import answers_in

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.options import PackOptions
-from packer.pipeline.job import Job
+from packer.output.job import Job
 from packer.pipeline.tokenizing import tokenize
 from packer.text.tokenizer import END_OF_TEXT
 from packer.text.tokens import _PROBES

@@ -42,7 +42,7 @@ def verify(
 
     The exit code is 3 if anything is wrong.
     """
-    from packer.pipeline.job import Job
+    from packer.output.job import Job
     from packer.pipeline.verifying import verify as verify_rows
     from packer.shards.file_names import holdout_of
     from packer.shards.manifest import is_packed

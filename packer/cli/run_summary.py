@@ -17,7 +17,7 @@ from packer.stores import any_path
 
 if TYPE_CHECKING:
     from packer.exporting.write_export import Export
-    from packer.pipeline.job import Written
+    from packer.output.job import Written
     from packer.pipeline.tokenizing import TokenizeReport
 
 Fact = tuple[str, int | str | None, str]

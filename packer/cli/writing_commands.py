@@ -35,7 +35,7 @@ from packer.report.plain_text import duration_and_compiling
 from packer.stores import AnyPath, is_remote
 
 if TYPE_CHECKING:
-    from packer.pipeline.job import Written
+    from packer.output.job import Written
 
 
 def write_output(
@@ -55,7 +55,7 @@ def write_output(
     returns lines about it.
     """
     from packer.algorithms.jit import compile_seconds
-    from packer.pipeline.job import Job
+    from packer.output.job import Job
     from packer.ranks import rank_of
     from packer.shards.file_names import holdout_of
 

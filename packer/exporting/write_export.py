@@ -30,11 +30,11 @@ from packer.manifest_fields import ShardEntry
 from packer.options.choices import Compression
 from packer.options.row_options import INT32
 from packer.output.claim import claim
+from packer.output.complete_output import WrittenFile, check_files
+from packer.output.job import Job, Written
 from packer.output.replace_folder import restore
 from packer.output.unfinished_output import OutputKind
 from packer.paths import expanded, local_output
-from packer.pipeline.complete_output import WrittenFile, check_files
-from packer.pipeline.job import Job, Written
 from packer.progress import raise_if_interrupted
 from packer.shards.files import HashingFile
 from packer.shards.manifest import FORMAT_VERSION

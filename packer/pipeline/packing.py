@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,12 +14,12 @@ from packer.checkpoints import Checkpoint
 from packer.errors import PackerError, SourceError
 from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
-from packer.output.claim import finish_interrupted, refuse_replacing
-from packer.output.unfinished_output import Output, Request
+from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
+from packer.output.complete_output import changed_since, check_files, request_of
+from packer.output.job import Job, Work, Written, claimed
+from packer.output.output_place import check_decoding, name_after, refuse_inside
+from packer.output.unfinished_output import Output, Request, difference, names_and_sizes
 from packer.paths import expanded, output_path
-from packer.pipeline.complete_output import check_complete, is_written, request_of
-from packer.pipeline.job import Job, Work, Written, claimed
-from packer.pipeline.output_place import check_decoding, name_after, refuse_inside
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,
     refuse_untrained,
@@ -39,7 +40,7 @@ from packer.plan.leftover_values import leftover_values
 from packer.plan.make_plan import PLAN_VERSION, plan_documents
 from packer.progress import Progress
 from packer.ranks import FinishedElsewhere
-from packer.shards.file_names import all_shard_names, holdout_of
+from packer.shards.file_names import MANIFEST, all_shard_names, holdout_of
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import RowFormat
@@ -224,3 +225,47 @@ def _refuse_changed(claimed: Output, identity: SourceIdentity, *, overwrite: boo
             )
         claimed.forget_plan()
     claimed.checkpoints.save("source", Checkpoint(facts=identity.to_dict()), lasting=True)
+
+
+def check_complete(out: AnyPath, opened: Source, request: Request, progress: Progress) -> tuple[Manifest, str]:
+    """Check that a complete dataset is what a pack of this source would write, and that its files are intact.
+
+    Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
+    token is compared. Returns the manifest, and what was checked, in words.
+    """
+    manifest = read_manifest(out)
+    remedy = f"choose another --output, or {way_to_replace(out)}"
+    found = _request_in(manifest)
+    is_same = found == request.without_times
+    if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
+        is_same = read_documents(opened, progress).identity == manifest.source
+    if not is_same:
+        raise PackerError(f"{out} is complete, packed {difference(found, request.without_times)}: {remedy}")
+    check_files(out / MANIFEST, manifest.shards, manifest.files)
+    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
+    if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
+        return manifest, "its shards have the recorded sizes, and no source file was written since"
+    log.info("the times of the source files do not prove that they are unchanged: comparing every token")
+    from packer.pipeline.verifying import compare_opened
+
+    fault = next(compare_opened(out, manifest, opened, progress), None)
+    if fault is not None:
+        raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
+    return manifest, "its shards have the recorded sizes, and hold every token of the source"
+
+
+def is_written(out: AnyPath, request: Request) -> bool:
+    """Whether the requested dataset is complete; times of source files are ignored."""
+    with contextlib.suppress(OSError, PackerError):  # the first error is the one to report
+        return is_packed(out) and _request_in(read_manifest(out)) == request.without_times
+    return False
+
+
+def _request_in(manifest: Manifest) -> Request:
+    """Return the request that a manifest answers, without the times of files."""
+    source = manifest.source
+    return Request(
+        options=manifest.options.to_dict(),
+        files=names_and_sizes(source.files),
+        text=None if source.text is None else source.text.requested,
+    )

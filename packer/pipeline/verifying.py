@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from packer.errors import PackerError, SourceError
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import REMEDY, SourceIdentity
+from packer.output.job import Job
 from packer.paths import expanded
 from packer.pipeline.against_source import SourceCounts, TableDifferences
-from packer.pipeline.job import Job
 from packer.pipeline.packed_rows import PackedRows
 from packer.pipeline.rejected_list import list_faults, with_counts
 from packer.pipeline.template_moment import repeat_moment

@@ -16,8 +16,8 @@ from packer.engine import Engine, run_tasks, without
 from packer.errors import SourceError
 from packer.inputs.documents import reading, value_message, wrong_values
 from packer.manifest_fields import REMEDY, ShardEntry
+from packer.output.output_place import check_writing
 from packer.output.unfinished_output import Output
-from packer.pipeline.output_place import check_writing
 from packer.plan.leftover_values import LeftoverValues
 from packer.plan.rows import LocatedRows, Plan
 from packer.progress import Progress, raise_if_interrupted

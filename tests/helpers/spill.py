@@ -2,7 +2,7 @@
 
 from collections import namedtuple
 
-from packer.pipeline import output_place
+from packer.output import output_place
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -1,23 +1,15 @@
-"""Check that a complete output is intact and what was requested, and whether its source was changed since."""
+"""What an output was requested with, and whether the files of a complete one are intact."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from packer.errors import PackerError
 from packer.json_record import Count, JsonRecord
 from packer.manifest_fields import ShardEntry
-from packer.output.claim import way_to_replace
-from packer.output.unfinished_output import Request, RequestedFile, difference, names_and_sizes
-from packer.progress import Progress
-from packer.shards.file_names import MANIFEST
+from packer.output.unfinished_output import Request, RequestedFile
 from packer.shards.files import hash_file
-from packer.shards.manifest import Manifest, is_packed
-from packer.shards.reader import read_manifest
-from packer.sources.read_documents import read_documents
 from packer.sources.source import Source
 from packer.stores import AnyPath, RemotePath
 from packer.stores.remote_path import ObjectState
@@ -25,8 +17,6 @@ from packer.stores.store import store_at
 
 _CLOCKS_DIFFER_BY = 3600 * 10**9  # ns; stores refuse requests from clocks that differ by 15 minutes
 _REMEDY = "restore it, or write the whole output again with --overwrite"
-
-log = logging.getLogger(__name__)
 
 
 def request_of(opened: Source, options: Mapping[str, object]) -> Request:
@@ -99,47 +89,3 @@ def changed_since(record: AnyPath, paths: Iterable[AnyPath], *, in_content: bool
         if max(stat.st_mtime_ns, renamed) >= written:
             return path
     return None
-
-
-def check_complete(out: AnyPath, opened: Source, request: Request, progress: Progress) -> tuple[Manifest, str]:
-    """Check that a complete dataset is what a pack of this source would write, and that its files are intact.
-
-    Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
-    token is compared. Returns the manifest, and what was checked, in words.
-    """
-    manifest = read_manifest(out)
-    remedy = f"choose another --output, or {way_to_replace(out)}"
-    found = _request_in(manifest)
-    is_same = found == request.without_times
-    if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
-        is_same = read_documents(opened, progress).identity == manifest.source
-    if not is_same:
-        raise PackerError(f"{out} is complete, packed {difference(found, request.without_times)}: {remedy}")
-    check_files(out / MANIFEST, manifest.shards, manifest.files)
-    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
-    if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
-        return manifest, "its shards have the recorded sizes, and no source file was written since"
-    log.info("the times of the source files do not prove that they are unchanged: comparing every token")
-    from packer.pipeline.verifying import compare_opened
-
-    fault = next(compare_opened(out, manifest, opened, progress), None)
-    if fault is not None:
-        raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
-    return manifest, "its shards have the recorded sizes, and hold every token of the source"
-
-
-def is_written(out: AnyPath, request: Request) -> bool:
-    """Whether the requested dataset is complete; times of source files are ignored."""
-    with contextlib.suppress(OSError, PackerError):  # the first error is the one to report
-        return is_packed(out) and _request_in(read_manifest(out)) == request.without_times
-    return False
-
-
-def _request_in(manifest: Manifest) -> Request:
-    """Return the request that a manifest answers, without the times of files."""
-    source = manifest.source
-    return Request(
-        options=manifest.options.to_dict(),
-        files=names_and_sizes(source.files),
-        text=None if source.text is None else source.text.requested,
-    )
