@@ -15,8 +15,9 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.permute import key_of as key
 from packer.permute import permute
+from packer.plan.cutting import cut_lengths_of
 from packer.plan.rows import place_rows
-from packer.plan.segments import Segments, cut_documents, cut_lengths_of
+from packer.plan.segments import Segments, cut_documents
 from tests.helpers import naive
 from tests.helpers.plan import int32s, located, rows_of
 

@@ -22,8 +22,8 @@ from packer.manifest_fields import Account
 from packer.options import RowOptions
 from packer.pipeline.packed_rows import PackedRows
 from packer.plan.groups import together_bound
-from packer.plan.make_plan import group_totals
 from packer.plan.segments import Segments, cut_documents
+from packer.plan.whole_plan import group_totals
 from packer.shards.check_shards import differences
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values

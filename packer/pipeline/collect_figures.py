@@ -20,9 +20,10 @@ from packer.options.read_options import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.shown_rows import chosen_rows, packed_rows, planned_rows
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
-from packer.plan.make_plan import DocumentValues, document_values, plan_lengths
+from packer.plan.cutting import cut_lengths_of
+from packer.plan.make_plan import plan_lengths
 from packer.plan.rows import Plan
-from packer.plan.segments import cut_lengths_of
+from packer.plan.whole_plan import DocumentValues, document_values
 from packer.progress import Progress, silent
 from packer.report.dataset_figures import Figures, RowLengths
 from packer.report.length_figures import tally

@@ -20,8 +20,9 @@ from packer.manifest_fields import Account, PlanTotals
 from packer.options import RowOptions
 from packer.paths import expanded, is_histogram
 from packer.pipeline.collect_figures import Measured, measure
+from packer.plan.cutting import cut_by_policy
+from packer.plan.groups import least_rows
 from packer.plan.make_plan import needs_documents
-from packer.plan.packable_segments import cut_by_policy, least_rows
 from packer.progress import Progress, silent
 from packer.report.dataset_figures import Comparison, Figures
 from packer.report.length_figures import tokens_of

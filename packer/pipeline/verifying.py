@@ -19,7 +19,7 @@ from packer.pipeline.against_source import SourceCounts, TableDifferences
 from packer.pipeline.packed_rows import PackedRows
 from packer.pipeline.rejected_list import list_faults, with_counts
 from packer.pipeline.template_moment import repeat_moment
-from packer.plan.packable_segments import cut_table
+from packer.plan.cutting import cut_table
 from packer.plan.segments import Segments
 from packer.progress import Progress
 from packer.shards.check_shards import differences, verify_packed

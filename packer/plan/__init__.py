@@ -1,21 +1,24 @@
 """The plan: from document lengths to the segments of every row of every shard.
 
-    segments.py           documents cut at max_len, as the options of a pack say
-    packable_segments.py  segments of any range of documents, cut between turns or left out by their labels
+    segments.py           documents cut at max_len
+    cutting.py            the same as the options say: between turns, without untrained or held-out documents
+    segment_reader.py     segments of any range of documents of a source
     rows.py               rows, drawn or of patterns, filled with segments and located; what every plan is
-    make_plan.py          a plan of any kind; plans of groups, and of limits besides tokens, held in memory
+    make_plan.py          a plan of any kind
 
 Plans of histogram algorithms, in which partitions pack their own documents, and regions what partitions leave over:
 
     partitions.py         blocks of documents, dealt to partitions at random
-    partitioning.py       a survey of all documents, and all steps of the plan
-    partition_plan.py     tasks: rows of a partition, and of the leftovers in a region; which rows each shard has
+    plan_partitions.py    a survey of all documents, and all steps of the plan
+    partition_tasks.py    tasks: rows of a partition, and of the leftovers in a region
     pattern_shares.py     patterns of the solver, shared out to partitions and regions
+    partition_plan.py     which rows each shard has
     leftover_values.py    tokens of leftovers, passed in checkpoints to the tasks that write them
 
 Others:
 
     order_plan.py         rows that follow the order of the source
+    whole_plan.py         rows with groups or limits, held in memory
     groups.py             rows that hold documents of one group only
     vector_packing.py     rows of items that have several demands, such as tokens and images
 """

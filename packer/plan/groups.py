@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.bounds import lower_bound
 from packer.algorithms.index_arrays import sorted_indices
 from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import COUNT, SEGMENTS, OpenPacks, detach, next_key, no_packs, push
 from packer.algorithms.patterns import Patterns, Rows
+from packer.options import RowOptions
 from packer.plan.rows import collected_rows, sorted_by_extent
 from packer.plan.segments import Segments
 from packer.shards.sharing import NO_GROUP
@@ -90,6 +92,16 @@ def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: 
     large = np.bincount(of_segments[2 * extents.astype(np.int64) > segments.max_len], minlength=len(tokens))
     number = np.bincount(of_segments)
     return int(np.maximum(np.maximum(-(-tokens // segments.max_len), -(-number // limit)), large).sum())
+
+
+def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: RowOptions) -> int:
+    """Return a lower bound on the rows of any packing of whole segments, without solving.
+
+    `groups` has the group of each document.
+    """
+    if groups is not None:
+        return together_bound(segments, groups, options.max_segments)
+    return lower_bound(segments.histogram, options.max_segments)
 
 
 class GroupedSegments(NamedTuple):

@@ -1,9 +1,5 @@
 """The plan of a histogram algorithm: shards of each partition, and shards of rows made of leftovers (the pool).
 
-A plan is a tree of tasks. Those of the first stage pack the documents of partitions, and those of each later one the
-leftovers of a region of the stage below. A task is a pure function of its number, so any process can run it, and
-running it twice does no harm; its checkpoint has the pieces that it leaves over.
-
 Rows of the pool differ from others: shorter segments, and padding. The numbers of its shards are spread evenly over all
 numbers, so that a trainer that reads shards in order does not meet these rows all at the end.
 """
@@ -13,205 +9,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import joined_ranges
-from packer.algorithms.mixed import draw_rows
-from packer.algorithms.patterns import Patterns, Rows
-from packer.checkpoints import Checkpoint, Checkpoints
+from packer.checkpoints import Checkpoints
 from packer.manifest_fields import PlanTotals
-from packer.options import RowOptions
 from packer.permute import key_of, permute_all
-from packer.plan.packable_segments import SegmentReader
-from packer.plan.partitions import Partitions
-from packer.plan.pattern_shares import Shares, even_share
+from packer.plan.partition_tasks import PartitionJob, Stage
+from packer.plan.pattern_shares import Shares
 from packer.plan.rows import (
     LocatedRows,
     even_cuts,
-    extents_of_pieces,
-    located_pieces,
     place_rows,
-    segments_left,
-    solve_histogram,
 )
-from packer.plan.segments import Segments
-from packer.random_purposes import DRAWING, POOL_ROWS
-
-OWN_RESERVE, OWN_FEW_ROWS = 1 / 256, 256
-"""Share of its tokens that a partition does not draw, so that its leftovers have about the lengths of the corpus; more,
-up to a tenth, if all partitions together would leave less than this number of rows."""
-
-LAST_RESERVE = 0.02
-"""Share of the tokens that drawing leaves to the solver, which then makes up for rows with padding."""
-
-FEW_ROWS = 64
-"""Drawing leaves LAST_RESERVE of the tokens, but at least this many rows, or half of the tokens."""
-
-Method: TypeAlias = "Literal['draw', 'solve'] | Shares"
-"""How rows of leftovers are made: drawn, by the algorithm, or from shares of the algorithm's patterns."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
-    """A stage that has run. Region r of the next stage has the leftovers of tasks r * size to (r + 1) * size - 1."""
-
-    checkpoints: Checkpoints
-    name: str
-
-    rows: NDArray[np.int64]
-    """Shape (tasks,): number of rows that each task made."""
-
-    size: int
-    """Tasks per region; the last region may have fewer."""
-
-    @property
-    def regions(self) -> int:
-        """Number of regions."""
-        return -(-len(self.rows) // self.size)
-
-    def numbers(self, region: int) -> range:
-        """Return the tasks of a region."""
-        return range(region * self.size, min((region + 1) * self.size, len(self.rows)))
-
-    def checkpoint(self, number: int) -> Checkpoint:
-        """Load the checkpoint of a task."""
-        return self.checkpoints.read(f"{self.name}-{number}")
-
-    def left_in(self, region: int) -> NDArray[Any]:
-        """Return the pieces that the tasks of a region left over, task by task: an array of PIECE."""
-        checkpoints = self.checkpoints.read_all([f"{self.name}-{number}" for number in self.numbers(region)])
-        return np.concatenate([checkpoint.arrays["left"] for checkpoint in checkpoints])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionJob:
-    """Everything that the rows of partitions and regions depend on."""
-
-    reader: SegmentReader
-    partitions: Partitions
-
-    most_rows: int
-    """Largest number of rows that a partition makes."""
-
-    patterns: Patterns | None = None
-    """Global solution that is shared out to partitions; None if they draw their rows."""
-
-    far: bool = False
-    """Whether segments from anywhere in the order may close a row that is drawn."""
-
-    @property
-    def options(self) -> RowOptions:
-        """Options of the pack."""
-        return self.reader.options
-
-    def documents(self, partition: int) -> tuple[Segments, NDArray[np.int32]]:
-        """Read the segments of a partition, and the extent of each by number; 0 for a number without one."""
-        segments = self.reader.segments(self.partitions.ranges(partition))
-        return segments, segments.extents()
-
-    def own_rows(
-        self, extents: NDArray[np.int32], partition: int, shares: Shares | None
-    ) -> tuple[Rows, NDArray[np.int64]]:
-        """Make the rows of a partition, whose segments have these extents, and the histogram of those left over.
-
-        `shares` has what partitions take of the patterns; without it, the only partition takes all, or rows are drawn.
-        """
-        if self.patterns is not None:
-            rows = self.patterns.rows() if shares is None else self._shared(shares, partition)
-            return rows, self.histogram(extents) - self.histogram(rows.values)
-        is_only = len(self.partitions) == 1
-        reserve, most_rows = (self._last_reserve(extents), None) if is_only else (self._own_reserve, self.most_rows)
-        rows, left = self._drawn(extents, reserve, partition, most_rows)
-        if is_only and left.any():
-            rows, left = Rows.joined([rows, self._solved(left)]), np.zeros_like(left)
-        return rows, left
-
-    def rows_of_rest(self, extents: NDArray[np.int32], method: Method, region: int, stream: int) -> Rows:
-        """Make rows of the leftovers in a region."""
-        if isinstance(method, Shares):
-            return self._shared(method, region)
-        if method == "draw":
-            return self._drawn(extents, self._last_reserve(extents), stream)[0]
-        return self._solved(self.histogram(extents))
-
-    def histogram(self, extents: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Count segments by extent: shape (max_len + 1,)."""
-        histogram = np.bincount(extents, minlength=self.options.max_len + 1)
-        histogram[0] = 0
-        return histogram
-
-    def _drawn(
-        self, extents: NDArray[np.int32], reserve: float, stream: int, most_rows: int | None = None
-    ) -> tuple[Rows, NDArray[np.int64]]:
-        """Draw rows that are exactly full from segments in random order, and leave the share `reserve` of them or more.
-
-        Returns the rows, and the histogram of what is left over. Every partition or region has its random stream.
-        """
-        max_len, order = self.options.max_len, extents[extents > 0]
-        # The type of segment numbers, so that it is compiled only once.
-        permute_all(order.view(np.uint32), key_of(self.options.seed, DRAWING, stream))
-        total = int(order.sum(dtype=np.int64))
-        least = 0 if most_rows is None else total - most_rows * max_len
-        reserved = max(int(total * reserve), least)
-        return draw_rows(order, max_len, self.options.max_segments, reserve=reserved, far=self.far)
-
-    @property
-    def _own_reserve(self) -> float:
-        """Share of its tokens that a partition leaves to regions."""
-        return max(OWN_RESERVE, min(0.1, OWN_FEW_ROWS / (self.most_rows * len(self.partitions))))
-
-    def _last_reserve(self, extents: NDArray[np.int32]) -> float:
-        """Return the share of the tokens that drawing leaves to the solver."""
-        few = FEW_ROWS * self.options.max_len / max(1, int(extents.sum(dtype=np.int64)))
-        return max(LAST_RESERVE, min(0.5, few))
-
-    def _solved(self, histogram: NDArray[np.int64]) -> Rows:
-        if not histogram.any():
-            return Rows(values=np.zeros(0, np.int32), row_starts=np.zeros(1, np.int64))
-        return solve_histogram(self.options, histogram).rows()
-
-    def _shared(self, shares: Shares, number: int) -> Rows:
-        assert self.patterns is not None
-        return self.patterns.rows(*shares.of(number))
-
-
-def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Checkpoint:
-    """Count the rows that a partition makes, and save the pieces that it leaves over."""
-    segments, extents = job.documents(partition)
-    rows, left = job.own_rows(extents, partition, shares)
-    numbers = segments_left(extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
-    left_over = located_pieces(segments, numbers)
-    return Checkpoint(facts={"rows": len(rows)}, arrays={"left": left_over})
-
-
-def note_share(job: PartitionJob, partition: int) -> Checkpoint:
-    """Take an even share of the patterns, and save it with the histogram of the segments left over."""
-    assert job.patterns is not None
-    share = even_share(
-        job.histogram(job.documents(partition)[1]),
-        job.patterns,
-        partition=partition,
-        partitions=len(job.partitions),
-        most_rows=job.most_rows,
-        seed=job.options.seed,
-    )
-    return Checkpoint(facts={"rows": share.rows}, arrays=share.arrays())
-
-
-def note_rest(job: PartitionJob, method: Method, below: Stage, first_stream: int, region: int) -> Checkpoint:
-    """Make rows of the leftovers in a region; save the rows and the pieces that are still left.
-
-    `first_stream` is the random stream of region 0, after those of the stages below.
-    """
-    options, stream, pieces = job.options, first_stream + region, below.left_in(region)
-    extents = extents_of_pieces(pieces, options.align)
-    rows = job.rows_of_rest(extents, method, region, stream)
-    placed, left = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
-    arrays = {"pieces": pieces[placed.values], "row_starts": placed.row_starts, "left": pieces[left]}
-    return Checkpoint(facts={"rows": len(rows)}, arrays=arrays)
+from packer.random_purposes import POOL_ROWS
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""Documents cut into segments of at most max_len tokens, by the long-document policy."""
+"""Documents cut into segments of at most max_len tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.index_arrays import Integer, extents_of, joined_ranges
-from packer.errors import SourceError
 from packer.manifest_fields import Account
-from packer.options import CutOptions
 from packer.options.choices import LongPolicy
 
 _TOGETHER = 1 << 16  # segments that are counted together
@@ -188,53 +186,6 @@ def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> 
     return documents
 
 
-def cut_lengths_of(
-    options: CutOptions,
-    lengths: NDArray[np.int32],
-    ranges: NDArray[np.int64] | None = None,
-    left_out: NDArray[np.bool_] | None = None,
-) -> Segments:
-    """Cut documents into segments, as the options say; see `cut_documents`.
-
-    `ranges` are those of `Segments`. Documents that are `left_out`, none of them empty, have no segments. If a document
-    is longer than max_len and may not be cut, this is a SourceError with the number of the first one.
-    """
-    taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
-    _refuse_long(options, taken, ranges)
-    segments = cut_documents(taken, options.max_len, options.long, align=options.align)
-    dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
-    if left_out is not None:  # they were cut as empty documents
-        count, tokens = _counts(lengths[left_out])
-        reason = "not_held_out" if options.is_holdout else "held_out"
-        dropped |= {"empty": (dropped["empty"][0] - count, 0), reason: (count, tokens)}
-    return replace(segments, lengths=lengths, ranges=ranges, dropped=dropped)
-
-
-def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
-    """Raise a SourceError if a document is longer than a row, and the options do not say how to cut it."""
-    if options.long not in ("split", "error") or (options.long == "split" and not options.never_splits):
-        return
-    is_long = lengths > options.max_len
-    if not is_long.any():
-        return
-    first, count = int(is_long.argmax()), np.count_nonzero(is_long)
-    document = first
-    if ranges is not None:
-        document = int(documents_of(ranges, np.array([document]))[0])
-    limit = f"and max_len is {options.max_len:,}"
-    if options.pairs:
-        raise SourceError(
-            f"pair {document} takes {lengths[first]:,} tokens {limit} ({count:,} pairs are longer), and pairs are "
-            "never split: choose --long drop"
-        )
-    remedy = "choose --long split, truncate or drop"
-    if options.never_splits:
-        remedy = "with --limit none is split: choose --long drop or truncate"
-    raise SourceError(
-        f"document {document} has {lengths[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
-    )
-
-
 def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *, align: int = 1) -> Segments:
     """Cut documents, of which `lengths` has the tokens, by the long-document policy.
 
@@ -269,7 +220,3 @@ def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy, *,
         dropped={"empty": (len(lengths) - int(np.count_nonzero(lengths)), 0), "too_long": dropped},
         truncated=truncated,
     )
-
-
-def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
-    return len(tokens), int(tokens.sum(dtype=np.int64))

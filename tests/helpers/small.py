@@ -19,12 +19,12 @@ PLACES = {
     "segment_run": "packer.sources.segment_index._RUN",
     "segment_batch": "packer.sources.segment_index._BATCH",
     # planning
-    "documents_together": "packer.plan.packable_segments.CHUNK",
+    "documents_together": "packer.plan.segment_reader.CHUNK",
     "segments_arranged": "packer.plan.order_plan.STRETCH",
-    "region": "packer.plan.partitioning.REGION",
-    "partition_tokens": "packer.plan.partitioning.PARTITION_TOKENS",
-    "partition_segments": "packer.plan.partitioning.MOST_SEGMENTS",
-    "blocks_per_partition": "packer.plan.partitioning.BLOCKS_PER_PARTITION",
+    "region": "packer.plan.plan_partitions.REGION",
+    "partition_tokens": "packer.plan.plan_partitions.PARTITION_TOKENS",
+    "partition_segments": "packer.plan.plan_partitions.MOST_SEGMENTS",
+    "blocks_per_partition": "packer.plan.plan_partitions.BLOCKS_PER_PARTITION",
     "solved_groups": "packer.plan.groups.MOST_SOLVED",
     # writing and checking
     "batch": "packer.shards.row_format._BATCH_BYTES",

@@ -1,39 +1,79 @@
-"""Cut documents into the segments to be packed, and count what becomes of each document.
-
-A `SegmentReader` cuts any range of documents, without holding those of the whole source.
-"""
+"""Cut documents as the options say: at max_len or between turns, without those that are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.algorithms.bounds import lower_bound
 from packer.algorithms.jit import jit_if_large
 from packer.arrow import as_numpy
-from packer.checkpoints import Checkpoints
 from packer.column_names import NO_LOSS
-from packer.engine import DecodePool, Engine
 from packer.errors import SourceError
 from packer.inputs.documents import TURN_STARTS, reading
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import Account
-from packer.options import CutOptions, RowOptions
-from packer.plan.groups import together_bound
-from packer.plan.segments import Segments, cut_lengths_of, documents_of
-from packer.progress import Progress, silent
+from packer.options import CutOptions
+from packer.plan.segments import Segments, cut_documents, documents_of
 from packer.shards.writer import KeptValues
 from packer.sources.content_hashes import left_out
-from packer.sources.read_documents import Documents
-from packer.token_memory import Spans, count_trained, gather, held_spans, lengths_of, list_lengths
+from packer.token_memory import Spans, count_trained, gather, held_spans, list_lengths
 
 _CHECKED_TOGETHER = 4 << 20  # labels
+
+
+def cut_lengths_of(
+    options: CutOptions,
+    lengths: NDArray[np.int32],
+    ranges: NDArray[np.int64] | None = None,
+    left_out: NDArray[np.bool_] | None = None,
+) -> Segments:
+    """Cut documents into segments, as the options say; see `cut_documents`.
+
+    `ranges` are those of `Segments`. Documents that are `left_out`, none of them empty, have no segments. If a document
+    is longer than max_len and may not be cut, this is a SourceError with the number of the first one.
+    """
+    taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
+    _refuse_long(options, taken, ranges)
+    segments = cut_documents(taken, options.max_len, options.long, align=options.align)
+    dropped = {**segments.dropped, **({"untrained": (0, 0)} if options.untrained == "drop" else {})}
+    if left_out is not None:  # they were cut as empty documents
+        count, tokens = _counts(lengths[left_out])
+        reason = "not_held_out" if options.is_holdout else "held_out"
+        dropped |= {"empty": (dropped["empty"][0] - count, 0), reason: (count, tokens)}
+    return replace(segments, lengths=lengths, ranges=ranges, dropped=dropped)
+
+
+def _refuse_long(options: CutOptions, lengths: NDArray[np.int32], ranges: NDArray[np.int64] | None) -> None:
+    """Raise a SourceError if a document is longer than a row, and the options do not say how to cut it."""
+    if options.long not in ("split", "error") or (options.long == "split" and not options.never_splits):
+        return
+    is_long = lengths > options.max_len
+    if not is_long.any():
+        return
+    first, count = int(is_long.argmax()), np.count_nonzero(is_long)
+    document = first
+    if ranges is not None:
+        document = int(documents_of(ranges, np.array([document]))[0])
+    limit = f"and max_len is {options.max_len:,}"
+    if options.pairs:
+        raise SourceError(
+            f"pair {document} takes {lengths[first]:,} tokens {limit} ({count:,} pairs are longer), and pairs are "
+            "never split: choose --long drop"
+        )
+    remedy = "choose --long split, truncate or drop"
+    if options.never_splits:
+        remedy = "with --limit none is split: choose --long drop or truncate"
+    raise SourceError(
+        f"document {document} has {lengths[first]:,} tokens {limit} ({count:,} documents are longer); {remedy}"
+    )
+
+
+def _counts(tokens: NDArray[np.int32]) -> tuple[int, int]:
+    return len(tokens), int(tokens.sum(dtype=np.int64))
 
 
 def cut_table(
@@ -67,16 +107,6 @@ def cut_by_policy(
     segments = cut_lengths_of(options, lengths) if table is None else cut_table(table, options, describe)
     require_segments(segments.account, int(segments.histogram.sum()), options)
     return segments
-
-
-def least_rows(segments: Segments, groups: NDArray[np.int32] | None, options: RowOptions) -> int:
-    """Return a lower bound on the rows of any packing of whole segments, without solving.
-
-    `groups` has the group of each document.
-    """
-    if groups is not None:
-        return together_bound(segments, groups, options.max_segments)
-    return lower_bound(segments.histogram, options.max_segments)
 
 
 def require_segments(account: Account | None, segments: int, options: CutOptions) -> Account:
@@ -230,89 +260,3 @@ def _trained(
             trained[part] = count_trained(places, lengths[part], labels) > 0
         first = last
     return trained
-
-
-CHUNK = 1 << 19
-"""Documents cut together in a pass over all of them."""
-
-_READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SegmentReader:
-    """Cuts ranges of documents into segments. Can be pickled."""
-
-    options: RowOptions
-    documents: int
-
-    source: Documents | None = None
-    """Documents of a mapped source; None if only their lengths are known."""
-
-    lengths: NDArray[np.int32] | None = None
-    """(documents,) tokens of each document, in memory or mapped; None if they are looked up in the source."""
-
-    def segments(self, ranges: NDArray[np.int64]) -> Segments:
-        """Cut the documents of some ranges, (first document, one after the last), one range after the other.
-
-        `ranges` is int64, of shape (ranges, 2), ascending. A document that the options do not allow is a
-        SourceError.
-        """
-        lengths = self.read_lengths(ranges)
-        if self.source is None or not self.options.reads_to_cut:
-            return cut_lengths_of(self.options, lengths, ranges)
-        source, documents = self.source, documents_of(ranges, np.arange(len(lengths)))
-        part = replace(source.table, lengths=lengths, lists=source.table.lists_of(documents), first_document=0)
-        return cut_table(part, self.options, lambda local: source.describe(int(documents[local])), ranges)
-
-    def read_lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the lengths of the documents of some ranges: int32, in their order."""
-        lengths, done = np.empty(int(np.diff(ranges).sum()), np.int32), 0
-        for begin, end in ranges.tolist():
-            for first in range(begin, end, _READ_TOGETHER):  # their numbers take twice as many bytes
-                documents = np.arange(first, min(first + _READ_TOGETHER, end))
-                out = lengths[done : done + len(documents)]
-                if self.lengths is not None:
-                    out[:] = self.lengths[documents]
-                elif self.source is not None:
-                    table = self.source.table
-                    lengths_of(table.input_ids.addresses, table.lists_of(documents), out)
-                done += len(documents)
-        return lengths
-
-
-class Chunk(NamedTuple):
-    """Consecutive documents of a pass over all of them."""
-
-    account: Account
-    segments: Segments
-    """Segments of the documents."""
-
-    values: NDArray[Any]
-    """What the function of `each_chunk` makes of the segments."""
-
-
-def each_chunk(reader: SegmentReader, values_of: Callable[[Segments], NDArray[Any]], threads: int) -> Iterator[Chunk]:
-    """Cut all documents, chunk by chunk in some threads, and yield the chunks in order."""
-
-    def read(first: int) -> Chunk:
-        segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
-        return Chunk(segments.account, segments, values_of(segments))
-
-    with closing(DecodePool(threads)) as pool:
-        yield from pool.in_order(read, range(0, reader.documents, CHUNK))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Planning:
-    """Documents to plan, and what runs the tasks of the plan."""
-
-    reader: SegmentReader
-
-    rows_per_shard: int
-    """Largest number of rows of a shard."""
-
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    """Store of the results of tasks; a task that has left a checkpoint does not run again."""
-
-    engine: Engine = field(default_factory=Engine)
-    progress: Progress = silent

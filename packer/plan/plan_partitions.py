@@ -23,19 +23,13 @@ from packer.algorithms.patterns import Patterns
 from packer.checkpoints import Checkpoint, make_checkpoint, run_stage
 from packer.manifest_fields import Account, PlanTotals
 from packer.options import RowOptions
-from packer.plan.packable_segments import Planning, each_chunk, require_segments
-from packer.plan.partition_plan import (
-    Method,
-    PartitionJob,
-    PartitionPlan,
-    Stage,
-    note_rest,
-    note_rows,
-    note_share,
-)
+from packer.plan.cutting import require_segments
+from packer.plan.partition_plan import PartitionPlan
+from packer.plan.partition_tasks import Method, PartitionJob, Stage, pack_leftovers, pack_partition, take_share
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, make_partitions
 from packer.plan.pattern_shares import Shares, saved_shares
 from packer.plan.rows import extents_of_pieces, solve_histogram
+from packer.plan.segment_reader import Planning, each_chunk
 from packer.plan.segments import Segments
 from packer.progress import silent
 
@@ -148,7 +142,7 @@ class _Planner:
         """
         job = self.job(packs, far=far)
         count = len(job.partitions)
-        name, task = f"drawn-{'far-' if far else ''}{count}", partial(note_rows, job, None)
+        name, task = f"drawn-{'far-' if far else ''}{count}", partial(pack_partition, job, None)
         own = self.run(name, 1, task, silently=count > 1)
         if count == 1:
             plan = self.plan(job, None, [own])
@@ -164,7 +158,7 @@ class _Planner:
     def pack_rest(self, name: str, job: PartitionJob, method: Method, stages: Sequence[Stage]) -> Stage:
         """Run a task for each region of the last stage, which makes rows of its leftovers."""
         below, stream = stages[-1], sum(len(stage.rows) for stage in stages)
-        return self.run(name, below.regions, partial(note_rest, job, method, below, stream), silently=True)
+        return self.run(name, below.regions, partial(pack_leftovers, job, method, below, stream), silently=True)
 
     def _adds_too_many(self, job: PartitionJob, checkpoint: Checkpoint) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
@@ -185,14 +179,14 @@ class _Planner:
             only = Stage(checkpoints=self.planning.checkpoints, name="", rows=np.array([patterns.packs]), size=REGION)
             return self.plan(job, None, [only])
         even, checkpoints = f"share-{count}", self.planning.checkpoints
-        self.run(even, count, partial(note_share, job))
+        self.run(even, count, partial(take_share, job))
         left: NDArray[np.int64] = patterns.counts.copy()
         for share in saved_shares(checkpoints, even, count, max_len):
             left[share.given] -= share.packs
         own = Shares(checkpoints=checkpoints, name=f"further-{count}", size=REGION, even=even)
         before = saved_shares(checkpoints, even, count, max_len)
         regions = own.deal(before, patterns, left, max_len=max_len, most_rows=self.rows_per_partition)
-        stages, shares = [self.run(f"left-{count}", count, partial(note_rows, job, own))], own
+        stages, shares = [self.run(f"left-{count}", count, partial(pack_partition, job, own))], own
         while left.any():
             name = f"pool-{count}" if regions == 1 else f"pool-{count}-level{len(stages)}"
             before = saved_shares(checkpoints, shares.name, regions, max_len)
