@@ -23,7 +23,8 @@ from packer.errors import PackerError, SourceError
 from packer.options import RunOptions
 from packer.output import replace_folder
 from packer.output.replace_folder import in_use
-from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Output, OutputKind, Request, resumes
+from packer.output.request import Request
+from packer.output.unfinished_output import LOCK, PACKED, REQUEST, Output, OutputKind, resumes
 from packer.progress import raise_if_interrupted
 from packer.ranks import Heartbeats
 from packer.shards.file_names import WORK, refuse_foreign_work

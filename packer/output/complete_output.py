@@ -1,4 +1,4 @@
-"""What an output was requested with, and whether the files of a complete one are intact."""
+"""Check that the files of a complete output are intact."""
 
 from __future__ import annotations
 
@@ -8,31 +8,13 @@ from dataclasses import dataclass
 from packer.errors import PackerError
 from packer.json_record import Count, JsonRecord
 from packer.manifest_fields import ShardEntry
-from packer.output.unfinished_output import Request, RequestedFile
 from packer.shards.files import hash_file
-from packer.sources.source import Source
 from packer.stores import AnyPath, RemotePath
 from packer.stores.remote_path import ObjectState
 from packer.stores.store import store_at
 
 _CLOCKS_DIFFER_BY = 3600 * 10**9  # ns; stores refuse requests from clocks that differ by 15 minutes
 _REMEDY = "restore it, or write the whole output again with --overwrite"
-
-
-def request_of(opened: Source, options: Mapping[str, object]) -> Request:
-    """Return the request for an output of this source; `options` are JSON values by name."""
-    return Request(
-        options=options,
-        files=tuple(
-            RequestedFile(
-                name=input_.file.name,
-                bytes=input_.file.bytes,
-                mtime_ns=input_.path.stat().st_mtime_ns if input_.path is not None else None,
-            )
-            for input_ in opened.inputs
-        ),
-        text=None if opened.text is None else opened.text.requested,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,8 @@ from packer.engine import Engine, available_workers, run_once
 from packer.errors import OptionError, PackerError
 from packer.options import RunOptions
 from packer.output.claim import claim
-from packer.output.unfinished_output import PACKED, Output, Request
+from packer.output.request import Request
+from packer.output.unfinished_output import PACKED, Output
 from packer.paths import PathList
 from packer.ranks import FinishedElsewhere, Heartbeats, RankOf, Ranks, rank_of
 from packer.shards.manifest import is_packed

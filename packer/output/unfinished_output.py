@@ -6,8 +6,8 @@ OUT                       a packed dataset is built here, unless a complete outp
     .packer/lock            lock held by the working process; moves along with the swap; not in object storage
     .packer/request.json    options and source files of the output; only an equal request resumes it
     .packer/ID/spill/       decoded copies of sources that cannot be mapped, or shards of a tokenized dataset
-    .packer/ID/checkpoints/       results of finished tasks, for later tasks; in committed/, the entries of shards in
-    place .packer/ranks/          heartbeats
+    .packer/ID/checkpoints/ results of finished tasks, for later tasks; in committed/, the entries of shards in place
+    .packer/ranks/          heartbeats
     .packer/*               temporary files
 
 The record is written last: without it, an output is unfinished. Everything that is needed to resume is in the store. A
@@ -27,7 +27,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,8 @@ import xxhash
 
 from packer.checkpoints import Checkpoint, Checkpoints
 from packer.errors import UNREADABLE, PackerError
-from packer.json_record import Count, JsonRecord
-from packer.manifest_fields import REJECTED, FileIdentity, ShardEntry, TextIdentity
-from packer.options import PackOptions, options_of
+from packer.manifest_fields import REJECTED, ShardEntry
+from packer.output.request import Request, difference
 from packer.shards.file_names import MANIFEST, WORK, names_listed, shard_number
 from packer.shards.files import hash_file
 from packer.stores import AnyPath
@@ -93,64 +92,6 @@ class OutputKind:
         if named is None:
             named = {name for name in os.listdir(folder) if _WRITTEN_HERE.fullmatch(name)}  # noqa: PTH208 (names)
         return named | {self.record, WORK}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RequestedFile(JsonRecord):
-    """Facts about a source file that reveal whether it has changed."""
-
-    name: str
-    """Path relative to the source."""
-
-    bytes: Count
-    """Size of the file."""
-
-    mtime_ns: int | None = None
-    """Time of the last write, in nanoseconds since 1970; None for datasets in memory, or to ignore times."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request(JsonRecord):
-    """Everything that determines an output; an equal request can resume it."""
-
-    options: Mapping[str, object]
-    """Options that affect the output, as JSON values by name."""
-
-    files: tuple[RequestedFile, ...]
-    """Files of the source in order."""
-
-    text: TextIdentity | None = None
-    """Everything that shapes the tokens of text; None for tokens."""
-
-    @property
-    def without_times(self) -> Request:
-        """The same request for files of any modification time."""
-        return replace(self, files=names_and_sizes(self.files))
-
-
-def names_and_sizes(files: Iterable[RequestedFile | FileIdentity]) -> tuple[RequestedFile, ...]:
-    """Return the name and size of each file, which identify it wherever it is stored."""
-    return tuple(RequestedFile(name=file.name, bytes=file.bytes) for file in files)
-
-
-def difference(begun: Request, request: Request) -> str:
-    """Describe the first difference between two requests: "with max_len 2048, not 4096"."""
-    one, other = ([file.name for file in each.files] for each in (begun, request))
-    # Files come before options, because another source may imply another column or padding.
-    if one != other:
-        pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
-        return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
-    if begun.options.get("plan_version") != request.options.get("plan_version"):
-        return "of another version of packer, which places documents by other rules"
-    declared = options_of(PackOptions).items()
-    defaults = {name: [*each.default] if isinstance(each.default, tuple) else each.default for name, each in declared}
-    texts = ({} if each.text is None else each.text.to_dict() for each in (begun, request))
-    for made, asked in ((begun.options, request.options), tuple(texts)):
-        for name in dict.fromkeys([*asked, *made]):
-            if made.get(name) != asked.get(name):
-                found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
-                return f"with {name} {_short(found)}, not {_short(wanted)}"
-    return "from a source that has changed since"
 
 
 MOMENT = "moment"
@@ -332,9 +273,3 @@ def resumes(content: bytes | None, request: Request, output: Output, *, overwrit
             "repeat that command to finish it, or start afresh with --overwrite"
         )
     return begun == request
-
-
-def _short(value: object) -> str:
-    """Return a value in one line of at most 60 characters; chat templates are long."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -15,10 +15,11 @@ from packer.errors import PackerError, SourceError
 from packer.manifest_fields import REJECTED, PlanTotals, ShardEntry, SourceIdentity, Totals
 from packer.options import PackOptions
 from packer.output.claim import finish_interrupted, refuse_replacing, way_to_replace
-from packer.output.complete_output import changed_since, check_files, request_of
+from packer.output.complete_output import changed_since, check_files
 from packer.output.job import Job, Work, Written, claimed
 from packer.output.output_place import check_decoding, name_after, refuse_inside
-from packer.output.unfinished_output import Output, Request, difference, names_and_sizes
+from packer.output.request import Request, difference, names_and_sizes, request_of
+from packer.output.unfinished_output import Output
 from packer.paths import expanded, output_path
 from packer.pipeline.rejected_list import (
     refuse_all_rejected,

@@ -15,11 +15,12 @@ from packer.json_record import Count, JsonRecord
 from packer.manifest_fields import REJECTED, SourceIdentity, TextIdentity
 from packer.options import ReadOptions
 from packer.output.claim import claim
-from packer.output.complete_output import WrittenFile, changed_since, check_files, request_of
+from packer.output.complete_output import WrittenFile, changed_since, check_files
 from packer.output.job import Job, Written
 from packer.output.output_place import check_tokenizing, name_after, refuse_inside
 from packer.output.replace_folder import restore
-from packer.output.unfinished_output import Output, OutputKind, Request, RequestedFile, difference
+from packer.output.request import Request, RequestedFile, difference, request_of
+from packer.output.unfinished_output import Output, OutputKind
 from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_special_texts, warn_of_unstopped
