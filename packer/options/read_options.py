@@ -76,7 +76,7 @@ class ReadOptions(JsonRecord):
     )
     text_column: str | None = option(
         None,
-        "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
+        "Column of text or messages, or two columns, as in problem,solution, that are joined as they are; with "
         "--pairs, the columns of prompt and answers, as in question,good,bad. messages:json decodes strings of "
         "JSON.",
         TEXT_AND_CHATS,
