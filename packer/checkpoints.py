@@ -214,8 +214,7 @@ def run_stage(
         return found.keys()
 
     total = max(numbers, default=-1) + 1
-    for missing in engine.assigned(numbers, done):
-        for number, facts in engine.run(saved, missing):
-            found[number] = facts
-            progress("plan", total - len(numbers) + len(found), total)
+    for number, facts in engine.run_missing(saved, numbers, done):
+        found[number] = facts
+        progress("plan", total - len(numbers) + len(found), total)
     return found

@@ -76,6 +76,11 @@ class Engine:
         if missing:
             yield missing
 
+    def run_missing(self, task: Callable[[int], Result], numbers: Sequence[int], done: Done) -> Iterator[Result]:
+        """Run tasks until all are done, as `done` says; yield the results of those that this process runs."""
+        for missing in self.assigned(numbers, done):
+            yield from self.run(task, missing)
+
 
 def run_once(engine: Engine, task: Callable[[], Result], is_done: Callable[[], bool]) -> Result | None:
     """Do what exactly one process must do, and wait until it is done; another does it if that process dies.

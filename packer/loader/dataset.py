@@ -130,7 +130,7 @@ class PackedDataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the shards' hashes, 16 hexadecimal digits; datasets with different rows have different ones."""
-        return blake2b(self.manifest.shards.hashes.tobytes().hex().encode(), digest_size=8).hexdigest()
+        return blake2b("".join(self.manifest.shards.hashes).encode(), digest_size=8).hexdigest()
 
     @property
     def is_remote(self) -> bool:

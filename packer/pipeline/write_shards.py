@@ -188,8 +188,8 @@ def write_shards(
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
-    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens of
-    shards that this process wrote.
+    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens of shards
+    that this process wrote.
     """
     totals, row_format, rows_of = maker.plan.totals, maker.row_format, maker.plan.shard_rows
     check_writing(claimed, row_format.bytes_of(totals.rows, totals.segments), shard_size, engine.workers)
@@ -203,23 +203,15 @@ def write_shards(
             entries.update(claimed.committed([names[shard] for shard in asked if names[shard] not in entries]))
         return [shard for shard in asked if names[shard] in entries]
 
-    def write_some(some: Sequence[int]) -> None:
-        nonlocal written_rows
-        for missing in engine.assigned(some, written):
-            for entry in engine.run(task, missing):
-                entries[entry.file] = entry
-                written_rows += entry.rows
-                progress("write", written_rows * row_format.max_len, totals.rows * row_format.max_len)
-
     leftovers = maker.leftovers
-    if leftovers is None:
-        write_some(range(len(names)))
-    else:
-        pool = leftovers.plan.pool_numbers.tolist()
-        write_some(without(range(len(names)), pool))
-        if len(written(pool)) < len(pool):
+    pool = [] if leftovers is None else leftovers.plan.pool_numbers.tolist()
+    for shards in (without(range(len(names)), pool), pool):  # the former leave values for those of the pool
+        if leftovers is not None and shards is pool and len(written(pool)) < len(pool):
             leftovers.pass_on(engine, maker.copy_values)
-        write_some(pool)
+        for entry in engine.run_missing(task, shards, written):
+            entries[entry.file] = entry
+            written_rows += entry.rows
+            progress("write", written_rows * row_format.max_len, totals.rows * row_format.max_len)
     watch.check()
     return [entries[name] for name in names]
 

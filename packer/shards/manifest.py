@@ -181,5 +181,5 @@ def key_of(manifest: Manifest) -> str:
     """Return a hash of the options, and of the sizes and hashes of the shards, from whose number their names follow."""
     hashed = blake2b(json.dumps(manifest.options.to_dict(), sort_keys=True).encode(), digest_size=16)
     hashed.update(manifest.shards.column("bytes").tobytes())
-    hashed.update(manifest.shards.hashes.tobytes())
+    hashed.update("".join(manifest.shards.hashes).encode())
     return hashed.hexdigest()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +14,18 @@ from packer.json_record import read_fields
 from packer.manifest_fields import ShardEntry
 from packer.shards.file_names import MOST_SHARDS, shard_name
 
-_HASH_BYTES = 16
+_DIGITS = 32  # of a hash, hexadecimal
 _LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "bytes": 0}
-_HASH = np.dtype(f"V{_HASH_BYTES}")
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ShardTable:
     """A sequence of `ShardEntry`, which are made when they are requested. File names follow from numbers."""
 
-    _columns: Mapping[str, NDArray[Any]]
+    _columns: Mapping[str, NDArray[np.int64]]
+
+    hashes: Sequence[str]
+    """xxh3-128 of each entry, hexadecimal."""
 
     @classmethod
     def of(cls, entries: Iterable[ShardEntry]) -> ShardTable:
@@ -38,30 +41,22 @@ class ShardTable:
         """
         read_fields(content, {}, name="shards")
         assert isinstance(content, dict)
-        columns: dict[str, NDArray[Any]] = {
-            name: _numbers(name, content[name], least) for name, least in _LEAST.items()
-        }
-        columns["xxh3_128"] = _hashes(content["xxh3_128"])
-        counts = {name: len(column) for name, column in columns.items()}
+        columns = {name: _numbers(name, content[name], least) for name, least in _LEAST.items()}
+        hashes = _hashes(content["xxh3_128"])
+        counts = {**{name: len(column) for name, column in columns.items()}, "xxh3_128": len(hashes)}
         if len(set(counts.values())) > 1:
             raise TypeError(f"the lists of shards have different lengths: {counts}")
         if not 0 < counts["rows"] <= MOST_SHARDS:
             raise TypeError(f"there are {counts['rows']:,} shards, not 1 to {MOST_SHARDS:,}")
-        return cls(columns)
+        return cls(columns, hashes)
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the JSON object."""
-        numbers = {name: self._columns[name].tolist() for name in _LEAST}
-        return {**numbers, "xxh3_128": [digest.hex() for digest in self.hashes.tolist()]}
+        return {**{name: self._columns[name].tolist() for name in _LEAST}, "xxh3_128": [*self.hashes]}
 
     def column(self, name: str) -> NDArray[np.int64]:
         """Return a numeric field of all entries."""
         return self._columns[name]
-
-    @property
-    def hashes(self) -> NDArray[np.void]:
-        """xxh3-128 of all entries, 16 bytes each."""
-        return self._columns["xxh3_128"]
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -69,7 +64,7 @@ class ShardTable:
     def __getitem__(self, shard: int) -> ShardEntry:
         counts = {name: int(self._columns[name][shard]) for name in _LEAST}
         name = shard_name(range(len(self))[shard], len(self))
-        return ShardEntry(file=name, xxh3_128=self.hashes[shard].item().hex(), **counts)
+        return ShardEntry(file=name, xxh3_128=self.hashes[shard], **counts)
 
     def __iter__(self) -> Iterator[ShardEntry]:
         return map(self.__getitem__, range(len(self)))
@@ -98,11 +93,11 @@ def _numbers(name: str, values: object, least: int) -> NDArray[np.int64]:
     return found
 
 
-def _hashes(values: object) -> NDArray[np.void]:
-    """Return a list of hashes, 32 hexadecimal digits each, as an array of their bytes; raise a TypeError for others."""
-    try:
-        assert isinstance(values, list)
-        assert all(len(value) == 2 * _HASH_BYTES for value in values)
-        return np.frombuffer(bytes.fromhex("".join(values)), _HASH, count=len(values))
-    except (AssertionError, TypeError, ValueError):
-        raise TypeError(f"shards.xxh3_128 is not a list of strings of {2 * _HASH_BYTES} hexadecimal digits") from None
+def _hashes(values: object) -> list[str]:
+    """Return a list of hashes of JSON; raise a TypeError for other values."""
+    hashes: list[str] = values if isinstance(values, list) else [""]
+    with contextlib.suppress(TypeError, ValueError):
+        found = bytes.fromhex("".join(hashes))  # which skips spaces
+        if all(len(digest) == _DIGITS for digest in hashes) and len(found) == len(hashes) * _DIGITS // 2:
+            return hashes
+    raise TypeError(f"shards.xxh3_128 is not a list of strings of {_DIGITS} hexadecimal digits")
