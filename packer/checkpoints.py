@@ -92,7 +92,7 @@ class Checkpoints:
     """Name of their folder in the store."""
 
     is_shared: bool = False
-    """Whether other processes store checkpoints, too."""
+    """Whether other processes also store checkpoints."""
 
     _held: dict[str, Checkpoint] = field(default_factory=dict, compare=False, repr=False)
 

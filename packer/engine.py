@@ -183,16 +183,15 @@ class DecodePool:
                 self._let_go(pending)
 
     def _let_go(self, pending: deque[Future[Result]]) -> None:
-        """Let another result be computed ahead, unless a reader had one alone, which is not ahead."""
+        """Let another result be computed ahead, unless the reader was waiting for this one."""
         if pending:
             self._ahead.release()
 
 
 def as_completed(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
-    """Yield futures as they finish, in any order; those of an iterator may be submitted when they are taken from it.
+    """Yield futures as they finish, in any order. An iterator may submit them when they are taken from it.
 
-    `ahead` futures are taken before the first one has finished, or all if it is None. Later ones are taken one by
-    one, so that a million tasks are not a million futures.
+    Keeps `ahead` futures in flight (None: all), so that a million tasks are not a million futures.
     """
     ended: SimpleQueue[Future[Result]] = SimpleQueue()
     coming = iter(futures)

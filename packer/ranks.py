@@ -199,7 +199,7 @@ class Heartbeats:
                 warned = True
                 who = "works on the same output" if self.is_alone else f"is rank {self._rank}"
                 log.warning(
-                    f"another process {who}, too, and does the same work: give every process its own number in --ranks"
+                    f"another process {who} and does the same work: give every process its own number in --ranks"
                 )
             self._write(str(count))
 

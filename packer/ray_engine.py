@@ -33,7 +33,7 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
     """Yield an engine, connected to a cluster; a cluster of this machine alone is stopped at the end.
 
     The address is "auto" for the cluster that this machine belongs to; None starts one here, with `workers` cores.
-    Without Ray, or without a cluster at the address, this is a PackerError.
+    Raises a PackerError if Ray is not installed, or no cluster answers at the address.
     """
     try:
         import ray

@@ -356,7 +356,7 @@ def test_two_processes_of_one_rank_are_told_so(tmp_path, caplog):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
     (warning, *_) = caplog.messages
-    assert warning.startswith("another process is rank 1, too, and does the same work: give every process")
+    assert warning.startswith("another process is rank 1 and does the same work: give every process")
     assert len(caplog.messages) <= 2  # each says it once
 
 

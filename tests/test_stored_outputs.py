@@ -101,7 +101,7 @@ def test_two_processes_that_know_nothing_of_each_other_do_no_harm_and_are_told(s
     assert results[0] == results[1]
     assert hashes(bucket / "set") == expected
     assert any(
-        "another process works on the same output, too, and does the same work" in line for line in caplog.messages
+        "another process works on the same output and does the same work" in line for line in caplog.messages
     )
 
 

@@ -3,8 +3,8 @@
 Importing Numba takes half a second, and compiling kernels takes several. In a command with few documents and tokens,
 kernels marked `jit_if_large` therefore run as the Python functions that they are. `prepare_for` decides that before
 planning, and where nothing is planned, the values in all arrays are counted. Once there is much to do, all kernels of
-the process are compiled. Time plays no part, so a command does the same on every machine. Both ways give the same
-results.
+the process are compiled. The choice never depends on timing, so a command does the same on every machine. Both ways
+give the same results.
 """
 
 from __future__ import annotations

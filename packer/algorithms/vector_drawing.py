@@ -64,7 +64,7 @@ class _Drawing(NamedTuple):
 
 
 class _Aim(NamedTuple):
-    """What rows should use of the other resources."""
+    """Target use of each other resource."""
 
     use: NDArray[np.float64]  # (resources,) what a full row uses on average
     weights: NDArray[np.float64]  # (resources,) what a unit too much or too little counts; 0 if it is not scarce

@@ -205,9 +205,9 @@ def _refuse_finished(output: Output) -> None:
 def _lock_work(work: Path, prepare: Callable[[FileLock], object], *, shared: bool, patience: float) -> FileLock | None:
     """Lock a work folder for this process, or with others that share it; return None if another process has it.
 
-    `prepare` is called with the lock while no other process has the folder, so only by the first one of those that
-    share it. These are waited for while one prepares the folder. If that one stands still for `patience` seconds, its
-    lock is removed, and its claim with it.
+    `prepare` is called with the lock while no other process has the folder: by the first of several that share it. The
+    others wait meanwhile. If the first one makes no progress for `patience` seconds, its lock is removed, which ends
+    its claim.
     """
     path, deadline = work / LOCK, time.monotonic() + _PREPARED_WITHIN
     seen, since = b"", time.monotonic()
@@ -319,11 +319,11 @@ def _finish_removal(out: RemotePath) -> None:
         if work.is_dir() and PACKED.listed_in(out) is not None:
             work.remove_all()
     except OSError as error:  # leftovers do no harm
-        log.warning(f"{work} is of no use any more, and cannot be removed: {error.strerror or error}")
+        log.warning(f"{work} is obsolete, and cannot be removed: {error.strerror or error}")
 
 
 def way_to_replace(out: AnyPath) -> str:
-    """Return how a user can replace a complete dataset, for a message."""
+    """Say how to replace a complete dataset, for a message."""
     if not isinstance(out, RemotePath):
         return "replace it with --overwrite"
     if out.scheme.startswith("s3"):

@@ -80,7 +80,7 @@ class Job(RunOptions):
         return replace(self, as_rank=rank)
 
     def alone(self) -> AbstractContextManager[Engine]:
-        """Return a context with an engine of which this process is the only one: threads, or a Ray cluster."""
+        """Return a context with an engine that no other process shares: threads, or a Ray cluster."""
         workers = self.workers or available_workers()
         if self.uses_ray:
             from packer.ray_engine import ray_engine

@@ -31,7 +31,7 @@ def name_after(source: SourceLike, suffix: str, split: str | None) -> Path:
 
     The output is next to the source. Its name follows from the path alone, so that a repeated command finds its
     output whatever other files there are: rows.jsonl and rows.parquet share a name, and the second needs another
-    one. Several paths, a glob or a dataset in memory have no name, which is a PackerError.
+    one. Raises a PackerError for several paths, a glob, or a dataset in memory, which have no name.
     """
     if isinstance(source, PathList):
         raise OptionError(f"{source} have no common name: name the output with --output")
@@ -91,7 +91,7 @@ def check_decoding(claimed: Output, source: Source, options: RowOptions, workers
 
 
 def check_tokenizing(claimed: Output, source: Source) -> None:
-    """Check that the tokens fit, and log the space they still need, beside pieces in place, unless it is little."""
+    """Check that the tokens fit, and log the space still needed, if significant."""
     size, free = spill_size(source, claimed.spill), _free(claimed)
     needed = f"{'about' if size.sampled else 'up to'} {byte_size(size.bytes)}"
     if size.bytes >= _WORTH_LOGGING * free:

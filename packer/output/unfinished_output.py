@@ -70,7 +70,7 @@ class OutputKind:
     """Suffix of the hidden folder in which a replacement is built: "new" for .OUT.packer-new."""
 
     listed: Callable[[Mapping[str, Any]], Iterable[str]]
-    """Function from the content of the record to the names of the other files of the output."""
+    """Function that returns the names of the other files of the output, given the content of the record."""
 
     in_place: bool = False
     """Whether an output that replaces nothing is built in its final folder, visible while unfinished."""
@@ -114,7 +114,7 @@ class Output:
     """OutputKind of the output."""
 
     is_shared: bool = False
-    """Whether other processes write to it, too, so files that look left over must not be removed."""
+    """Whether other processes also write to it, so that files that look left over must not be removed."""
 
     request: bytes | None = None
     """Content of the request; None for an output that cannot be resumed."""
@@ -254,7 +254,7 @@ class Output:
 def resumes(content: bytes | None, request: Request, output: Output, *, overwrite: bool) -> bool:
     """Whether an unfinished output was begun with an equal request; `content` is that of `Output.begun`.
 
-    If the file is damaged, or the request is another one, this is a PackerError without `overwrite`.
+    Without `overwrite`, raises a PackerError if the file is damaged, or the request is another one.
     """
     if content is None:
         return False

@@ -1,4 +1,4 @@
-"""What rows should hold of a source: their differences from it, and the totals that it has."""
+"""Compare rows with their source, and count the totals of the source."""
 
 from __future__ import annotations
 

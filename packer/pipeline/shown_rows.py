@@ -24,7 +24,7 @@ SAMPLED_ROWS = 32
 """Random rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
 
 EXTREME_ROWS = 4
-"""Further rows that are shown: so many of the least full, and of those with the most segments."""
+"""Further rows that are shown: the least full, and as many with the most segments."""
 
 SAMPLED_SEGMENTS = 4000
 """Segments in all rows that are shown, which bounds the size of a page."""

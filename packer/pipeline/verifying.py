@@ -107,7 +107,7 @@ def _faults(
 
 
 def _holdout_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence if the dataset next to this one, of the documents held out or of the others, may share some."""
+    """Yield a sentence if a dataset and its holdout, which is next to it, may share documents."""
     ours, other = manifest.options, holdout_of(folder, is_holdout=manifest.options.is_holdout)
     if ours.holdout is None or other == folder or not is_packed(other):
         return
@@ -232,8 +232,7 @@ def _cuts(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return (documents, starts) at which the rows cut the documents of a part, as `Segments.cut_at` takes them.
 
-    Impossible cuts are left out: the comparison reports
-    such segments.
+    Impossible cuts are left out: the comparison reports their segments.
     """
     documents = found.documents - first_document
     starts = found.starts

@@ -33,8 +33,8 @@ def cut_lengths_of(
 ) -> Segments:
     """Cut documents into segments, as the options say; see `cut_documents`.
 
-    `ranges` are those of `Segments`. Documents that are `left_out`, none of them empty, have no segments. If a document
-    is longer than max_len and may not be cut, this is a SourceError with the number of the first one.
+    `ranges` are those of `Segments`. Documents that are `left_out`, none of which is empty, have no segments. Raises a
+    SourceError with the number of the first document that is longer than max_len and must not be cut.
     """
     taken = lengths if left_out is None else np.where(left_out, np.int32(0), lengths)
     _refuse_long(options, taken, ranges)
@@ -87,8 +87,8 @@ def cut_table(
     Labels and the column `turn_starts` are read if the options need them. `ranges` are the documents of the source that
     the table has, by default all from its first one on.
 
-    A document that is too long, cannot be split at turns, or has an untrained segment is a SourceError if the
-    options say so.
+    Raises a SourceError if the options forbid a document that is too long, cannot be split at turns, or has an
+    untrained segment.
     """
     if ranges is None and table.first_document:
         ranges = np.array([[table.first_document, table.first_document + len(table.lengths)]])
@@ -103,7 +103,7 @@ def cut_by_policy(
     table: TokenTable | None = None,
     describe: Callable[[int], str] = "document {:,}".format,
 ) -> Segments:
-    """Cut all documents of a source by `cut_table`, or by their lengths alone; a SourceError if nothing is left."""
+    """Cut all documents of a source by `cut_table`, or by lengths alone; raise a SourceError if nothing is left."""
     segments = cut_lengths_of(options, lengths) if table is None else cut_table(table, options, describe)
     require_segments(segments.account, int(segments.histogram.sum()), options)
     return segments
@@ -208,7 +208,7 @@ def _without_untrained(
 ) -> Segments:
     """Leave out segments without trained tokens, if `untrained` in the options says so.
 
-    If the algorithm cuts documents wherever a row ends, segments are not known yet, so only whole documents without
+    An algorithm that cuts documents wherever a row ends decides about segments later, so only whole documents without
     trained tokens are left out.
     """
     if options.untrained in ("keep", "keep-all"):

@@ -47,8 +47,8 @@ def plan_documents(
 ) -> Plan:
     """Plan the rows of all documents of a mapped source; continue from the checkpoints of an interrupted run.
 
-    Progress is reported as "plan", in tasks. If the options do not allow a document to be packed, or there is
-    nothing to pack, this is a SourceError.
+    Progress is reported as "plan", in tasks. Raises a SourceError if the options forbid a document, or if there is
+    nothing to pack.
     """
     identity = documents.identity
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)

@@ -87,7 +87,7 @@ class OrderPlan:
         return LocatedRows.joined(map(self._stretch, range(begin, end)))
 
     def _stretch(self, mark: int) -> LocatedRows:
-        """Make the rows from a mark to the next one; each begins empty, so only the first needs a mark."""
+        """Make the rows from a mark to the next one."""
         options = self.reader.options
         (first_row, document, skipped), (last_row, end, is_shared) = self.marks[:, mark : mark + 2].T.tolist()
         if is_shared:  # a part of the document at the next mark belongs to these rows

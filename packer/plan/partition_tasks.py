@@ -32,16 +32,16 @@ from packer.plan.segments import Segments
 from packer.random_purposes import DRAWING
 
 OWN_RESERVE, OWN_FEW_ROWS = 1 / 256, 256
-"""Share of its tokens that a partition does not draw, so that its leftovers have about the lengths of the corpus; more,
-up to a tenth, if all partitions together would leave less than this number of rows."""
+"""Share of its tokens that a partition leaves over, a random sample. The share is larger, up to a tenth, if all
+partitions together would leave less than OWN_FEW_ROWS rows."""
 
 
 LAST_RESERVE = 0.02
-"""Share of the tokens that drawing leaves to the solver, which then makes up for rows with padding."""
+"""Share of the tokens that drawing leaves to the solver, whose rows are tighter."""
 
 
 FEW_ROWS = 64
-"""Drawing leaves LAST_RESERVE of the tokens, but at least this many rows, or half of the tokens."""
+"""Smallest number of rows that drawing leaves to the solver, up to half of the tokens."""
 
 
 Method: TypeAlias = "Literal['draw', 'solve'] | Shares"
@@ -50,7 +50,7 @@ Method: TypeAlias = "Literal['draw', 'solve'] | Shares"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A stage that has run. Region r of the next stage has the leftovers of tasks r * size to (r + 1) * size - 1."""
+    """A finished stage. Region r of the next stage packs the leftovers of tasks r * size to (r + 1) * size - 1."""
 
     checkpoints: Checkpoints
     name: str
@@ -140,9 +140,9 @@ class PartitionJob:
     def _drawn(
         self, extents: NDArray[np.int32], reserve: float, stream: int, most_rows: int | None = None
     ) -> tuple[Rows, NDArray[np.int64]]:
-        """Draw rows that are exactly full from segments in random order, and leave the share `reserve` of them or more.
+        """Draw rows that are exactly full from segments in random order; leave at least the share `reserve` of tokens.
 
-        Returns the rows, and the histogram of what is left over. Every partition or region has its random stream.
+        Returns the rows, and the histogram of what is left over. Each partition or region has a random stream.
         """
         max_len, order = self.options.max_len, extents[extents > 0]
         # The type of segment numbers, so that it is compiled only once.

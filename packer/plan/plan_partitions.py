@@ -41,12 +41,12 @@ PARTITION_TOKENS = 64_000_000
 a larger one is a partition of its own."""
 
 MOST_SEGMENTS = 1 << 20
-"""Approximate limit on the segments of a partition, of which a worker holds about 20 bytes each. With very short
-documents, it makes shards smaller than `shard_size`."""
+"""Approximate limit on the segments of a partition; a worker holds about 20 bytes for each. With very short documents,
+shards are smaller than `shard_size`."""
 
 MOST_ADDED = 0.005
-"""Largest share of rows that drawing may add in the first partition: if it adds more, drawing stops there. None where
-rows could still be closed by segments from anywhere."""
+"""Drawing with `far` is given up if it adds more than this share of rows in the first partition; without, if it adds
+any."""
 
 
 def plan_partitions(planning: Planning, surveyed: Survey) -> PartitionPlan:
@@ -228,9 +228,9 @@ class Survey:
 
 
 def survey(planning: Planning) -> Survey:
-    """Survey all documents, some chunks at a time; a SourceError if there is nothing to pack, or as `reader.segments`.
+    """Survey all documents, chunk by chunk. A block is a fraction of a partition.
 
-    A block is a fraction of a partition.
+    Raises a SourceError if there is nothing to pack, and as `reader.segments` does.
     """
     options = planning.reader.options
     target = max(1, min(BLOCK_PLACE, rows_per_partition(planning) * options.max_len // BLOCKS_PER_PARTITION))

@@ -33,8 +33,8 @@ def place_rows(
 ) -> tuple[Rows, NDArray[Any]]:
     """Fill rows with segments at random: choose among equal extents, and order the rows and the segments in each.
 
-    `extents` has the extent of each segment number, 0 for a number without a segment; `rows`, of extents, must find a
-    segment for each of them. Returns the rows, and the numbers of the segments that no row took, by extent.
+    `extents` has the extent of each segment number, 0 for a number without a segment. `rows` are rows of extents, for
+    each of which there is a segment. Returns the rows, and the numbers of the segments that no row took, by extent.
     """
     starts, numbers = sorted_by_extent(extents, max_len, seed=seed, stream=stream)
     order = np.arange(len(rows), dtype=numbers.dtype)

@@ -43,8 +43,7 @@ class SegmentReader:
     def segments(self, ranges: NDArray[np.int64]) -> Segments:
         """Cut the documents of some ranges, (first document, one after the last), one range after the other.
 
-        `ranges` is int64, of shape (ranges, 2), ascending. A document that the options do not allow is a
-        SourceError.
+        `ranges` is int64, of shape (ranges, 2), ascending. Raises a SourceError for a document that the options forbid.
         """
         lengths = self.read_lengths(ranges)
         if self.source is None or not self.options.reads_to_cut:

@@ -75,11 +75,11 @@ def pack_vectors(
 
 
 def _primary(demands: NDArray[np.int32], capacities: NDArray[np.int64], bounds: NDArray[np.int64]) -> int:
-    """Return the resource that drawn rows are full in, of those whose bound is close to the largest.
+    """Choose the resource in which drawn rows are full: one whose bound is close to the largest.
 
-    It is the one with the smallest capacity: many items have the same demand of it, such as three images, so that one
-    is found that suits the other resources, too. Where all demands are equal, as with `max_segments`, nothing can be
-    chosen, so that such a resource comes last.
+    The one with the smallest capacity is best. Many items have the same demand of it, such as three images, so one can
+    be chosen that suits the other resources. A resource of which all demands are equal, such as `max_segments`, comes
+    last, because it leaves no choice.
     """
     scarce = np.flatnonzero(bounds >= SCARCE * bounds.max(initial=0))
     alike = [demands.shape[1] > 0 and demands[resource].min() == demands[resource].max() for resource in scarce]

@@ -95,9 +95,10 @@ def plan_saved(documents: Documents, planning: Planning) -> WholePlan:
 def document_values(
     extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: RowOptions, describe: Callable[[int], str]
 ) -> DocumentValues:
-    """Read the groups of documents, and what they take of limits; a SourceError if values cannot be used.
+    """Read the groups of documents, and what they take of limits; raise a SourceError if values cannot be used.
 
-    `extra` has a value per list of the source, and `lists` the list of each document; None if document i is list i.
+    `extra` has a value per list of the source. `lists` has the list of each document, or is None if document i is list
+    i.
     """
     return DocumentValues(
         groups=None if options.group_by is None else _groups(extra[options.group_by], lists, options.group_by),
@@ -135,7 +136,7 @@ def _limited(
 
 
 def plan_whole(segments: Segments, values: DocumentValues, options: RowOptions, *, rows_per_shard: int) -> WholePlan:
-    """Plan rows of all segments with groups or under limits; a document that takes too much is a SourceError."""
+    """Plan rows with groups or under limits; raise a SourceError if a document takes too much."""
     if options.limit:
         return _plan_under_limits(segments, values, options, rows_per_shard)
     assert values.groups is not None

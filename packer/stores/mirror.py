@@ -1,7 +1,7 @@
 """Memory of the size of an object in a store, into which the parts that are needed are read.
 
-A mirror gives every byte of an object an address, so that whatever works on mapped files works on objects, too, once
-`fetch` or `held` has brought the bytes. Others read as zeros, so code that computes addresses must fetch them first.
+A mirror gives every byte of an object an address, so that code for mapped files also works on objects, once `fetch` or
+`held` has brought the bytes. Others read as zeros, so code that computes addresses must fetch them first.
 
 The memory is mapped from temporary files without a name, full of holes: the system may write it to the disk instead of
 keeping it, and nothing is left after a kill. What is no longer held is punched out of the file again.
