@@ -128,16 +128,6 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
 # ---- by several algorithms ----
 
 
-def _totals(source, out, options, algorithm):
-    return run_pack(source, options=replace(options, algorithm=algorithm), job=Job(output=out)).record.totals
-
-
-def attention_in(out):
-    """Return the sum of squared segment lengths of each row."""
-    return [sum(int(n) ** 2 for n, d in zip(row["seq_lengths"], row["doc_ids"], strict=True) if d >= 0)
-            for row in packer.load(out)]  # fmt: skip
-
-
 # ---- on the command line ----
 
 

@@ -100,9 +100,7 @@ def test_two_processes_that_know_nothing_of_each_other_do_no_harm_and_are_told(s
     results = in_threads(*2 * [partial(packer.pack, source, bucket / "set", **OPTIONS)])
     assert results[0] == results[1]
     assert hashes(bucket / "set") == expected
-    assert any(
-        "another process works on the same output and does the same work" in line for line in caplog.messages
-    )
+    assert any("another process works on the same output and does the same work" in line for line in caplog.messages)
 
 
 def refusal(*arguments, **options):

@@ -190,16 +190,6 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
     assert words in packer.verify(packed)[0]
 
 
-MANIFESTS = {
-    "split": {},
-    "truncated": {"long": "truncate"},
-    "dropped": {"long": "drop"},
-    "untrained dropped": {"untrained": "drop"},
-    "wrapped": {"algorithm": "wrapped"},
-    "aligned": {"align": 4},
-}
-
-
 def numbers_in(content: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
     """Yield the path of each whole number in JSON, the sizes of files aside."""
     if isinstance(content, (dict, list)):
