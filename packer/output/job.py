@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,19 +115,16 @@ class Work:
 
 
 @contextmanager
-def claimed(
-    out: AnyPath, request: Request, job: Job, *, made_of: Mapping[str, object], is_answered: Callable[[], bool]
-) -> Iterator[Work]:
+def claimed(out: AnyPath, request: Request, job: Job, *, is_answered: Callable[[], bool]) -> Iterator[Work]:
     """Claim the folder of a packed dataset, to begin or resume it, for one process, several ranks or a Ray cluster.
 
-    `made_of` is what else must be equal for an unfinished dataset to be resumed, as JSON values by name. `is_answered`
-    says whether the complete dataset is the requested one. Raises `FinishedElsewhere` if another rank completes it.
+    `is_answered` says whether the complete dataset is the requested one. Raises `FinishedElsewhere` if another rank
+    completes it.
     """
     rank, is_complete = job.as_rank, partial(is_packed, out)
-    whole = replace(request, options={**request.options, **made_of})
     try:
         with ExitStack() as stack:
-            output = stack.enter_context(claim(out, PACKED, whole, job, shared=rank is not None))
+            output = stack.enter_context(claim(out, PACKED, request, job, shared=rank is not None))
             heartbeats = Heartbeats(store=output.store, is_alone=job.ranks is None)
             if output.is_shared:
                 stack.enter_context(heartbeats.shown(rank.rank if rank else 0, is_complete))

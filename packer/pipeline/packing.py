@@ -54,8 +54,6 @@ from packer.sources.watch_source import Watch
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
-_MADE_OF = {"plan_version": PLAN_VERSION}  # what must be equal, beside the request, to resume an unfinished dataset
-
 log = logging.getLogger(__name__)
 
 
@@ -107,7 +105,9 @@ def _pack_to(out: AnyPath, opened: Source, watch: Watch, options: PackOptions, j
         if (found := found_complete(out, opened, request, job)) is not None:
             return found
         try:
-            with claimed(out, request, job, made_of=_MADE_OF, is_answered=partial(is_written, out, request)) as work:
+            # Only a plan of the same rules is resumed.
+            begun = replace(request, options={**request.options, "plan_version": PLAN_VERSION})
+            with claimed(out, begun, job, is_answered=partial(is_written, out, request)) as work:
                 # Decode the files that cannot be mapped.
                 warn_of_linked_files(opened)
                 mapped = opened if opened.mapped else _decoded(opened, work, options, progress)

@@ -88,11 +88,9 @@ def _faults(
     folder: AnyPath, source: SourceLike | Sequence[SourceLike] | None, tokenizer: str | None, job: Job
 ) -> Iterator[str]:
     """Yield the faults that `verify` returns."""
-    faults = 0
     with system_errors(folder, resumes=False), job.alone() as engine:
-        for fault in verify_packed(folder, job.progress, engine):
-            faults += 1
-            yield fault
+        faults = [*verify_packed(folder, job.progress, engine)]
+    yield from faults
     if faults:
         return
     manifest = read_manifest(folder)

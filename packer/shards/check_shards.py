@@ -74,28 +74,21 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Engine()
     unlisted = sorted({path.name for path in folder.iterdir() if LISTED.fullmatch(path.name)} - named)
     yield from (f"{name} is not listed in the manifest" for name in unlisted)
     yield from manifest_faults(folder, manifest)
+    counted, found, in_order = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)), {}, {}
     done, total = 0, int(manifest.shards.column("bytes").sum())
-    counted, has_faults = SegmentCounts(np.zeros(manifest.max_len + 1, np.int64)), False
-    waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
-    following, in_order = 0, dict[int, tuple[Place, Place]]()
     for shard, faults, segments in engine.run(partial(_checked_shard, folder, manifest), range(len(manifest.shards))):
         counted.histogram += segments.histogram
+        found[shard] = faults
         if segments.ends is not None:
             in_order[shard] = segments.ends
         done += manifest.shards[shard].bytes
         progress("verify", done, total)
-        waiting[shard] = faults
-        has_faults = has_faults or bool(faults)
-        while following in waiting:
-            yield from waiting.pop(following)
-            following += 1
+    wrong = [fault for _, faults in sorted(found.items()) for fault in faults]
     for shard, (first, _) in sorted(in_order.items()):
         before = in_order.get(shard - 1)
         if before is not None and before[1] >= first:
-            has_faults = True
-            yield f"{manifest.shards[shard].file} {_out_of_order(before[1], first, manifest)}"
-    if not has_faults:
-        yield from totals_faults(manifest, counted)
+            wrong.append(f"{manifest.shards[shard].file} {_out_of_order(before[1], first, manifest)}")
+    yield from wrong or totals_faults(manifest, counted)
 
 
 def _checked_shard(folder: AnyPath, manifest: Manifest, shard: int) -> tuple[int, tuple[str, ...], SegmentCounts]:
