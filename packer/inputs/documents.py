@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -254,8 +254,6 @@ class RowPlaces:
 
     name: str
     first_row: int = 0
-    indices: NDArray[Any] | None = None
-    """Index in the file of each document; None if they are in the order of the file."""
 
     def place(self, row: int) -> str:
         """Return the location of a document."""
@@ -263,8 +261,7 @@ class RowPlaces:
 
     def number(self, row: int) -> int:
         """Return the number of a document in its file, counted from 0."""
-        row += self.first_row
-        return row if self.indices is None else int(self.indices[row])
+        return self.first_row + row
 
 
 class InputFile(Protocol):

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import OtherSourceError, PackerError, SourceError, first_line
-from packer.inputs.arrow_files import ArrowReader, placed_batches
-from packer.inputs.column_types import check_indices
+from packer.inputs.arrow_files import ArrowReader
 from packer.inputs.documents import SourceFile, reading
-from packer.inputs.format_reader import Reader
 from packer.inputs.formats import require_regular
-from packer.inputs.mapped_files import schema_of
 from packer.inputs.token_tables import TableInMemory
-from packer.stores import AnyPath, any_path, pinned
-from packer.stores.mirror import map_whole
+from packer.stores import AnyPath, pinned
 from packer.system_errors import hub_is_unreachable
 
 if TYPE_CHECKING:
@@ -48,11 +44,11 @@ class Found(NamedTuple):
     saved: bool = False
     """Whether the files are Arrow streams written by `save_to_disk`."""
 
-    indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
-    """Document i is row indices[i] of the files or the table; None for row i."""
-
     table: DatasetsTable | None = None
     """Table of `datasets` instead of files."""
+
+    indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
+    """Document i is row indices[i] of the table; None for row i."""
 
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""
@@ -60,12 +56,17 @@ class Found(NamedTuple):
     pad_id: int | None = None
     """Padding token of the tokenizer, from the report of `packer tokenize`."""
 
+    @property
+    def order(self) -> str | None:
+        """xxh3-128 of the indices, hexadecimal; None without them."""
+        return None if self.indices is None else xxhash.xxh3_128_hexdigest(self.indices.astype("<i8").data)
+
 
 def find_saved(folder: AnyPath, split: str | None) -> Found:
     """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
 
-    Old versions of `datasets` saved an indices mapping next to the data; it is read, too. The split names a dataset in
-    a `DatasetDict`, and may be None if there is only one.
+    The split names a dataset in a `DatasetDict`, and may be None if there is only one. A PackerError is raised if the
+    folder has an indices mapping beside the data, as versions of `datasets` before 2 saved it.
     """
     inside = ""
     if (folder / SPLITS).exists():
@@ -79,13 +80,14 @@ def find_saved(folder: AnyPath, split: str | None) -> Found:
         raise no_splits(f"{folder} is a single dataset", split)
     names = _file_names(folder / inside / STATE, state.get("_data_files"))
     files = [(pinned(folder / inside / name), inside + name) for name in names]
-    indices = None
     if state.get("_indices_data_files"):
-        names = _file_names(folder / inside / STATE, state["_indices_data_files"])
-        indices = _indices(_read_indices([pinned(folder / inside / name) for name in names]))
+        raise PackerError(
+            f"{folder / inside / STATE}: an indices mapping beside the data says which rows are used: load the dataset "
+            "and save it again, which writes these rows"
+        )
     pad_id = _read_json(folder / REPORT).get("pad_id") if (folder / REPORT).exists() else None
     pad_id = pad_id if isinstance(pad_id, int) and pad_id >= 0 else None
-    return Found(str(folder / inside), files, saved=True, indices=indices, pad_id=pad_id)
+    return Found(str(folder / inside), files, saved=True, pad_id=pad_id)
 
 
 def is_dataset(source: object) -> bool:
@@ -152,50 +154,19 @@ def no_splits(what: str, split: str) -> OtherSourceError:
     return OtherSourceError(f"split {split}: {what} without splits", "leave --split out")
 
 
-def select_records(found: Found, files: Sequence[Reader] = ()) -> ArrowReader:
-    """Read a table in memory, or the files of a saved dataset, through its indices mapping if it has one."""
-    if found.table is not None:
-        table: pa.Table = found.table.table
-        reader = ArrowReader(
-            file=SourceFile(name=found.name, bytes=table.nbytes),
-            path=None,
-            fields=table.schema,
-            rows=len(table),
-            parts=(TableInMemory.of(found.table, table.column_names),),
-        )
-    else:
-        parts = tuple(each for each in files if isinstance(each, ArrowReader))
-        reader = ArrowReader(
-            file=SourceFile(name=STATE, bytes=sum(each.file.bytes for each in parts)),
-            path=any_path(found.name) / STATE,
-            fields=parts[0].fields,
-            rows=sum(each.rows for each in parts),
-            parts=parts,
-        )
-    if found.indices is None:
-        return reader
-    check_indices(found.name, found.indices, reader.rows)
-    return replace(reader, rows=len(found.indices), indices=found.indices)
-
-
-def _read_indices(paths: list[AnyPath]) -> list[pa.Array]:
-    """Read an indices mapping from Arrow streams of one column, as old versions of `datasets` saved it."""
-    chunks: list[pa.Array] = []
-    for path in paths:
-        with reading(path.name):
-            buffer = map_whole(path)
-            schema = schema_of(buffer)
-            types = schema.types
-            if len(types) != 1 or not pa.types.is_integer(types[0]) or {chunk.type for chunk in chunks} - set(types):
-                raise SourceError(
-                    f"{path.name}: an indices mapping of {', '.join(map(str, types)) or 'no column'}, where one column "
-                    "of whole numbers, the same in every file, is expected; save the dataset again"
-                )
-            for batch, _, _ in placed_batches(buffer, path.name, schema.names):
-                chunks.append(batch.column(0))
-                if chunks[-1].null_count:
-                    raise SourceError(f"{path.name}: nulls in an indices mapping; save the dataset again")
-    return chunks
+def table_reader(found: Found, *, holds_lists: bool = False) -> ArrowReader:
+    """Return a reader of a table in memory, in the order of its indices mapping if it has one."""
+    assert found.table is not None
+    table: pa.Table = found.table.table
+    return ArrowReader(
+        file=SourceFile(name=found.name, bytes=table.nbytes),
+        path=None,
+        fields=table.schema,
+        rows=len(table) if found.indices is None else len(found.indices),
+        table=TableInMemory.of(found.table, table.column_names),
+        indices=found.indices,
+        holds_lists=holds_lists,
+    )
 
 
 def _indices(chunks: list[pa.Array]) -> NDArray[np.int64] | NDArray[np.uint64]:

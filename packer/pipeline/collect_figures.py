@@ -34,7 +34,6 @@ from packer.shards.structure import RowSegments, documents_fault
 from packer.sources.open_sources import SourceLike, open_source, source_name
 from packer.sources.read_documents import Documents, read_documents
 from packer.sources.record_decoder import REPEATED, SAVED
-from packer.sources.spill import decoded_for_now
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -76,15 +75,14 @@ def measure(source: SourceLike, options: RowOptions, progress: Progress = silent
     """
     opened = open_source(expanded(source), options)
     warn_of_linked_files(opened)
-    with decoded_for_now(opened, progress) as source:
-        documents = read_documents(source, progress, hold_lengths=True, with_extra=options.is_planned_whole)
+    documents = read_documents(opened, progress, hold_lengths=True, with_extra=options.is_planned_whole)
     assert documents.lengths is not None
-    warn_of_rejected(source)
+    warn_of_rejected(opened)
     prepare_for(documents=documents.identity.documents)
     measured = Measured(lengths=documents.lengths, documents=documents)
     if not options.is_planned_whole:
         return measured
-    values = document_values(documents.extra, source.indices, options, documents.describe)
+    values = document_values(documents.extra, options, documents.describe)
     return replace(measured, values=values)
 
 

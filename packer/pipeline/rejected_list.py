@@ -22,7 +22,7 @@ def write_rejected_list(folder: Output, source: Source) -> str:
     """Write the list of rejected records, a line for each, in the order of the source; return its xxh3-128."""
     with folder.store.temporary(REJECTED) as temporary:
         with HashingFile(temporary) as file:
-            for record in source.rejections.records(source.indices):
+            for record in source.rejections.records():
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
         folder.store.put_file(REJECTED, temporary)
     return file.hexdigest()
@@ -72,7 +72,7 @@ def refuse_untrained(source: Source, tokens: int) -> None:
 
 def _described(source: Source, counts: Mapping[str, int], others: str = "") -> str:
     """Describe rejected records: how many, why, what is said of others, and the first one."""
-    first = next(source.rejections.records(source.indices))
+    first = next(source.rejections.records())
     place = f"line {first.line}" if first.line is not None else f"row {first.row}"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
     return (
@@ -87,9 +87,10 @@ def list_faults(folder: AnyPath, source: Source) -> Iterator[str]:
     The source has been read to its end. Names of files may differ, as in a comparison of sources, and so may
     messages, which libraries write.
     """
+    rejections = source.rejections
     found = (
         (int(document), REASONS[reason])
-        for document, reason in zip(*source.rejections.documents(source.indices), strict=True)
+        for document, reason in zip(rejections.documents, rejections.reasons, strict=True)
     )
     recorded = ((one.document, one.reason) for one in read_rejected(folder / REJECTED))
     for one, other in zip_longest(recorded, found):

@@ -30,7 +30,6 @@ from packer.sources.open_sources import SourceLike, open_packed_source
 from packer.sources.read_documents import IdentityCounter
 from packer.sources.segment_index import SegmentIndex, SortedSegments, sorted_segments
 from packer.sources.source import Source
-from packer.sources.spill import decoded_for_now
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -125,14 +124,13 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: Source, progress
     if fault is not None:
         yield fault
         return
-    with decoded_for_now(opened) as source:
-        identity = IdentityCounter(source)
-        is_same = yield from compare_with_source(folder, manifest, source, identity, progress)
-        if is_same:
-            yield from identity_faults(packed, identity.identity())
-            yield from differences(manifest.totals, with_counts(manifest.totals, source).to_dict(), "the source")
-            if manifest.options.on_error == "skip":
-                yield from list_faults(folder, source)
+    identity = IdentityCounter(opened)
+    is_same = yield from compare_with_source(folder, manifest, opened, identity, progress)
+    if is_same:
+        yield from identity_faults(packed, identity.identity())
+        yield from differences(manifest.totals, with_counts(manifest.totals, opened).to_dict(), "the source")
+        if manifest.options.on_error == "skip":
+            yield from list_faults(folder, opened)
 
 
 def compare_with_source(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +76,7 @@ def plan_saved(documents: Documents, planning: Planning) -> WholePlan:
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe)
 
     def make() -> Checkpoint:
-        lists = None if table.lists is None else table.lists_of(np.arange(len(table.lengths)))
-        values = document_values(table.extra, lists, options, documents.describe)
+        values = document_values(table.extra, options, documents.describe)
         plan = plan_whole(segments, values, options, rows_per_shard=rows_per_shard)
         arrays = {"row_starts": plan.placed.row_starts, "slots": plan.placed.values}
         return Checkpoint(facts={"totals": plan.totals.to_dict()}, arrays=arrays)
@@ -92,47 +90,35 @@ def plan_saved(documents: Documents, planning: Planning) -> WholePlan:
     )
 
 
-def document_values(
-    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: RowOptions, describe: Callable[[int], str]
-) -> DocumentValues:
-    """Read the groups of documents, and what they take of limits; raise a SourceError if values cannot be used.
-
-    `extra` has a value per list of the source. `lists` has the list of each document, or is None if document i is list
-    i.
-    """
+def document_values(extra: Mapping[str, Chunks], options: RowOptions, describe: Callable[[int], str]) -> DocumentValues:
+    """Read the groups of documents, and what they take of limits; raise a SourceError if values cannot be used."""
     return DocumentValues(
-        groups=None if options.group_by is None else _groups(extra[options.group_by], lists, options.group_by),
-        limits={name: _limited(extra[name], lists, name, options, describe) for name in options.limits},
+        groups=None if options.group_by is None else _groups(extra[options.group_by], options.group_by),
+        limits={name: _limited(extra[name], name, options, describe) for name in options.limits},
         describe=describe,
     )
 
 
-def _groups(column: Chunks, lists: NDArray[Any] | None, name: str) -> NDArray[np.int32]:
+def _groups(column: Chunks, name: str) -> NDArray[np.int32]:
     """Return the group of each document: documents with equal values form a group, those with null are in none."""
     codes = group_codes(group_values(column, name))
-    if lists is not None:
-        codes = codes[lists]
     if codes.max(initial=NO_GROUP) == NO_GROUP:
         raise SourceError(f"column '{name}' is null in every document; name another with --group-by")
     return codes
 
 
-def _limited(
-    column: Chunks, lists: NDArray[Any] | None, name: str, options: RowOptions, describe: Callable[[int], str]
-) -> NDArray[np.int32]:
+def _limited(column: Chunks, name: str, options: RowOptions, describe: Callable[[int], str]) -> NDArray[np.int32]:
     """Return what each document takes of a limit: shape (documents,)."""
     parts, first = [np.zeros(0, np.int32)], 0
     for chunk in column.chunks:
         wrong = wrong_numbers(chunk)
         if len(wrong):
-            fault, value = number_fault(chunk, int(wrong[0]), name), first + int(wrong[0])
-            where = describe(value) if lists is None else f"value {value} of the column"
+            fault, where = number_fault(chunk, int(wrong[0]), name), describe(first + int(wrong[0]))
             remedy = f"; {REMEDY}" if options.lengths_column is None else ""
             raise SourceError(f"{where}: {fault.message}{remedy}")
         parts.append(as_numpy(chunk).astype(np.int32))
         first += len(chunk)
-    values = np.concatenate(parts)
-    return values if lists is None else values[lists]
+    return np.concatenate(parts)
 
 
 def plan_whole(segments: Segments, values: DocumentValues, options: RowOptions, *, rows_per_shard: int) -> WholePlan:

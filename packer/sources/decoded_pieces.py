@@ -282,6 +282,8 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
             "labels": bool(input_.has_labels),
             "size": size,
         }
+        if source.order is not None:
+            made_from["order"] = source.order
         if source.text is not None:
             made_from["text"] = source.text.to_dict()
         if source.columns.widths:

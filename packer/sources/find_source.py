@@ -32,7 +32,7 @@ from packer.inputs.hugging_face import (
     find_table,
     is_dataset,
     no_splits,
-    select_records,
+    table_reader,
 )
 from packer.paths import PathList
 from packer.shards.file_names import MANIFEST, WORK
@@ -278,11 +278,6 @@ def join_files(name: str, found: Sequence[Found]) -> Found:
     """
     origins: dict[str, str] = {}
     for each in found:
-        if each.indices is not None:
-            raise PackerError(
-                f"{each.name}: a saved dataset with an indices mapping cannot be one of several paths; "
-                "save it again after .flatten_indices()"
-            )
         real = [os.path.realpath(path) if isinstance(path, Path) else str(path) for path, _ in each.files]
         for file in real:
             if file in origins:
@@ -385,9 +380,10 @@ def for_each_file(task: Callable[[type[Reader], AnyPath, str], Result], found: F
 
 
 def readers_of(found: Found) -> list[Reader]:
-    """Return a reader of the records of each file, or one of a table in memory or under an indices mapping."""
-    files = for_each_file(lambda kind, path, name: kind.open(path, name), found)
-    return files if found.table is None and found.indices is None else [select_records(found, files)]
+    """Return a reader of the records of each file, or one of a table in memory."""
+    if found.table is not None:
+        return [table_reader(found)]
+    return for_each_file(lambda kind, path, name: kind.open(path, name), found)
 
 
 def column_names(found: Found, usable: str | None = None) -> list[str]:

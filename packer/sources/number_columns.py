@@ -25,7 +25,7 @@ from packer.inputs.column_types import cast_to_common_type, check_types, is_stri
 from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, Input, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
 from packer.inputs.formats import require_regular
-from packer.inputs.hugging_face import Found, select_records
+from packer.inputs.hugging_face import Found, table_reader
 from packer.inputs.list_checks import leave_out
 from packer.inputs.text_files import CsvFile
 from packer.inputs.token_tables import MappedLists, TableInMemory
@@ -59,13 +59,11 @@ def open_lengths(found: Found, column: str, keep: Sequence[str]) -> Source:
     """
     columns = Columns(_LISTS, "", tuple(keep))
     if found.table is not None:
-        of_table = _of_reader(select_records(found._replace(indices=None)), column, columns)
-        size = found.table.table.select(list(dict.fromkeys((column, *keep)))).nbytes
-        inputs = [replace(of_table, file=replace(of_table.file, bytes=size))]
+        inputs = [_of_reader(table_reader(found), column, columns)]
     else:
         inputs = for_each_file(lambda kind, path, name: _of_reader(kind.open(path, name), column, columns), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    return Source(name=found.name, inputs=tuple(inputs), columns=columns, indices=found.indices)
+    return Source(name=found.name, inputs=tuple(inputs), columns=columns, order=found.order)
 
 
 def open_array(path: AnyPath, keep: Sequence[str]) -> Source:

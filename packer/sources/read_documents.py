@@ -18,10 +18,8 @@ from packer.inputs.documents import DocumentError, reading
 from packer.inputs.token_tables import TokenTable
 from packer.manifest_fields import FileIdentity, SourceIdentity
 from packer.progress import Progress, silent
-from packer.sources.source import Order, Source
+from packer.sources.source import Source
 from packer.stores.mirror import fetch_queued
-
-_TOGETHER = 1 << 18  # documents whose places are looked up at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +61,9 @@ def read_documents(
 ) -> Documents:
     """Check every document of a source in one pass.
 
-    Nothing is held per document of a mapped source, unless its lengths are requested, or its documents are not in the
-    order of its files. Extra columns of a source that must be decoded are held, if they are requested. Raises a
-    SourceError if the source has no documents, a document or file is invalid, or no type holds all values of an extra
-    column.
+    Nothing is held per document of a mapped source, unless its lengths are requested. Extra columns of a source that
+    must be decoded are held, if they are requested. Raises a SourceError if the source has no documents, a document or
+    file is invalid, or no type holds all values of an extra column.
     """
     seen = IdentityCounter(source)
     lengths = [np.empty(0, np.int32)]
@@ -99,17 +96,12 @@ def read_documents(
 
 
 class IdentityCounter:
-    """Collects the identity of a source while its tables are read, to its end before `identity` is called.
-
-    Lengths are held only if the documents are not in the order of the files as manifests list them.
-    """
+    """Collects the identity of a source while its tables are read, to its end before `identity` is called."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._is_held = source.indices is not None
         self._digest = xxhash.xxh3_128()
         self._ends, self._tokens = [0], [0]  # up to the end of each table, which never crosses files
-        self._held: list[NDArray[np.int32]] = []
 
     @property
     def documents(self) -> int:
@@ -121,22 +113,13 @@ class IdentityCounter:
         self._digest.update(lengths.astype("<i4", copy=False).data)
         self._ends.append(self._ends[-1] + len(lengths))
         self._tokens.append(self._tokens[-1] + int(lengths.sum(dtype=np.int64)))
-        if self._is_held:
-            self._held.append(lengths)
 
     def identity(self) -> SourceIdentity:
         """Return the identity of the source."""
-        source, order_digest = self._source, None
-        rows, order = [count or 0 for count in source.rows], source.indices
-        if order is None:
-            at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
-            tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()
-        else:  # equal lengths in another order are other documents
-            rows, tokens = _per_file(rows, order, np.concatenate([np.empty(0, np.int32), *self._held]))
-            hashed = xxhash.xxh3_128()
-            for start in range(0, len(order), _TOGETHER):
-                hashed.update(order[start : start + _TOGETHER].astype("<i8").data)
-            order_digest = hashed.hexdigest()
+        source = self._source
+        rows = [count or 0 for count in source.rows]
+        at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
+        tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()
         return SourceIdentity(
             files=tuple(
                 FileIdentity(name=file.name, bytes=file.bytes, rows=of_file, tokens=count)
@@ -149,16 +132,5 @@ class IdentityCounter:
             columns=source.columns.extra,
             widths=source.columns.widths or None,
             text=source.text,
-            indices_xxh3_128=order_digest,
+            indices_xxh3_128=source.order,
         )
-
-
-def _per_file(listed: list[int], order: Order, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-    """Return the documents and the tokens of each file, given its number of lists."""
-    ends = np.cumsum(listed, dtype=np.int64)
-    rows, tokens = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
-    for start in range(0, len(lengths), _TOGETHER):
-        files = np.searchsorted(ends, order[start : start + _TOGETHER].astype(np.int64), side="right")
-        rows += np.bincount(files, minlength=len(ends))
-        np.add.at(tokens, files, lengths[start : start + _TOGETHER])
-    return rows.tolist(), tokens.tolist()

@@ -70,6 +70,8 @@ def open_records(found: Found, options: ReadOptions) -> Source:
         columns=COLUMNS._replace(
             extra=(*columns.extra, ANSWER, TREE, *([CONTENT_HASH] if options.hashes_records else ()))
         ),
+        fingerprint=found.fingerprint,
+        order=found.order,
         pad_id=found.pad_id,
         skips=skips,
         numbers_records=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.column_names import ANSWER, RECORD_IDS
 from packer.errors import SourceError
-from packer.inputs.column_types import check_indices, one_type
-from packer.inputs.documents import Batch, Columns, DocumentError, Input, SourceFile, reading
-from packer.inputs.list_checks import checked, document_error, document_lengths
+from packer.inputs.column_types import one_type
+from packer.inputs.documents import Batch, Columns, DocumentError, Input, SourceFile
+from packer.inputs.list_checks import checked
 from packer.inputs.token_tables import MappedLists, RecordColumn, TokenTable, ValueColumn
-from packer.manifest_fields import REASONS, REMEDY, RejectedRecord, TextIdentity
+from packer.manifest_fields import REASONS, RejectedRecord, TextIdentity
 from packer.progress import Progress, documents_of, silent
 from packer.text.fast_tokens import SWITCH
 from packer.token_memory import TokenColumn
@@ -26,58 +26,29 @@ from packer.token_memory import TokenColumn
 if TYPE_CHECKING:
     from packer.text.text_encoder import Encoder
 
-Order = NDArray[np.int64] | NDArray[np.uint64]
-"""List of each document, shape (documents,)."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejections:
-    """Rejected lists of a source, in ascending order."""
+    """Rejected documents of a source, in ascending order."""
 
-    lists: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """(rejected,) number of each list, counted across all inputs."""
+    documents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(rejected,) number of each document."""
 
     reasons: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     """(rejected,) index of the reason of each in `REASONS`."""
 
     parts: tuple[Callable[[], Iterator[RejectedRecord]], ...] = ()
-    """Functions that read files which list them; `document` is the number of a list. Empty unless decoded."""
+    """Functions that read files which list them; empty unless the source has been decoded."""
 
     @classmethod
     def of(cls, numbers: array[int], parts: Iterable[Callable[[], Iterator[RejectedRecord]]] = ()) -> Rejections:
-        """Sort rejected lists, given the number and the index of the reason of each in turn."""
-        lists, reasons = np.array(numbers, np.int64).reshape(-1, 2).T
-        order = np.argsort(lists)
-        return cls(lists=lists[order], reasons=reasons[order].astype(np.uint8), parts=tuple(parts))
+        """Make them of the number of each document, and the index of its reason in `REASONS`, in turn."""
+        documents, reasons = np.array(numbers, np.int64).reshape(-1, 2).T
+        return cls(documents=documents, reasons=reasons.astype(np.uint8), parts=tuple(parts))
 
-    def documents(self, order: Order | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """Return (documents, reasons): the rejected documents in ascending order, and the reason of each.
-
-        The order has the list of each document, or is None if document i is list i.
-        """
-        if order is None or not len(self.lists):
-            return self.lists, self.reasons
-        lists = order.astype(np.int64)
-        places = np.minimum(np.searchsorted(self.lists, lists), len(self.lists) - 1)
-        found = np.flatnonzero(self.lists[places] == lists)
-        return found, self.reasons[places[found]]
-
-    def records(self, order: Order | None) -> Iterator[RejectedRecord]:
-        """Yield the records of the rejected documents in ascending order, from the files that list them.
-
-        With an order, as for `documents`, all records are held in memory.
-        """
-        listed = (one for part in self.parts for one in part())
-        if order is None:
-            yield from listed
-            return
-        by_list = {record.document: record for record in listed}
-        documents, _ = self.documents(order)
-        for document, number in zip(documents.tolist(), order[documents].tolist(), strict=True):
-            yield replace(by_list[number], document=document)
-
-
-_STEP = 1 << 20  # documents of a table under an indices mapping
+    def records(self) -> Iterator[RejectedRecord]:
+        """Yield the records of the rejected documents, from the files that list them."""
+        return (one for part in self.parts for one in part())
 
 
 @dataclass(kw_only=True)
@@ -87,7 +58,7 @@ class Source:
     A source holds no documents, only mappings of files and addresses of lists; every pass checks what it reads. A
     mapped source can be pickled; unpickling maps its files again by path.
 
-    Lists are numbered from 0 across all inputs. Document i is list i, unless the source has an indices mapping.
+    Documents are numbered from 0 across all inputs.
     """
 
     name: str
@@ -97,14 +68,14 @@ class Source:
     columns: Columns
     """Columns to read from every input."""
 
-    indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
-    """(documents,) list of each document; None if document i is list i."""
-
     encoder: Encoder | None = field(default=None, compare=False)
     """What tokenizes text; None for tokens."""
 
     fingerprint: str | None = None
-    """Fingerprint of the content of text in memory; None for files."""
+    """Fingerprint of the content of a dataset in memory; None for files."""
+
+    order: str | None = None
+    """xxh3-128 of the indices by which a dataset in memory is read, hexadecimal; None if it is read in order."""
 
     pad_id: int | None = None
     """Padding or end-of-sequence token of the tokenizer; None if unknown."""
@@ -128,12 +99,10 @@ class Source:
     """Rejected documents, known once the source has been decoded or read."""
 
     rows: list[int | None] = field(init=False)
-    """Number of lists in each input; None until the input has been read to its end."""
+    """Number of documents in each input; None until the input has been read to its end."""
 
     def __post_init__(self) -> None:
         self.rows = [input_.rows for input_ in self.inputs]
-        if self.indices is not None:
-            check_indices(self.name, self.indices, sum(count or 0 for count in self.rows))
 
     @property
     def text(self) -> TextIdentity | None:
@@ -143,8 +112,6 @@ class Source:
     @property
     def documents(self) -> int | None:
         """Number of documents; None if it is known only after reading."""
-        if self.indices is not None:
-            return len(self.indices)
         rows = [count for count in self.rows if count is not None]
         return sum(rows) if len(rows) == len(self.rows) else None
 
@@ -165,8 +132,7 @@ class Source:
 
     def count_rejected(self) -> dict[str, int]:
         """Count the rejected documents by reason, once the source has been decoded or read."""
-        _, reasons = self.rejections.documents(self.indices)
-        counts = np.bincount(reasons, minlength=len(REASONS))
+        counts = np.bincount(self.rejections.reasons, minlength=len(REASONS))
         return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
 
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
@@ -175,9 +141,6 @@ class Source:
         A pass over a source that must be decoded updates `rejections` and `counts`.
         Progress is reported in documents, as "lengths", "decode" or "tokenize".
         """
-        if self.indices is not None:
-            yield from self._mapped_tables(self.indices, progress)
-            return
         stage = "lengths" if self.mapped else "tokenize" if self.encoder else "decode"
         total = sum(input_.file.bytes for input_ in self.inputs)
         first_document = finished = records = 0
@@ -234,14 +197,14 @@ class Source:
             input_ids=TokenColumn.joined([input_.tokens(input_.input_ids) for input_ in mapped]),
             labels=TokenColumn.joined(labels) if self.has_labels else None,
             lengths=lengths,
-            lists=self.indices,
+            lists=None,
             extra=self.value_columns(),
             first_document=0,
         )
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
-        number = document if self.indices is None else int(self.indices[document])
+        number = document
         for input_, rows in zip(self.inputs, self.rows, strict=True):
             if rows is None or number < rows:  # None: this input is being read
                 return f"document {document} ({input_.place(number)})"
@@ -274,38 +237,3 @@ class Source:
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
         return tuple(input_ for input_ in self.inputs if isinstance(input_, MappedLists))
-
-    def _mapped_tables(
-        self, indices: NDArray[np.int64] | NDArray[np.uint64], progress: Progress
-    ) -> Iterator[TokenTable]:
-        """Yield the documents that an indices mapping selects; the others may be invalid."""
-        assert self.mapped, "decode first: see `decoded_for_now`"
-        with reading(self.name):
-            batches = (batch for input_ in self._mapped_inputs() for batch in input_.batches())
-            parts = [document_lengths(batch, self.columns) for batch in batches]
-        all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
-        if self.columns.widths and len(unused := np.setdiff1d(np.flatnonzero(all_lengths < 0), indices)):
-            what = f"{self.name} row {unused[0]}: {self._fault_of_list(int(unused[0])).message}"
-            raise SourceError(f"{what}; or leave this row out by .flatten_indices(), and save the dataset again")
-        table = self.table(all_lengths)
-        for start in range(0, len(indices), _STEP):
-            lists = indices[start : start + _STEP]
-            lengths = all_lengths[lists]
-            wrong = np.flatnonzero(lengths < 0)
-            if len(wrong):
-                number = int(lists[wrong[0]])
-                fault = self._fault_of_list(number)
-                raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}; {REMEDY}")
-            progress("lengths", start + len(lists), len(indices))
-            yield replace(table, lengths=lengths, lists=lists, first_document=start)
-
-    def _fault_of_list(self, number: int) -> DocumentError:
-        """Return the error for an invalid list."""
-        for input_ in self._mapped_inputs():
-            columns = self.columns._replace(input_ids=input_.input_ids, labels=input_.labels or self.columns.labels)
-            for batch in input_.batches():
-                count = sum(map(len, batch.input_ids))
-                if number < count:
-                    return document_error(batch, number, columns)
-                number -= count
-        raise AssertionError(number)

@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -52,7 +50,6 @@ from packer.sources.decoded_pieces import (
 )
 from packer.sources.source import Rejections, Source
 from packer.stores import AnyPath
-from packer.stores.local_files import temporary_folder
 from packer.stores.store import store_at
 
 WORTH_PROCESSES = 1 << 28  # bytes of files with text from which on processes tokenize it
@@ -85,20 +82,6 @@ def spill_source(
         counts=_sum_counts(pieces),
         rejections=_rejections_of(inputs, pieces) if source.skips else Rejections(),
     )
-
-
-@contextmanager
-def decoded_for_now(source: Source, progress: Progress = silent) -> Iterator[Source]:
-    """Yield a source whose documents can be read one after the other.
-
-    Only an indices mapping over masks, rejected documents or compressed data prevents that. Such a source is decoded
-    into a temporary folder, which is removed at the end of the block.
-    """
-    if source.indices is None or source.mapped:
-        yield source
-        return
-    with TemporaryDirectory(prefix="decoded-", dir=temporary_folder()) as folder:
-        yield spill_source(source, Path(folder), progress)
 
 
 def _decode(source: Source, folder: AnyPath, progress: Progress, engine: Engine) -> list[Piece]:

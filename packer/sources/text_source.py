@@ -10,7 +10,6 @@ from itertools import chain, islice
 from typing import TypeAlias
 
 import pyarrow as pa
-import xxhash
 
 from packer.column_names import ANSWER, CONTENT_HASH, TREE
 from packer.errors import OtherSourceError, PackerError, SourceError
@@ -73,9 +72,6 @@ def open_text(found: Found, options: ReadOptions) -> Source:
             f"--share-prefixes needs records of several documents, and a record of {found.name} is one: set --train-on "
             "each-answer if these are chats, or --pairs"
         )
-    if found.indices is not None:  # equal lengths in another order are other documents
-        digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
-        encoder.identity = replace(encoder.identity, indices_xxh3_128=digest)
     for reader in readers:
         reader.require(keep)
     inputs = tuple(_decoded_text(reader, encoder, keep, options) for reader in readers)
@@ -92,6 +88,7 @@ def open_text(found: Found, options: ReadOptions) -> Source:
         columns=COLUMNS._replace(extra=(*keep, *(name for name, is_made in made.items() if is_made))),
         encoder=encoder,
         fingerprint=found.fingerprint,
+        order=found.order,
         pad_id=encoder.pad_id,
         skips=skips,
         numbers_records=options.numbers_records,

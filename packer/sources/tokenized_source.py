@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 
 from packer.column_names import ROLES, TREE
 from packer.errors import PackerError, SourceError
@@ -16,11 +15,11 @@ from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import check_types, find_columns
 from packer.inputs.documents import ATTENTION, COLUMNS, MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, decoded_lists
-from packer.inputs.hugging_face import Found
+from packer.inputs.hugging_face import Found, table_reader
 from packer.inputs.list_checks import apply_masks, mask_values, usual_widths
 from packer.inputs.token_tables import MappedLists, TableInMemory
 from packer.options import ReadOptions, byte_size
-from packer.sources.find_source import column_names, for_each_file, readers_of
+from packer.sources.find_source import column_names, for_each_file
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
@@ -79,11 +78,10 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
                 )
     masks = tuple(name for name in MASKS if name in names)
     read = _with(columns, masks)
-    indices, opened = found.indices, list[Input]()
-    if indices is not None and columns.input_ids in COLUMNS_OF_PAIRS:  # they are decoded, in the order of the indices
-        (reader,) = readers_of(found)
-        assert isinstance(reader.fields, pa.Schema), "a table in memory, or a saved one"
-        has_labels, indices = find_columns(reader.fields, found.name, read), None
+    opened: list[Input]
+    if found.indices is not None:  # decoded in this order
+        reader = table_reader(found, holds_lists=True)
+        has_labels = find_columns(reader.fields, found.name, read)
         opened = [decoded_lists(reader, read, has_labels=has_labels, skips=skips)]
     elif found.table is not None:
         opened = [_open_table(found, read)]
@@ -102,7 +100,8 @@ def _opened(found: Found, columns: Columns, *, skips: bool) -> Source:
         name=found.name,
         inputs=inputs,
         columns=columns,
-        indices=indices,
+        fingerprint=found.fingerprint,
+        order=found.order,
         pad_id=found.pad_id,
         skips=skips,
         holds_chats=TURN_STARTS in names,

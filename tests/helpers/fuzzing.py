@@ -88,13 +88,8 @@ def _lines(*, labels: bool = False) -> bytes:
     return "".join(json.dumps({"id": i, "text": "é", **row}) + "\n" for i, row in enumerate(rows)).encode()
 
 
-def _saved(state: dict[str, object]) -> bytes:
-    return json.dumps({"_data_files": [{"filename": "data.arrow"}], "_split": None, **state}).encode()
-
-
 INT32, LABELS = pa.list_(pa.int32()), {"labels": True}
-INDEXED = _saved({"_indices_data_files": [{"filename": "indices.arrow"}]})
-INDICES = _ipc(pa.table({"indices": pa.array([3, 1, 19, 4, 4, 6, 12, 2, 9, 18, 17], pa.uint64())}))
+STATE = json.dumps({"_data_files": [{"filename": "data.arrow"}], "_split": None}).encode()
 
 SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "stream": ("a.arrow", lambda: _ipc(_documents(INT32, **LABELS))),
@@ -123,8 +118,7 @@ SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "jsonl-gz": ("a.jsonl.gz", lambda: gzip.compress(_lines(labels=True), mtime=0)),
     "jsonl-zst": ("a.jsonl.zst", lambda: zstandard.ZstdCompressor(write_checksum=True).compress(_lines())),
     "saved-data": ("saved/data.arrow", lambda: _ipc(_documents(INT32))),
-    "saved-indices": ("saved/indices.arrow", lambda: INDICES),
-    "saved-state": ("saved/state.json", lambda: INDEXED),
+    "saved-state": ("saved/state.json", lambda: STATE),
 }
 """(file to damage, its bytes) by name; `saved/` is a folder of `save_to_disk`."""
 
@@ -173,7 +167,7 @@ def write_source(name: str, content: bytes, folder: Path) -> tuple[Path, Path]:
     path = folder / SOURCES[name][0]
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.parent.name == "saved":
-        rest = {"data.arrow": SOURCES["saved-data"][1](), "indices.arrow": INDICES, "state.json": INDEXED}
+        rest = {"data.arrow": SOURCES["saved-data"][1](), "state.json": STATE}
         for file, usual in rest.items():
             (path.parent / file).write_bytes(usual)
     path.write_bytes(content)
@@ -189,11 +183,7 @@ def read_plainly(source: Path) -> Documents:
     """Read the tokens and labels of every document with only pyarrow, gzip, zstandard and json; may raise anything."""
     if source.is_dir():
         state = json.loads((source / "state.json").read_bytes())
-        documents = [d for file in state["_data_files"] for d in read_plainly(source / file["filename"])]
-        if not state.get("_indices_data_files"):
-            return documents
-        tables = [_read_ipc(source / file["filename"]) for file in state["_indices_data_files"]]
-        return [documents[index] for table in tables for index in table.column(0).to_pylist()]
+        return [d for file in state["_data_files"] for d in read_plainly(source / file["filename"])]
     if ".jsonl" in source.name:
         content = source.read_bytes()
         if source.suffix == ".gz":
@@ -219,8 +209,7 @@ def _read_ipc(path: Path) -> pa.Table:
     content = path.read_bytes()
     reader = pa.ipc.open_file(content) if content.startswith(b"ARROW1") else pa.ipc.open_stream(content)
     table = reader.read_all()
-    wanted = [name for name in ("input_ids", "labels", "indices") if name in table.column_names] or table.column_names
-    table = table.select(wanted[:2])
+    table = table.select([name for name in ("input_ids", "labels") if name in table.column_names])
     table.validate(full=True)
     return table
 
