@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.errors import PackerError, SourceError
-from packer.inputs.arrow_files import decoded_again
 from packer.inputs.column_types import cast_to_common_type, check_types, is_string, plain_type, shown
-from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, Input, SourceFile, reading
+from packer.inputs.documents import LONGEST, Batch, Columns, DocumentError, SourceFile, reading
 from packer.inputs.format_reader import DecodedInput, Reader, values_of_column
 from packer.inputs.formats import require_regular
 from packer.inputs.hugging_face import Found, table_reader
@@ -212,7 +211,7 @@ def _whole_numbers(place: str, cells: list[str]) -> tuple[int, int]:
 def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
     """Return a source some of whose extra columns are checked for whole numbers.
 
-    A mapped input stays mapped, unless documents that cannot be used are rejected, and it has one.
+    Those of mapped inputs are checked when rows are planned.
     """
     for input_ in source.inputs:
         for name in numbers:
@@ -221,18 +220,11 @@ def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
                 raise SourceError(f"{input_.file.name}: column '{name}' holds {no_number(kind)}")
     step = partial(check_numbers, columns=source.columns, numbers=numbers, skips=source.skips)
 
-    def checked(input_: Input) -> Input:
-        if isinstance(input_, MappedLists) and source.skips and not _is_usable(input_, numbers):
-            input_ = decoded_again(input_, source.columns, skips=True)
-        # a mapped one is checked when rows are planned
-        return replace(input_, steps=(*input_.steps, step)) if isinstance(input_, DecodedInput) else input_
-
-    return replace(source, inputs=tuple(map(checked, source.inputs)))
-
-
-def _is_usable(input_: MappedLists, numbers: tuple[str, ...]) -> bool:
-    with reading(input_.file.name):
-        return not any(len(wrong_numbers(chunk)) for name in numbers for (chunk,) in input_.chunks(name))
+    inputs = (
+        replace(input_, steps=(*input_.steps, step)) if isinstance(input_, DecodedInput) else input_
+        for input_ in source.inputs
+    )
+    return replace(source, inputs=tuple(inputs))
 
 
 def check_numbers(batch: Batch, *, columns: Columns, numbers: tuple[str, ...], skips: bool) -> Batch:

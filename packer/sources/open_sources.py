@@ -139,6 +139,11 @@ def read_index_source(folder: AnyPath, manifest: Manifest, opened: Source, progr
 
 def refuse_decoding(opened: Source) -> None:
     """Raise a PackerError if documents of a source cannot be addressed where they are, as an index needs it."""
+    if opened.skips:
+        raise PackerError(
+            "--on-error skip decodes the source, and an index reads tokens in place each time it is loaded: leave one "
+            "of --on-error and --index-only out"
+        )
     for input_ in opened.inputs:
         if not isinstance(input_, MappedLists):
             is_text = opened.text is not None

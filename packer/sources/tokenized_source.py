@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,16 +17,12 @@ from packer.inputs.format_reader import DecodedInput, decoded_lists
 from packer.inputs.hugging_face import Found, table_reader
 from packer.inputs.list_checks import apply_masks, mask_values, usual_widths
 from packer.inputs.token_tables import MappedLists, TableInMemory
-from packer.options import ReadOptions, byte_size
+from packer.options import ReadOptions
 from packer.sources.find_source import column_names, for_each_file
 from packer.sources.pairs import CHOSEN, COLUMNS_OF_PAIRS, REJECTED, paired
 from packer.sources.record_lists import open_records
 from packer.sources.source import Source
 from packer.token_memory import held_lists, list_lengths
-
-_LARGE = 1 << 30  # bytes, which take seconds to read
-
-log = logging.getLogger(__name__)
 
 
 def open_tokens(found: Found, options: ReadOptions) -> Source:
@@ -37,8 +32,7 @@ def open_tokens(found: Found, options: ReadOptions) -> Source:
     the tokens at which turns of chats begin, is kept, too.
 
     Preference pairs are read from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
-    `chosen_labels` and `rejected_labels`. Each pair makes a tree of two documents. If documents that cannot be used are
-    rejected, mapped files are read once to find them.
+    `chosen_labels` and `rejected_labels`. Each pair makes a tree of two documents.
     """
     keep, per_token, skips = options.value_columns, options.keep_tokens, options.on_error == "skip"
     refuse_masks((*keep, *per_token))
@@ -114,25 +108,19 @@ def _with(columns: Columns, masks: tuple[str, ...]) -> Columns:
 
 
 def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...], *, skips: bool) -> tuple[Input, ...]:
-    """Return inputs whose masks are applied while they are read, and that reject documents which cannot be used.
+    """Return inputs whose masks are applied while they are read.
 
-    Mapped ones stay mapped if no mask changes any of them, and no document is rejected. To find the latter, they are
-    read once.
+    Mapped ones stay mapped if no mask changes any of them. With `skips`, all are decoded.
     """
     mapped = [each for each in inputs if isinstance(each, MappedLists)]
-    if skips and (read_once := sum(each.file.bytes for each in mapped)) >= _LARGE:
-        log.info("reading %s once to find records that cannot be used", byte_size(read_once))
-    per_token = columns._replace(extra=columns.per_token)
-    rejecting = [each for each in mapped if skips and not _is_usable(each, _with(per_token, masks))]
-    if len(mapped) == len(inputs) and not rejecting:
+    if len(mapped) == len(inputs) and not skips:
         masks = tuple(name for name in masks if not all(_masks_nothing(each, name) for each in mapped))
     read = _with(columns, masks)
 
     def prepared(each: Input) -> Input:
         if isinstance(each, MappedLists):
-            is_rejecting = any(each is one for one in rejecting)
             each = replace(each, extra=read.extra, widths=read.widths)
-            if masks or is_rejecting:
+            if masks or skips:
                 each = decoded_again(each, read, skips=skips)
         elif read.widths and isinstance(each, DecodedInput):
             each = decoded_lists(each.reader, read, has_labels=each.has_labels, skips=skips)
@@ -144,12 +132,6 @@ def _checked(inputs: Sequence[Input], columns: Columns, masks: tuple[str, ...], 
         return each
 
     return tuple(map(prepared, inputs))
-
-
-def _is_usable(input_: MappedLists, columns: Columns) -> bool:
-    """Whether a mapped input has no document that cannot be used."""
-    with reading(input_.file.name):
-        return not any(batch.rejected for batch in decoded_again(input_, columns, skips=True).batches())
 
 
 def _masks_nothing(input_: MappedLists, name: str) -> bool:
